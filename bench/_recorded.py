@@ -10,7 +10,7 @@ from typing import Any
 
 from _families import Sent
 
-from anaphora.analysis.trace import Trace, TraceMessage, read_line
+from anaphora.analysis.trace.format import Trace, TraceMessage, read_line
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.values import Conversation, Message, Part, Text, Tool, ToolCall, ToolResult
 

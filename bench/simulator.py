@@ -19,9 +19,10 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 from anaphora import catalog
-from anaphora.analysis.trace import CAUSE_TEXTS, Predicted, Predictor, Trace, unsupported
-from anaphora.analysis.trace import sources as trace_sources
-from anaphora.analysis.trace.sources import Problem, numbered
+from anaphora.analysis.trace import read_traces
+from anaphora.analysis.trace.format import Trace, unsupported
+from anaphora.analysis.trace.lines import Problem, numbered
+from anaphora.analysis.trace.predict import CAUSE_TEXTS, Predicted, Predictor
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
@@ -48,7 +49,7 @@ class Played:
 
     def _read(self, file: Path) -> Iterator[Trace]:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-            for entry in trace_sources.read_traces(numbered(lines, file.name)):
+            for entry in read_traces(numbered(lines, file.name)):
                 if isinstance(entry, Problem):
                     self.skipped[f"broken line ({entry})"] += 1
                 elif (why := unsupported(entry.trace.provider, entry.trace.model)) is not None:

@@ -6,7 +6,7 @@
     │   └── InvalidJson           a value JSON cannot hold, with the path to it
     ├── InvalidCatalog            a row of the rules or models table
     ├── PrefixBroken              the prefix changed; raised before sending
-    ├── InvalidConfig             a line of llm.yaml
+    ├── InvalidConfig             a line of llm.yaml, or of another YAML file
     │   └── MissingSecret         a key that is missing where llm.yaml names it
     ├── Transport                 the connection failed before the response was complete
     ├── Throttled                 client-side limits: the call could not start in time

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -20,6 +21,8 @@ from support.emulated_client import RecordingTransport
 
 import anaphora
 from anaphora import AsyncClient, Client, ToolRegistry, errors
+from anaphora.client.breaker import CircuitBreaker
+from anaphora.client.config.values import BreakerConfig
 from anaphora.client.response import Record, Response
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
@@ -448,8 +451,8 @@ STEPS = {
     "anaphora.client.oneshot.saved_usd": "price_failed",
     "anaphora.client.in_flight.block_shares": "record_failed",
     "anaphora.client.in_flight.InFlight.full_record": "record_failed",
-    "anaphora.client.limits.gate.Admission.update": "limits_failed",
-    "anaphora.client.limits.gate.Admission.settle": "limits_failed",
+    "anaphora.client.limits.Admission.update": "limits_failed",
+    "anaphora.client.limits.Admission.settle": "limits_failed",
     "anaphora.client.breaker.CircuitBreaker.succeeded": "limits_failed",
     "anaphora.client.session.provider_state.judge": "verdict_failed",
     "anaphora.client.session.provider_state.ProviderState.account": "verdict_failed",
@@ -468,6 +471,14 @@ CASES = [
 ]
 
 
+class RecoveredBreaker(CircuitBreaker):
+    """A breaker that has counted a failure."""
+
+    def __init__(self, settings: BreakerConfig) -> None:
+        super().__init__(settings)
+        self.failed(errors.Transport("it failed"), time.monotonic())
+
+
 @pytest.mark.parametrize(("way", "step"), CASES)
 def test_failing_step_loses_nothing(
     emu: Emulator,
@@ -480,6 +491,7 @@ def test_failing_step_loses_nothing(
         raise RuntimeError(f"{QUOTED} {KEY}")
 
     monkeypatch.setattr(step, fails)
+    monkeypatch.setattr("anaphora.client.endpoint.CircuitBreaker", RecoveredBreaker)
     with clean_log(caplog):
         played = play(way, emu, texts=("One", "Two"), to="both" if "routing" in step else "main")
     check_kept(played, 2)

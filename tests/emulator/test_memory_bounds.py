@@ -49,4 +49,4 @@ def test_least_recently_used_prefixes_are_dropped_first(
     assert read(engine, path, 14) > 0, "among the ten"
     assert read(engine, path, 0) == 0, "forgotten"
     caches = engine._billing._simulators.values()
-    assert max(len(simulator._cache) for simulator in caches) <= 10
+    assert max(len(simulator._marked) for simulator in caches) <= 10

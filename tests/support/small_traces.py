@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anaphora.analysis.trace import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 
 Json = dict[str, Any]
 

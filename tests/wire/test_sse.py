@@ -81,3 +81,25 @@ def test_encoding_round_trips() -> None:
         ("ping", b"{}"),
         ("", b"[DONE]"),
     ]
+
+
+def test_an_event_in_small_pieces_is_joined_once() -> None:
+    decoder, payload = EventDecoder(), b"x" * 1_000_000
+    whole = b"event: delta\ndata: " + payload + b"\n\n"
+    pieces = [whole[begin : begin + 100] for begin in range(0, len(whole), 100)]
+    assert [event for piece in pieces for event in decoder.feed_data(piece)] == [payload]
+    assert decoder.close()
+
+
+def test_an_event_with_many_lines_in_small_pieces() -> None:
+    decoder = EventDecoder()
+    pieces = [b"data: %d\n" % number for number in range(20_000)]
+    assert [event for piece in pieces for event in decoder.feed_data(piece)] == []
+    (payload,) = decoder.feed_data(b"\n")
+    assert payload.split(b"\n") == [b"%d" % number for number in range(20_000)]
+
+
+def test_a_stream_that_ends_behind_the_name_of_an_event_is_cut_off() -> None:
+    decoder = EventDecoder()
+    assert decoder.feed_data(b"data: {}\n\nevent: message_delta\n") == [b"{}"]
+    assert not decoder.close()

@@ -1,7 +1,7 @@
 """Request logs: one JSON object a line, with the bodies of a request and of its response.
 
     logged = read_fields(fields)          one line, whatever the logger calls its fields
-    for entry in read(lines): ...         a whole log as traces, see `trace.sources`
+    for entry in read(lines): ...         a whole log as traces, see `trace`
 
 A request is split into blocks by its wire, markers included. A request that continues an earlier
 one belongs to the same conversation.
@@ -17,14 +17,14 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.analysis.trace import Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.lines import seconds
-from anaphora.analysis.trace.sources import (
+from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.lines import (
     FoundTrace,
     LogLine,
     Problem,
     TraceEntry,
     objects,
+    seconds,
     without_clock_errors,
 )
 from anaphora.errors import AnaphoraError, InvalidRequest

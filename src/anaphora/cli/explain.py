@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
+from anaphora.analysis import trace
 from anaphora.analysis.request_log import status_of
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
@@ -22,8 +23,7 @@ from anaphora.analysis.sent_requests import (
     paired,
     read_request,
 )
-from anaphora.analysis.trace import sources
-from anaphora.analysis.trace.sources import FoundTrace, LogLine, Problem
+from anaphora.analysis.trace.lines import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache.verdict import Verdict, judge
 from anaphora.cache.verdict.causes import format_duration
@@ -224,7 +224,7 @@ def _logged_calls(
         if detected == "requests":
             yield from _judged(paired(_requests(lines, defaults, problems)), prices)
         elif detected is not None:
-            entries = playable(sources.read(detected, iter(lines)), problems)
+            entries = playable(trace.read(detected, iter(lines)), problems)
             yield from _recorded(entries, prices)
         else:
             reason = "neither a log, a session nor requests" if lines else "the file is empty"

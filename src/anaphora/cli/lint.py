@@ -11,16 +11,22 @@ import click
 import msgspec
 
 from anaphora import catalog, wire
-from anaphora.analysis import lint
-from anaphora.analysis.lint import Costs, Finding, LintConfig, Severity, at_least
-from anaphora.analysis.lint.checks import PER_TOKEN
+from anaphora.analysis.lint.checks import (
+    PER_TOKEN,
+    lint_request,
+    lint_samples,
+    lint_text,
+    lint_text_samples,
+)
+from anaphora.analysis.lint.findings import RULES, SEVERITIES, Costs, Finding, Severity, at_least
+from anaphora.analysis.lint.reports import LintConfig, sarif, suppressed
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
     SentRequest,
     holds_request,
     read_request,
 )
-from anaphora.analysis.trace.sources import LogLine, numbered
+from anaphora.analysis.trace.lines import LogLine, numbered
 from anaphora.errors import InvalidRequest
 
 from .common import (
@@ -95,7 +101,7 @@ def command(
     if as_json:
         print_json({"findings": findings, "unpriced": unpriced})
     elif as_sarif:
-        print_json(lint.sarif(findings, version("anaphora")))
+        print_json(sarif(findings, version("anaphora")))
     else:
         print_page(_lines(findings, threshold, unpriced))
     if prompts.problems or any(
@@ -113,13 +119,13 @@ def _config(named: Path | None) -> LintConfig:
         config = msgspec.toml.decode(file.read_bytes(), type=LintConfig)
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise InvalidRequest(str(problem), path=str(file)) from None
-    if config.severity is not None and config.severity not in lint.SEVERITIES:
-        raise InvalidRequest(f"is one of {', '.join(lint.SEVERITIES)}", path=f"{file}: severity")
+    if config.severity is not None and config.severity not in SEVERITIES:
+        raise InvalidRequest(f"is one of {', '.join(SEVERITIES)}", path=f"{file}: severity")
     for index, ignore in enumerate(config.ignore):
         place = f"{file}: ignore[{index}]"
         if not ignore.reason.strip():
             raise InvalidRequest("a suppression needs a reason", path=f"{place}.reason")
-        if "*" not in ignore.rule and ignore.rule not in lint.RULES:
+        if "*" not in ignore.rule and ignore.rule not in RULES:
             raise InvalidRequest(f"there is no rule {ignore.rule!r}", path=f"{place}.rule")
     return config
 
@@ -193,15 +199,15 @@ class _Linter:
         for request in prompts.requests[:last]:
             costs = self._costs(request)
             sent = request.sent
-            own = lint.lint_request(sent.rendered, request.place, costs, sent.marks)
-            found += lint.suppressed(own, request.place, self._ignores, "")
+            own = lint_request(sent.rendered, request.place, costs, sent.marks)
+            found += suppressed(own, request.place, self._ignores, "")
         costs, ratio = self._text_costs()
         for text in prompts.texts[:last]:
-            own = lint.lint_text(text.text, text.file, costs, ratio)
-            found += lint.suppressed(own, text.file, self._ignores, text.text)
+            own = lint_text(text.text, text.file, costs, ratio)
+            found += suppressed(own, text.file, self._ignores, text.text)
         if samples:
             compared = self._compared(prompts, costs, ratio)
-            found += lint.suppressed(compared, "", self._ignores, "")
+            found += suppressed(compared, "", self._ignores, "")
         return found
 
     def _compared(self, prompts: LintInput, costs: Costs, ratio: float) -> Iterator[Finding]:
@@ -212,9 +218,9 @@ class _Linter:
             if len(wires) > 1:
                 names = ", ".join(sorted(wires))
                 raise InvalidRequest(f"samples of one prompt must use one wire, not {names}")
-            yield from lint.lint_samples(requests, self._costs(prompts.requests[0]))
+            yield from lint_samples(requests, self._costs(prompts.requests[0]))
         if len(texts) > 1:
-            yield from lint.lint_text_samples(texts, costs, ratio)
+            yield from lint_text_samples(texts, costs, ratio)
         if len(requests) < 2 and len(texts) < 2:
             raise InvalidRequest("needs at least two samples", path="--samples")
 
@@ -263,7 +269,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
     where = f"{finding.file} {finding.path}".rstrip()
     if finding.line is not None:
         where = f"{finding.file}:{finding.line}:{finding.column}"
-    rule = lint.RULES[finding.rule]
+    rule = RULES[finding.rule]
     severity = (finding.severity, _COLOURS[finding.severity])
     yield [f"{where}: ", severity, f" [{finding.rule}] {rule.title}"]
     if finding.excerpt:
@@ -282,7 +288,7 @@ def _total(findings: list[Finding], threshold: Severity) -> str:
     unsuppressed = [finding for finding in findings if finding.suppressed is None]
     counts = [
         f"{count} {severity}{'s' if count > 1 else ''}"
-        for severity in reversed(lint.SEVERITIES)
+        for severity in reversed(SEVERITIES)
         if (count := sum(finding.severity == severity for finding in unsuppressed))
     ]
     total = ", ".join(counts) or "nothing found"

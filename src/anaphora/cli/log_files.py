@@ -13,9 +13,16 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
-from anaphora.analysis import request_log
-from anaphora.analysis.trace import sources, unsupported
-from anaphora.analysis.trace.sources import FoundTrace, LogLine, Problem, TraceEntry
+from anaphora.analysis import request_log, trace
+from anaphora.analysis.trace.format import unsupported
+from anaphora.analysis.trace.lines import (
+    FoundTrace,
+    LogLine,
+    Problem,
+    TraceEntry,
+    numbered,
+    objects,
+)
 from anaphora.catalog import Price
 from anaphora.errors import InvalidRequest
 
@@ -98,7 +105,7 @@ def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
         packed = opened.read(2) == b"\x1f\x8b"
     with gzip.open(file) if packed else file.open("rb") as lines:
         try:
-            yield from sources.numbered(lines, str(file))
+            yield from numbered(lines, str(file))
         except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
             problems.append(Problem(str(file), f"the file is cut off or damaged: {problem}"))
 
@@ -107,10 +114,10 @@ def detect(
     lines: list[LogLine], is_request: Callable[[dict[str, Any]], bool] = request_log.recognises
 ) -> LogFormat | None:
     """The format of a file by its first lines."""
-    for one in sources.objects(lines[:_DETECT_LINES]):
+    for one in objects(lines[:_DETECT_LINES]):
         if isinstance(one, Problem):
             continue
-        format_: LogFormat | None = sources.detect(one[1])
+        format_: LogFormat | None = trace.detect(one[1])
         if format_ is not None:
             return format_
         if is_request(one[1]):
@@ -127,7 +134,7 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     if format_ == "requests":
         yield from request_log.read(iter(lines))
     elif format_ is not None:
-        yield from sources.read(format_, iter(lines))
+        yield from trace.read(format_, iter(lines))
     elif lines:
         yield Problem(str(file), "neither a trace, a session nor a request log; pass --format")
     elif not problems:

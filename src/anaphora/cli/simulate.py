@@ -12,7 +12,8 @@ from click.shell_completion import CompletionItem
 from rich.table import Table
 
 from anaphora import catalog
-from anaphora.analysis.trace import CAUSE_TEXTS, Predictor, unsupported
+from anaphora.analysis.trace.format import unsupported
+from anaphora.analysis.trace.predict import CAUSE_TEXTS, Predictor
 
 from .common import completions, log_format_option, print_json
 from .log_files import LogFormat, PriceBook, gather, refuse, unpriced_note

@@ -9,8 +9,8 @@ from decimal import Decimal
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.trace import CAUSE_TEXTS, HitClass, LikelyCause, Predicted
-from anaphora.analysis.trace.sources import FoundTrace, Problem
+from anaphora.analysis.trace.lines import FoundTrace, Problem
+from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
@@ -54,7 +54,7 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool | None
     expected: HitClass | None
     happened: HitClass | None
-    cause: LikelyCause | None
+    cause: str | None
     because: str
     spans: tuple[Span, ...]
 
@@ -83,7 +83,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[CallRow, ...]
     conversations: tuple[CallTotals, ...]
     total: CallTotals
-    causes: dict[LikelyCause, int]
+    causes: dict[str, int]
     skipped: tuple[SkippedInput, ...]
     not_compared: tuple[SkippedInput, ...]
     """Valid input without a bill to compare with."""

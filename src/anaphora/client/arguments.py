@@ -5,18 +5,25 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR
-from anaphora.values import AnyTool, Conversation, Message, Tool
+from anaphora.values import AnyTool, Conversation, Message, Part, Text, Tool, ToolResult
+
+T = TypeVar("T")
 
 #: `stream` is decided by awaiting a turn or iterating over it.
 _PARAMS = frozenset(Params.__struct_fields__) - {"stream"}
 _PLAIN = (str, int, float, type(None))
 _TOOLS = get_args(AnyTool)
+_PARTS = get_args(Part)
+_CONTENT = "a text, a part or a message"
+
+Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
+"""The content of a turn: a text, a part, a message, or several of them."""
 
 
 def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
@@ -52,20 +59,59 @@ def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
     return msgspec.structs.replace(params, **params_of(more)) if more else params
 
 
-def messages_given(messages: Iterable[Message], path: str) -> tuple[Message, ...]:
-    if isinstance(messages, str | Mapping):
-        raise wrong_type("messages", messages, path)
-    checked = tuple(messages)
-    for index, message in enumerate(checked):
-        if not isinstance(message, Message):
-            raise wrong_type("a Message", message, f"{path}[{index}]")
+def items_of(items: Iterable[T], kind: type[T], wanted: str, path: str) -> tuple[T, ...]:
+    """Values of one type."""
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        raise wrong_type(wanted, items, path)
+    checked = tuple(items)
+    for index, item in enumerate(checked):
+        if not isinstance(item, kind):
+            raise wrong_type(f"a {kind.__name__}", item, f"{path}[{index}]")
     return checked
+
+
+def messages_of(content: Content | None) -> tuple[Message, ...]:
+    """Consecutive texts and parts become one user message; tool results become messages of their
+    own."""
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (Message.user(content),)
+    if isinstance(content, Message):
+        return (content,)
+    if isinstance(content, _PARTS):
+        content = (content,)
+    if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes | bytearray):
+        raise wrong_type(_CONTENT, content, "content")
+    messages: list[Message] = []
+    parts: list[Part] = []
+
+    def close() -> None:
+        if parts:
+            messages.append(Message(role="user", parts=tuple(parts)))
+            parts.clear()
+
+    for index, item in enumerate(content):
+        if isinstance(item, Message):
+            close()
+            messages.append(item)
+        elif isinstance(item, ToolResult):
+            close()
+            messages.append(Message(role="tool", parts=(item,)))
+        elif isinstance(item, str):
+            parts.append(Text(item))
+        elif isinstance(item, _PARTS):
+            parts.append(item)
+        else:
+            raise wrong_type(_CONTENT, item, f"content[{index}]")
+    close()
+    return tuple(messages)
 
 
 def conversation_of(messages: Conversation | Iterable[Message]) -> Conversation:
     if isinstance(messages, Conversation):
         return messages
-    return Conversation(messages_given(messages, "messages"))
+    return Conversation(items_of(messages, Message, "messages", "messages"))
 
 
 def tools_of(tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
@@ -92,19 +138,13 @@ def prompt_from(
         raise wrong_type("a PromptCachePlan", cache, "cache")
     return PromptIR(
         system_text=system if isinstance(system, str) else "",
-        system_blocks=() if system is None or isinstance(system, str) else _blocks(system),
+        system_blocks=(
+            ()
+            if system is None or isinstance(system, str)
+            else items_of(system, PromptBlock, "a text or blocks", "system")
+        ),
         cache=cache or PromptCachePlan(),
     )
-
-
-def _blocks(system: Sequence[PromptBlock]) -> tuple[PromptBlock, ...]:
-    if not isinstance(system, Iterable):
-        raise wrong_type("a text or blocks", system, "system")
-    blocks = tuple(system)
-    for index, block in enumerate(blocks):
-        if not isinstance(block, PromptBlock):
-            raise wrong_type("a PromptBlock", block, f"system[{index}]")
-    return blocks
 
 
 def callback_of(value: Any, path: str) -> Any:

@@ -23,9 +23,9 @@ from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, Usage
 from .endpoint import Target
 from .failures import body_error, event_error, partial_of, reply_from_stream, status_error
 from .in_flight import InFlight, PreparedRequest
-from .limits.gate import Admission
+from .limits import Admission
 from .response import Attempt
-from .retry import AttemptFailed, RetrySteps, Try, Wait, retry_policy
+from .retry import AttemptFailed, RetrySteps, Wait, retry_policy
 from .transport import HttpResponse
 from .transport.timer import Deadline, DeadlinePassed
 
@@ -40,9 +40,6 @@ _SILENT = (ReplyStart, UsageUpdate)
 
 #: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
 _LAST_BYTES = 0.5
-
-#: The first step of every policy.
-_FIRST = Try(0)
 
 #: Headers in which providers name a request.
 _REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
@@ -70,6 +67,7 @@ class Attempts:
         self._whole: set[int] = set()
         """Targets for which the call was prepared once more."""
         self._policy: RetrySteps | None = None
+        """Created when something has failed: most calls need none."""
         self._streamed = False
         """An event has reached the caller."""
         self._attempting = self._queueing = False
@@ -87,22 +85,18 @@ class Attempts:
 
     async def stream(self) -> AsyncGenerator[Event, None]:
         """Events as they come; `flight.reply` is set before the last of them."""
-        step: Try | Wait = _FIRST
+        hop = 0
         try:
             while True:
-                if isinstance(step, Wait):
-                    await self._in_time(asyncio.sleep(step.seconds))
-                    step = next(self._retry_policy())
-                    continue
                 try:
-                    async with aclosing(self._stream_once(step.hop)) as events:
+                    async with aclosing(self._stream_once(hop)) as events:
                         async for event in events:
                             yield event
                     return
                 except AnaphoraError as error:
                     if self._flight.reply is not None or not self._attempting:
                         raise
-                    step = self._next_step(error, step.hop)
+                    hop = await self._in_time(self._next_hop(error, hop))
         except BaseException as problem:
             if not self._is_late(problem):
                 raise
@@ -110,18 +104,14 @@ class Attempts:
     # ── One attempt ──────────────────────────────────────────────────────────────────────────────
 
     async def _until_answered(self) -> None:
-        step: Try | Wait = _FIRST
+        hop = 0
         while True:
-            if isinstance(step, Wait):
-                await asyncio.sleep(step.seconds)
-                step = next(self._retry_policy())
-                continue
             try:
-                return await self._complete_once(step.hop)
+                return await self._complete_once(hop)
             except AnaphoraError as error:
                 if self._flight.reply is not None:
                     raise
-                step = self._next_step(error, step.hop)
+                hop = await self._next_hop(error, hop)
 
     async def _complete_once(self, index: int) -> None:
         target = self._flight.targets[index]
@@ -199,8 +189,8 @@ class Attempts:
         self._queued = self._sent = 0.0
         self._answer = None
         endpoint = flight.targets[index].endpoint
-        wait = endpoint.breaker.enters(monotonic())
-        if wait:
+        breaker = endpoint.breaker
+        if not breaker.calm and (wait := breaker.enters(monotonic())):
             raise Unavailable(
                 f"{endpoint.id} failed repeatedly; its circuit breaker is open for {wait:.0f} s",
                 wait=wait,
@@ -239,7 +229,9 @@ class Attempts:
         flight.request_id = _request_id(answer.headers)
         now = monotonic()
         self._over(None, now, flight.request_id)
-        flight.guarded("limits_failed", None, flight.target.endpoint.breaker.succeeded, now)
+        breaker = flight.target.endpoint.breaker
+        if not breaker.calm:
+            flight.guarded("limits_failed", None, breaker.succeeded, now)
         flight.guarded("limits_failed", None, admission.settle, reply.usage)
 
     async def _drain(self, pieces: AsyncIterator[bytes]) -> None:
@@ -256,17 +248,9 @@ class Attempts:
 
     # ── Between attempts ─────────────────────────────────────────────────────────────────────────
 
-    def _retry_policy(self) -> RetrySteps:
-        """Created when something has failed: most calls need none."""
-        if self._policy is None:
-            retries = [target.endpoint.config.retry for target in self._flight.targets]
-            self._policy = retry_policy(retries, deadline=self._until, draw=random.random)
-            first = next(self._policy)
-            assert first == _FIRST, "a call begins at its first target"
-        return self._policy
-
-    def _next_step(self, error: AnaphoraError, index: int) -> Try | Wait:
-        """What to do after a failure; raises when nothing is left to try."""
+    async def _next_hop(self, error: AnaphoraError, index: int) -> int:
+        """Where to send next after a failure, once it is time; raises when nothing is left to
+        try."""
         flight, now = self._flight, monotonic()
         if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
             flight.target.endpoint.breaker.failed(error, now)
@@ -276,16 +260,22 @@ class Attempts:
         if again and not self._streamed and index not in self._whole:
             del flight.prepared[index]
             self._whole.add(index)
-            return Try(index)
+            return index
+        if self._policy is None:
+            retries = [target.endpoint.config.retry for target in flight.targets]
+            self._policy = retry_policy(retries, deadline=self._until, draw=random.random)
+            next(self._policy)  # the attempt that failed
         try:
-            step = self._retry_policy().send(AttemptFailed(error, now, self._streamed))
+            step = self._policy.send(AttemptFailed(error, now, self._streamed))
         except StopIteration as end:
             final: AnaphoraError = end.value
             raise final from (None if final is error else error)
         if isinstance(step, Wait):
             last = flight.attempts[-1]
             flight.attempts[-1] = msgspec.structs.replace(last, wait=step.seconds)
-        return step
+            await asyncio.sleep(step.seconds)
+            step = next(self._policy)
+        return step.hop
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
         """The result, unless the call's time ends first. Only waits for the provider are limited:

@@ -21,7 +21,7 @@ from anaphora.errors import AnaphoraError, Overloaded, RateLimited, Transport, U
 class CircuitBreaker:
     """The breaker of one provider."""
 
-    __slots__ = ("_settings", "_failures", "_open_until", "_probes")
+    __slots__ = ("_settings", "_failures", "_open_until", "_probes", "calm")
 
     def __init__(self, settings: BreakerConfig) -> None:
         self._settings = settings
@@ -31,6 +31,8 @@ class CircuitBreaker:
         """None: closed. After this time: half open."""
         self._probes: deque[float] = deque()
         """Start times of the probes in flight."""
+        self.calm = True
+        """Closed without a recent failure: calls need neither `enters` nor `succeeded`."""
 
     def allows(self, at: float) -> float:
         """Seconds until a call may be sent; 0.0: now. Changes nothing."""
@@ -63,6 +65,7 @@ class CircuitBreaker:
                 self._forget(at)
                 if self._failures:
                     self._failures.popleft()
+            self.calm = not self._failures
         elif at >= self._open_until:
             self._close()
 
@@ -83,6 +86,7 @@ class CircuitBreaker:
             self._probes.popleft()
 
     def _count(self, at: float) -> None:
+        self.calm = False
         if self._open_until is not None:
             # Calls that began before it opened do not count again.
             if at >= self._open_until:
@@ -104,5 +108,6 @@ class CircuitBreaker:
 
     def _close(self) -> None:
         self._open_until = None
+        self.calm = True
         self._failures.clear()
         self._probes.clear()

@@ -20,7 +20,16 @@ from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
 from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notice
 
-from .arguments import callback_of, choice_of, conversation_of, prompt_from, seconds_of, with_params
+from .arguments import (
+    Content,
+    callback_of,
+    choice_of,
+    conversation_of,
+    messages_of,
+    prompt_from,
+    seconds_of,
+    with_params,
+)
 from .config.resolve import ResolvedProvider, resolve
 from .config.values import ClientConfig, Hop
 from .endpoint import Endpoint, LoopAffinity, Target
@@ -32,11 +41,11 @@ from .session import OnPrefixBreak, Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of, token_limit
 from .session.handles import Handles
-from .session.history import PromptSource
 from .session.turn_prompt import Prompt, StateText, prompt_of
+from .session.turns import PromptSource
 from .structured import output_of
 from .transport import HttpTransport
-from .turn import Content, Turn, TurnRequest, messages_of
+from .turn import Turn, TurnRequest
 
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-from decimal import Decimal
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,9 +10,7 @@ import msgspec
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory
-from anaphora.catalog import CacheRules, Price, PriceRows, Profile
-from anaphora.catalog.price_rows import PriceRow, TierRow
-from anaphora.catalog.pricing import STANDARD_TIERS
+from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Request
@@ -22,6 +18,7 @@ from anaphora.rendered import Request
 from .breaker import CircuitBreaker
 from .config.resolve import ResolvedProvider
 from .limits import Gate
+from .prices import find_price
 from .transport import HttpRequest, HttpTransport
 
 #: Headers that hold a list: values of the configuration and of a call are joined.
@@ -64,7 +61,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         slot = int(at // catalog.PRICE_SLOT)
         known = self.prices.get(tier)
         if known is None or known[0] != slot:
-            known = self.prices[tier] = slot, self._find_price(at, tier)
+            known = self.prices[tier] = slot, find_price(self, at, tier)
         return known[1]
 
     def with_defaults(self, call: Call, changes: dict[str, Any]) -> Call:
@@ -80,18 +77,6 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         if params is call.params and self.model == call.model:
             return call
         return msgspec.structs.replace(call, params=params, model=self.model)
-
-    def _find_price(self, at: float, tier: str) -> Price | None:
-        endpoint = self.endpoint
-        return catalog.price(
-            endpoint.system,
-            self.model,
-            datetime.datetime.fromtimestamp(at, datetime.UTC),
-            rules=self.rules,
-            wire=endpoint.base_wire,
-            service_tier=tier,
-            own=_configured_price(endpoint, self.model, tier),
-        )
 
 
 class Endpoint:
@@ -197,30 +182,3 @@ class Endpoint:
             merged[name] = value
         self._last_headers = headers, merged
         return merged
-
-
-def _configured_price(endpoint: Endpoint, model: str, tier: str) -> PriceRows | None:
-    """The model's price in the configuration, for the standard service tier."""
-    prices = endpoint.config.prices
-    price = prices.get(model) or prices.get("*")
-    if price is None or tier not in STANDARD_TIERS:
-        return None
-    tiers = tuple(
-        TierRow(above=one.above, input=_decimal(one.input), output=_decimal(one.output))
-        for one in price.tiers
-    )
-    row = PriceRow(
-        provider=endpoint.system,
-        models=(model,),
-        source=f"prices of {endpoint.id} in the configuration",
-        date=None,
-        input=_decimal(price.input),
-        output=_decimal(price.output),
-        tiers=tiers,
-    )
-    return PriceRows((row,))
-
-
-def _decimal(value: float) -> Decimal:
-    """The number as it was written, not the nearest double."""
-    return Decimal(repr(value))

@@ -11,7 +11,6 @@ import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
-from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
@@ -19,6 +18,7 @@ from anaphora.values import Notice, Reply, Usage
 
 from .endpoint import Target
 from .failures import reported
+from .prices import cost_unknown
 from .response import Attempt, BlockShare, Record, block_shares
 from .transport import HttpRequest
 
@@ -198,19 +198,3 @@ def service_tier(prepared: PreparedRequest) -> str:
     if not tier or any(each.path == "params.service_tier" for each in prepared.rendered.notices):
         return ""
     return tier
-
-
-def cost_unknown(target: Target, tier: str, usage: Usage, price: Price | None) -> Notice:
-    """Why the cost of a call is unknown, and what to do about it."""
-    name = f"{target.model} at {target.endpoint.id}"
-    if price is not None and (usage.uncached is None or usage.output is None):
-        return Notice("usage_unknown", f"the cost is unknown: {name} did not report its tokens")
-    advice = "set one under `prices` of the provider in llm.yaml"
-    if tier not in STANDARD_TIERS:
-        name += f" on the service tier {tier!r}"
-        advice = "a newer release may have one"
-    if price is None:
-        message = f"no price is known for {name}: the cost is unknown; {advice}"
-    else:
-        message = f"the price of {name} lacks a rate that this call needs: the cost is unknown"
-    return Notice("price_unknown", message)

@@ -1,4 +1,4 @@
-"""Which hop of a route a call goes to, and what it costs when a conversation moves.
+"""Which hop of a route a call goes to, and when a conversation moves.
 
 Hops with a weight share the conversations by it, each conversation at one of them: the hop is drawn
 by hashing the beginning of the conversation with the name of each hop (weighted rendezvous
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from anaphora.cache.verdict import format_usd
-from anaphora.catalog import Price
 from anaphora.client.config.values import Hop
 from anaphora.prompt import Call
-from anaphora.values import Notice, SegmentRole, Ttl
+from anaphora.values import Notice, SegmentRole
+
+from .prices import moving_message, price_of_moving
 
 if TYPE_CHECKING:
     from .endpoint import Target
@@ -141,40 +141,6 @@ def _draw(hop: Hop, key: bytes) -> float:
     name = f"{hop.provider}\0{hop.model or ''}\0".encode()
     number = int.from_bytes(blake3(name + key).digest(length=8), "big") % _RANGE
     return -math.log((number + 0.5) / _RANGE)
-
-
-# ── The cost of moving ───────────────────────────────────────────────────────────────────────────
-
-
-def price_of_moving(
-    tokens_cached: int, from_price: Price | None, to_price: Price | None, *, ttl: Ttl | None = None
-) -> Decimal | None:
-    """How many dollars more a conversation pays for its prefix because it moved: written at the new
-    provider (or plain input, where writes have no price), instead of read at the old one. Negative
-    where the new one is that much cheaper; None where a price is unknown.
-
-    `ttl` is that of the writes; without it, the cheapest is used.
-    """
-    if from_price is None or to_price is None:
-        return None
-    there = to_price.at(tokens_cached)
-    read = from_price.at(tokens_cached).read
-    again = there.writing(ttl) if ttl is not None else min(there.write.values(), default=None)
-    if again is None:
-        again = there.input
-    if read is None or again is None:
-        return None
-    return (tokens_cached * (again - read)).scaleb(-6)
-
-
-def moving_message(left: str, reached: str, tokens_cached: int, cost_usd: Decimal | None) -> str:
-    """The cost of moving as a sentence."""
-    message = f"moving from {left} to {reached} pays {tokens_cached:,} tokens of prefix again"
-    if cost_usd is None:
-        return f"{message}: dollars unknown"
-    if cost_usd < 0:
-        return f"{message}, and {format_usd(-cost_usd)} less for them"
-    return f"{message}: {format_usd(cost_usd)}"
 
 
 def pays_to_return(here: ProviderState | None, home: Target) -> bool:

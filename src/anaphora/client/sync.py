@@ -26,12 +26,13 @@ from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
+from .arguments import Content
 from .client import AsyncClient
 from .config.values import ClientConfig
 from .response import Response
 from .session import Preview, Run, RunResult, Session
 from .session.turn_prompt import Prompt, StateText
-from .turn import Content, Turn
+from .turn import Turn
 
 T = TypeVar("T")
 

@@ -10,31 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.tokens import Counts
-from anaphora.values import (
-    Audio,
-    Document,
-    Event,
-    Image,
-    Message,
-    Notice,
-    Opaque,
-    Part,
-    Refusal,
-    Text,
-    Thinking,
-    ToolCall,
-    ToolResult,
-)
+from anaphora.values import Event, Message, Notice
 
-from .arguments import wrong_type
 from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
@@ -44,12 +29,6 @@ from .structured import Structured
 
 #: How many turns the event loop gets to close a stream that was left by `break`.
 CLOSE_TICKS = 8
-
-Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
-"""The content of a turn: a text, a part, a message, or several of them."""
-
-_CONTENT = "a text, a part or a message"
-_PARTS = (Text, Image, Document, Audio, ToolCall, ToolResult, Thinking, Refusal, Opaque)
 
 
 class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -209,41 +188,3 @@ class Caller(ABC):
     def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
         flight.observed = True
         return self._watchers(record) if self._watchers else ()
-
-
-def messages_of(content: Content | None) -> tuple[Message, ...]:
-    """Consecutive texts and parts become one user message; tool results become messages of their
-    own."""
-    if content is None:
-        return ()
-    if isinstance(content, str):
-        return (Message.user(content),)
-    if isinstance(content, Message):
-        return (content,)
-    if isinstance(content, _PARTS):
-        content = (content,)
-    if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes | bytearray):
-        raise wrong_type(_CONTENT, content, "content")
-    messages: list[Message] = []
-    parts: list[Part] = []
-
-    def close() -> None:
-        if parts:
-            messages.append(Message(role="user", parts=tuple(parts)))
-            parts.clear()
-
-    for index, item in enumerate(content):
-        if isinstance(item, Message):
-            close()
-            messages.append(item)
-        elif isinstance(item, ToolResult):
-            close()
-            messages.append(Message(role="tool", parts=(item,)))
-        elif isinstance(item, str):
-            parts.append(Text(item))
-        elif isinstance(item, _PARTS):
-            parts.append(item)
-        else:
-            raise wrong_type(_CONTENT, item, f"content[{index}]")
-    close()
-    return tuple(messages)

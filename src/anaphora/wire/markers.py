@@ -4,13 +4,16 @@ the same for all wires."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+import msgspec
+
+from anaphora.canonical import dumps
 from anaphora.prompt import MarkRequest, PromptBlock, PromptCachePlan
 from anaphora.rendered import ChunkRun, Mark
 from anaphora.values import TTL_SECONDS, AnyTool, Extras, Notice, SegmentRole, Ttl, nearest_ttl
 
-from .reading import decode_members
+from .reading import Members, decode_members
 
 T = TypeVar("T", bound="Ttl | None")
 
@@ -21,6 +24,10 @@ PlacedMark: TypeAlias = tuple[tuple[int, ...], T, Extras | None]
 #: A chunk, and the splice in it where that is not the chunk's own; or why there is none.
 MarkLocation: TypeAlias = tuple[int, int | None] | str
 Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
+
+
+#: The members that mark a block in a dialect, by TTL.
+DialectMarkers: TypeAlias = Mapping[Ttl, dict[str, Any]]
 
 
 def resolve_marks(
@@ -97,6 +104,24 @@ def marker_field_notices(extras: Extras, place: str) -> list[Notice]:
         Notice("marker_fields_left_out", f"{name}: no marker has it here; left out", place)
         for name in names
     ]
+
+
+def marker_bytes(markers: DialectMarkers) -> dict[Ttl, bytes]:
+    """What marking a block puts before its closing brace."""
+    return {ttl: b"," + dumps(marker)[1:-1] for ttl, marker in markers.items()}
+
+
+def take_dialect_marker(members: Members, markers: DialectMarkers) -> Ttl | None:
+    """Takes a marker out of a block; its TTL. One in another form stays."""
+    for ttl, marker in markers.items():
+        if all(
+            name in members and msgspec.json.decode(members[name]) == value
+            for name, value in marker.items()
+        ):
+            for name in marker:
+                del members[name]
+            return ttl
+    return None
 
 
 def find_message(runs: list[ChunkRun], message_id: str) -> tuple[ChunkRun, int, range] | None:

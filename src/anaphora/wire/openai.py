@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.prompt import Call, OutputSchema, Params, PromptBlock
-from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend
+from anaphora.rendered import ChunkLog, Kind
 from anaphora.values import (
     AnyTool,
     Bytes,
@@ -22,7 +22,6 @@ from anaphora.values import (
     Notice,
     Opaque,
     Part,
-    Section,
     Text,
     Ttl,
 )
@@ -32,10 +31,13 @@ from anaphora.wire.reading import (
     ErrorFactory,
     LenientDecoder,
     Members,
+    decode_value,
+    list_elements,
     object_members,
     request_error,
 )
 from anaphora.wire.rendering import render_items
+from anaphora.wire.splitting import BEFORE_BRACE, SplitBlock, SplitSection, cut_section
 
 #: Providers whose file ids and response ids are valid here.
 OPENAI = ("openai", "openai_chat", "openai_responses")
@@ -44,9 +46,6 @@ OPENAI = ("openai", "openai_chat", "openai_responses")
 
 #: Makes OpenAI write only marked prefixes to the cache.
 ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
-
-#: Where in a chunk a marker goes.
-BEFORE_BRACE = -1
 
 #: The TTL that stands in for each that a caller may ask for.
 NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
@@ -234,24 +233,23 @@ def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[AnyTool], bytes]) -> 
     return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
 
 
-def split_run(
-    section: Section,
-    blocks: Sequence[tuple[bytes, bool]],
-    labels: Sequence[str],
-    *,
-    lead: bytes,
-    close: bytes = b"",
-    place: str = "",
-) -> ChunkRun:
-    """A section of a request that was cut into blocks: the bytes of each, and whether it may be
-    marked."""
-    append = LogAppend()
-    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
-    for index, (data, markable) in enumerate(blocks):
-        append.chunk(kind, b"," + data if index else data, BEFORE_BRACE if markable else None)
-    log = ChunkLog.of(append, list(labels), [CachePolicy.NONE] * len(labels))
-    source = tuple(labels)
-    return ChunkRun(section, log, len(log), lead=lead, close=close, source=source, place=place)
+class _ToolHead(msgspec.Struct, frozen=True):
+    name: str | None = None
+    type: str | None = None
+    function: _ToolHead | None = None
+
+
+def split_tools(
+    raw: bytes, name_of: Callable[[_ToolHead], str | None], lead: bytes, close: bytes
+) -> SplitSection | None:
+    """The tools of a request."""
+    labels: list[str] = []
+    tools = list_elements(raw, "$.tools", request_error)
+    for index, tool in enumerate(tools):
+        name = name_of(decode_value(tool, _ToolHead, f"$.tools[{index}]", request_error))
+        labels.append(f"tool {name}" if name else f"tools{index}")
+    blocks = [SplitBlock(Kind.TOOL, bytes(tool)) for tool in tools]
+    return cut_section("tools", blocks, labels, lead=lead, close=close)
 
 
 def profile_value(profile: Profile, name: str, default: Any) -> Any:

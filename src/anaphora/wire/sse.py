@@ -27,14 +27,19 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class EventDecoder:
-    """Decodes bytes into complete events. `close` tells whether the last one was cut off."""
+    """Decodes bytes into complete events. `close` tells whether the last one was cut off.
+
+    The pieces of a line are kept apart until its end arrives, so that the time is proportional to
+    the bytes, however small the pieces are.
+    """
 
     __slots__ = (
-        "_buffer",
-        "_data",
         "_event",
         "_limit",
+        "_lines",
+        "_pieces",
         "_plain",
+        "_size",
         "_skip_newline",
         "_started",
         "body",
@@ -42,13 +47,17 @@ class EventDecoder:
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        self._buffer = b""
-        self._data: list[bytes] = []
+        self._pieces: list[bytes] = []
+        """What came since the last line break that was read,"""
+        self._lines: list[bytes] = []
+        """the data lines of the incomplete event,"""
+        self._size = 0
+        """and the length of both."""
         self._event = ""
         self._started = False
         self._skip_newline = False
         self._plain = False
-        """Nothing but the buffer is left from earlier bytes."""
+        """Nothing but `_pieces` is left from earlier bytes."""
         self.body: bytearray | None = None
         """The JSON body so far, when the bytes are one instead of events."""
 
@@ -60,17 +69,13 @@ class EventDecoder:
         """
         if not self._started:
             data = self._start(data)
-            if not data:
-                return []
-        if self._plain and b"\r" not in data:
-            text = self._buffer + data if self._buffer else data
-            end = text.rfind(b"\n\n") + 2
-            whole = text[:end] if end > 1 else b""
+        if self._plain and b"\r" not in data and b"\n" in data:
+            data = self._take(data)
+            end = data.rfind(b"\n\n") + 2
+            whole = data[:end] if end > 1 else b""
             payloads: list[bytes] = _EVENT.findall(whole)
-            if len(payloads) == whole.count(b"\n\n"):
-                self._buffer = text[len(whole) :]
-                if len(self._buffer) > self._limit:
-                    raise self._too_long()
+            if whole and len(payloads) == whole.count(b"\n\n"):
+                self._hold(data[end:])
                 return payloads
         return [payload for _, payload in self.feed(data)]
 
@@ -78,59 +83,58 @@ class EventDecoder:
         """The events that are complete now: name (often empty) and data."""
         if not self._started:
             data = self._start(data)
-            if not data:
-                return []
+        if not data:
+            return []
         if self.body is not None:
             self.body += data
             if len(self.body) > BODY_LIMIT:
                 raise Parse(f"a body of more than {BODY_LIMIT} bytes", path="stream")
             return []
-        if self._skip_newline and data:
+        if self._skip_newline:
             # The carriage return that ended the last piece may have had a line feed behind it.
             data = data.removeprefix(b"\n")
             self._skip_newline = False
-        text = self._buffer + data if self._buffer else data
-        if b"\r" in text:
-            self._skip_newline = text.endswith(b"\r")
-            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = text.split(b"\n")
-        self._buffer = lines.pop()
+        if b"\r" in data:
+            self._skip_newline = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         events: list[tuple[str, bytes]] = []
-        for line in lines:
-            if line[:6] == b"data: ":
-                self._data.append(line[6:])
-            elif not line:
-                if self._data:
-                    whole = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                    events.append((self._event, whole))
-                    self._data = []
-                self._event = ""
-            else:
-                self._field(line)
-        if len(self._buffer) + sum(map(len, self._data)) > self._limit:
-            raise self._too_long()
-        self._plain = not (self._data or self._event or self._skip_newline)
+        if b"\n" in data:
+            *lines, data = self._take(data).split(b"\n")
+            for line in lines:
+                if line[:6] == b"data: ":
+                    self._add_line(line[6:])
+                elif not line:
+                    if self._lines:
+                        events.append((self._event, b"\n".join(self._lines)))
+                        self._size -= sum(map(len, self._lines))
+                        self._lines = []
+                    self._event = ""
+                else:
+                    self._field(line)
+        self._hold(data)
+        self._plain = not (self._lines or self._event or self._skip_newline)
         return events
 
     @property
     def idle(self) -> bool:
         """Nothing is left from earlier bytes."""
-        return self._plain and not self._buffer
+        return self._plain and not self._pieces
 
     def close(self) -> bool:
         """Whether the stream ended between two events."""
-        return not self._buffer.strip() and not self._data
+        return not (self._lines or self._event or b"".join(self._pieces).strip())
 
     def _start(self, data: bytes) -> bytes:
         """The first bytes without a byte order mark; none while it is undecided whether they are
         events or a JSON body."""
-        data, self._buffer = self._buffer + data, b""
+        if self._size > len(_BOM) and not data.strip():
+            self._hold(data)
+            return b""
+        data = self._take(data)
         start = data.removeprefix(_BOM)
         first = start.lstrip()[:1]
         if not first or (len(data) < 3 and _BOM.startswith(data)):
-            if len(data) > self._limit:
-                raise self._too_long()
-            self._buffer = data
+            self._hold(data)
             return b""
         self._started = True
         if first in (b"{", b"["):
@@ -139,6 +143,29 @@ class EventDecoder:
             self._plain = True
         return start
 
+    def _hold(self, data: bytes) -> None:
+        """Keeps bytes for later."""
+        if data:
+            self._pieces.append(data)
+            self._size += len(data)
+            if self._size > self._limit:
+                raise self._too_long()
+
+    def _take(self, data: bytes) -> bytes:
+        """The bytes that were kept, and these behind them."""
+        if not self._pieces:
+            return data
+        whole = b"".join((*self._pieces, data))
+        self._size -= len(whole) - len(data)
+        self._pieces = []
+        return whole
+
+    def _add_line(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size > self._limit:
+            raise self._too_long()
+
     def _too_long(self) -> Parse:
         return Parse(f"an event of more than {self._limit} bytes", path="stream")
 
@@ -146,7 +173,7 @@ class EventDecoder:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            self._data.append(value)
+            self._add_line(value)
         elif field == b"event":
             self._event = value.decode(errors="replace")
         # Comments begin with a colon; `id` and `retry` are for reconnecting, which is unused.

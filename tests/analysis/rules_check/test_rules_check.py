@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from anaphora import catalog
 from anaphora.analysis import rules_check
 from anaphora.analysis.rules_check import CheckedFigure
-from anaphora.analysis.trace import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.rendered import Kind
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from support.small_traces import bill
 
-from anaphora.analysis.trace import CAUSE_TEXTS, Predicted, TraceUsage
+from anaphora.analysis.trace.format import TraceUsage
+from anaphora.analysis.trace.predict import CAUSE_TEXTS, Predicted
 from anaphora.cache.simulator import Outcome, Span
 
 

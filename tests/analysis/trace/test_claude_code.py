@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from anaphora.analysis.trace import Trace
-from anaphora.analysis.trace.sources import FoundTrace, Problem, detect, numbered, read
+from anaphora.analysis.trace import detect, read
+from anaphora.analysis.trace.format import Trace
+from anaphora.analysis.trace.lines import FoundTrace, Problem, numbered
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "session.jsonl"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from anaphora.analysis.trace import Trace
-from anaphora.analysis.trace.sources import FoundTrace, Problem, detect, numbered, read
+from anaphora.analysis.trace import detect, read
+from anaphora.analysis.trace.format import Trace
+from anaphora.analysis.trace.lines import FoundTrace, Problem, numbered
 
 META = {"type": "session_meta", "payload": {"id": "c", "model_provider": "openai"}}
 TURN = {"type": "turn_context", "payload": {"model": "gpt-5.5", "effort": "high"}}

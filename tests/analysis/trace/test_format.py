@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anaphora.analysis.trace import read_line
+from anaphora.analysis.trace.format import read_line
 from anaphora.errors import InvalidRequest
 
 LINE: dict[str, Any] = {

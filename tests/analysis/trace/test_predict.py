@@ -6,14 +6,8 @@ import pytest
 from msgspec.structs import replace
 from support.small_traces import assistant, at, bill, calls_tool, tool, trace_of, user
 
-from anaphora.analysis.trace import (
-    Predicted,
-    Predictor,
-    Trace,
-    TraceCall,
-    TraceMessage,
-    TraceUsage,
-)
+from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.predict import Predicted, Predictor
 
 LOOP = [user("q"), calls_tool("one"), tool("one"), calls_tool("two"), tool("two"), assistant("a")]
 

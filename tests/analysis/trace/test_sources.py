@@ -8,13 +8,14 @@ import pytest
 from support.small_traces import at, bill, trace_of
 
 from anaphora import catalog
-from anaphora.analysis.trace import TraceCall, unsupported
-from anaphora.analysis.trace.lines import count, seconds
-from anaphora.analysis.trace.sources import (
+from anaphora.analysis.trace import detect
+from anaphora.analysis.trace.format import TraceCall, unsupported
+from anaphora.analysis.trace.lines import (
     FoundTrace,
     Problem,
-    detect,
+    count,
     numbered,
+    seconds,
     without_clock_errors,
 )
 

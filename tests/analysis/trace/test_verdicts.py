@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from support.traces import FOLDER, missing
 
-from anaphora.analysis.trace import Trace, TraceCall, read_line, unsupported
+from anaphora.analysis.trace.format import Trace, TraceCall, read_line, unsupported
 from anaphora.analysis.trace.verdicts import TraceVerdict, judge_traces
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))

@@ -13,8 +13,9 @@ import pytest
 
 from anaphora.client.config.resolve import resolve
 from anaphora.client.config.secrets import Secret, find_key, permission_warning
-from anaphora.client.config.values import ClientConfig, Key, Origin, ProviderConfig
+from anaphora.client.config.values import ClientConfig, Key, ProviderConfig
 from anaphora.errors import MissingSecret
+from anaphora.yaml_values import Origin
 
 CANARY = "sk-canary-4f1d"
 

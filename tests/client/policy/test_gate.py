@@ -57,9 +57,9 @@ class Calls:
 
     def is_clean(self) -> bool:
         limiter, waiting = self.gate.limiter, self.gate.waiting
-        windows = [limiter._shared, *(lane.own for lane in limiter._lanes.values())]
+        windows = [limiter.shared, *(lane.own for lane in limiter._lanes.values())]
         return (
-            not limiter.queue.waiting
+            not limiter.waiting
             and not waiting._futures
             and not waiting._deadlines
             and waiting._timer is None

@@ -42,17 +42,17 @@ class Drive:
         return held
 
     def until(self, then: float) -> None:
-        while (soon := self.limiter.queue.next_at(self.at)) <= then and soon < INF:
+        while (soon := self.limiter.next_at(self.at)) <= then and soon < INF:
             assert soon >= self.at
             self.at = soon
             before = len(self.started)
             self.look()
             # Every stop is worth it, or there is another one later: never the same one again.
-            assert len(self.started) > before or self.limiter.queue.next_at(self.at) > self.at
+            assert len(self.started) > before or self.limiter.next_at(self.at) > self.at
         self.at = max(self.at, then) if then < INF else self.at
 
     def look(self) -> None:
-        self.started += self.limiter.queue.advance(self.at)
+        self.started += self.limiter.advance(self.at)
 
 
 def naive(arrivals: list[tuple[float, int]], requests: float, tokens: float) -> list[float]:
@@ -224,7 +224,7 @@ def test_limits_hold_and_every_call_starts_despite_changes(
             limiter.cancel(held, drive.at)
         elif what == "stop":
             limiter.lane(model).block(RateLimited("slow", retry_after=seconds), drive.at)
-            limiter.queue.outdated = True
+            limiter.outdated = True
             stopped[model] = max(stopped[model], drive.at + seconds)
         else:
             drive.until(drive.at + seconds)
@@ -233,7 +233,7 @@ def test_limits_hold_and_every_call_starts_despite_changes(
         for started in drive.started[before:]:
             assert drive.at >= stopped[started.lane.model]
         assert sum(held.state == "started" for held in every) <= (places or INF)
-    while limiter.queue.waiting:
+    while limiter.waiting:
         drive.until(INF)
         for held in every:
             limiter.settle(held, None, drive.at)
@@ -274,7 +274,7 @@ def test_billed_tokens_count() -> None:
     later = drive.come(50)
     assert later.at == 60.0
     drive.limiter.settle(held, Usage(uncached=30, read=10, written={"5m": 10}), 5.0)
-    assert drive.limiter.queue.advance(5.0) == [later]
+    assert drive.limiter.advance(5.0) == [later]
     more = drive.come(1)
     assert more.state == "waiting"
 
@@ -361,9 +361,9 @@ def test_wait_for_concurrency_has_no_forecast() -> None:
     held = drive.come(1)
     assert drive.limiter.wait(drive.limiter.lane("m"), 1, 0.0) == 0.0
     waiting = drive.come(1)
-    assert (waiting.state, drive.limiter.queue.next_at(0.0)) == ("waiting", INF)
+    assert (waiting.state, drive.limiter.next_at(0.0)) == ("waiting", INF)
     drive.limiter.settle(held, None, 9.0)
-    assert drive.limiter.queue.advance(9.0) == [waiting]
+    assert drive.limiter.advance(9.0) == [waiting]
 
 
 def test_forecast_of_many_waiting_calls_is_roughly_right() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from anaphora.catalog import Price
 from anaphora.catalog.prices import Tier
 from anaphora.client.config.values import Hop
-from anaphora.client.routing import moving_message, order, price_of_moving
+from anaphora.client.prices import moving_message, price_of_moving
+from anaphora.client.routing import order
 
 KEYS = [f"conversation {n}".encode() for n in range(3000)]
 

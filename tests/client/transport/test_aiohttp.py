@@ -13,7 +13,7 @@ from aiohttp import client_proto, connector, http
 from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
-from anaphora.client.transport.over_aiohttp import Destination
+from anaphora.client.transport.connections import Destination
 
 #: Which of its attributes are used in `client/transport/over_aiohttp`.
 LEANT_ON: dict[type, str] = {

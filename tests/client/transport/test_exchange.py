@@ -9,11 +9,13 @@ import socket
 import ssl
 from pathlib import Path
 
+import aiohttp
 import pytest
 import trustme
 from support.http_requests import outgoing
 from support.raw_server import Handler, RawServer, answering, raw_server, reply
 
+from anaphora.client.transport.connections import Connections
 from anaphora.client.transport.over_aiohttp import PIECE, AiohttpTransport
 
 
@@ -130,11 +132,11 @@ def test_body_of_any_size_is_sent_whole(secure: bool, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-class Narrow(AiohttpTransport):
+class NarrowConnections(Connections):
     """Hardly anything of a request fits into the buffers below us."""
 
-    def _socket(self, address: object) -> socket.socket:
-        sock = super()._socket(address)  # type: ignore[arg-type]
+    def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        sock = super()._socket(address)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         return sock
 
@@ -151,7 +153,8 @@ async def narrow_and_late(
 @pytest.mark.parametrize("size", [PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
 def test_slow_reading_server_gets_the_whole_body(size: int) -> None:
     async def main() -> None:
-        transport = Narrow()
+        transport = AiohttpTransport()
+        transport._connections = NarrowConnections(None, None, 8)
         async with raw_server(narrow_and_late) as server:
             body = random.Random(size).randbytes(size)
             # The answer's time does not run while the request is still being taken.

@@ -16,8 +16,8 @@ from yarl import URL
 
 import anaphora
 from anaphora import errors
+from anaphora.client.transport.connections import UrlRoute
 from anaphora.client.transport.errors import read_url
-from anaphora.client.transport.over_aiohttp import UrlRoute
 
 T = TypeVar("T")
 

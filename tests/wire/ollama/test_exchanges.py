@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from anaphora.analysis.roundtrip import RecordedExchange, check
-from anaphora.analysis.roundtrip.ollama import REQUEST
+from anaphora.analysis.roundtrip.rules import RULES, WireRules
 from anaphora.rendered import Plan
 from anaphora.values import ReplyEnd
 from anaphora.wire import ollama
@@ -52,7 +52,7 @@ def test_every_normalisation_is_needed_by_some_request() -> None:
         assert outcome.good, outcome
         assert rule in outcome.overlooked
         needed.setdefault(rule, []).append(spoiled)
-    assert set(needed) == {rule.name for rule in REQUEST}
+    assert set(needed) == {*RULES["ollama"].request}
 
 
 ANSWER = '{"model":"m","created_at":"x","message":{"role":"assistant","content":"x"},"done":true}'
@@ -113,8 +113,7 @@ def test_stream_lines_as_events(name: str) -> None:
 
 def test_a_difference_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check itself can fail: without the rules, what they overlook is a change with a path."""
-    monkeypatch.setattr("anaphora.analysis.roundtrip.ollama.REQUEST", ())
-    monkeypatch.setattr("anaphora.analysis.roundtrip.ollama.REPLY", ())
+    monkeypatch.setitem(RULES, "ollama", WireRules({}, {}))
     assert check(exchange("streamed_by_default")).changed == "$.stream"
     assert check(exchange("unload")).changed == "$.messages"
     assert check(exchange("older_server")).lost == "$.done_reason"

@@ -13,24 +13,6 @@ from anaphora.values import Ttl
 Severity: TypeAlias = Literal["note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 
-RuleId: TypeAlias = Literal[
-    "volatile-date",
-    "volatile-clock",
-    "volatile-uuid",
-    "volatile-nonce",
-    "volatile-counter",
-    "volatile-path",
-    "volatile-host",
-    "volatile-placeholder",
-    "unordered-list",
-    "changes-between-samples",
-    "cache-key-changes",
-    "too-short",
-    "wasted-marker",
-    "ignore-without-reason",
-    "unused-ignore",
-]
-
 
 class LintRule(msgspec.Struct, frozen=True):
     severity: Severity
@@ -45,7 +27,7 @@ _MOVE = "move it to the last message (the volatile tail), behind everything stab
 _LEAVE_OUT = f"leave it out, or {_MOVE}"
 _REWRITES = "every call rewrites everything behind it"
 
-RULES: dict[RuleId, LintRule] = {
+RULES: dict[str, LintRule] = {
     "volatile-date": LintRule(
         "warning",
         "a date in a stable block",
@@ -129,7 +111,8 @@ RULES: dict[RuleId, LintRule] = {
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One place, and what it costs."""
 
-    rule: RuleId
+    rule: str
+    """A key of `RULES`."""
     severity: Severity
     file: str = ""
     path: str = ""
@@ -150,7 +133,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is suppressed in the prompt itself, or in the configuration."""
 
 
-def finding_of(rule: RuleId, **fields: object) -> Finding:
+def finding_of(rule: str, **fields: object) -> Finding:
     """A finding with the texts of its rule, unless they are given."""
     row = RULES[rule]
     defaults: dict[str, object] = {"severity": row.severity, "why": row.why, "fix": row.fix}

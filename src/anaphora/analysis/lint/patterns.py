@@ -2,6 +2,8 @@
 
 Prose is full of dates and numbers that never change, and examples contain ids. So a pattern alone
 is not enough: the words before it must refer to the present, or to this run.
+
+Repetitions that may begin anywhere are bounded, so that the time is proportional to the text.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .findings import RuleId, Severity
+from .findings import Severity
 
 
 class Hit(NamedTuple):
-    rule: RuleId
+    rule: str
     severity: Severity
     start: int
     end: int
@@ -34,7 +36,7 @@ _CLOCK = (
 _UUID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
 _HEX = r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{6,64}\b"
 _TOKEN = r"\b(?=\w*[0-9])(?:req|sess|session|run|trace|conv|thread|resp)_[A-Za-z0-9]{8,}\b"
-_RANDOM = r"(?=[\w.-]*[0-9])(?=[\w.-]*[a-zA-Z])[\w.-]{6,}"
+_RANDOM = r"(?=[\w.-]{0,99}?[0-9])(?=[\w.-]{0,99}?[a-zA-Z])[\w.-]{6,}"
 
 #: Words that refer to the present.
 _NOW = re.compile(
@@ -82,7 +84,7 @@ _BEFORE = 80
 def hits(text: str, *, template: bool = False) -> Iterator[Hit]:
     """What is likely to change, in the order of the text. `template`: look for placeholders too."""
     matches = [*_dates(text), *_ids(text), *_paths(text)]
-    plain: list[tuple[re.Pattern[str], RuleId]] = [
+    plain: list[tuple[re.Pattern[str], str]] = [
         (_COUNTERS, "volatile-counter"),
         (_HOSTS, "volatile-host"),
     ]
@@ -90,6 +92,7 @@ def hits(text: str, *, template: bool = False) -> Iterator[Hit]:
         plain.append((_PLACEHOLDER, "volatile-placeholder"))
     for pattern, rule in plain:
         matches += [Hit(rule, "warning", *match.span()) for match in pattern.finditer(text)]
+    matches += _hosts(text)
     done = 0
     for hit in sorted(matches, key=lambda hit: (hit.start, -hit.end)):
         if hit.start >= done:
@@ -102,7 +105,7 @@ def _before(text: str, match: re.Match[str]) -> str:
 
 
 def _dates(text: str) -> Iterator[Hit]:
-    patterns: tuple[tuple[re.Pattern[str], RuleId], ...] = (
+    patterns: tuple[tuple[re.Pattern[str], str], ...] = (
         (_DATE_ALONE, "volatile-date"),
         (_CLOCK_ALONE, "volatile-clock"),
     )
@@ -141,41 +144,54 @@ def _paths(text: str) -> Iterator[Hit]:
             yield Hit("volatile-path", "warning", *match.span())
 
 
+def _hosts(text: str) -> Iterator[Hit]:
+    for match in _HOST_ENDS.finditer(text):
+        begin = _NAME_BEGIN.search(text, max(0, match.start() - 63), match.start())
+        start = match.start() if begin is None else begin.start()
+        if text[start].isalpha():
+            yield Hit("volatile-host", "warning", start, match.end())
+
+
 _DATE_ALONE = re.compile(rf"\b{_DATE}", re.IGNORECASE)
 _CLOCK_ALONE = re.compile(rf"\b{_CLOCK}|\b1[6-9]\d{{8}}(?:\d{{3}})?\b", re.IGNORECASE)
 _UUIDS = re.compile(_UUID, re.IGNORECASE)
 _NONCES = re.compile(rf"{_HEX}(?!-[0-9a-f]{{4}}-)|{_TOKEN}")
 _COUNTERS = re.compile(
-    r"\b(?:this is|current|now on|you are on)\s+(?:the\s+)?"
-    r"(?:request|message|turn|call|attempt|iteration|run)\s*(?:#|no\.?|number)?\s*\d+\b"
+    r"\b(?:this is|current|now on|you are on)\s{1,9}(?:the\s{1,9})?"
+    r"(?:request|message|turn|call|attempt|iteration|run)\s{0,9}(?:#|no\.?|number)?\s{0,9}\d+\b"
     r"|\b(?:request|message|turn|call|attempt|iteration|run)[ _-](?:count|counter|number)"
     r"\s*[:=]\s*\d+\b"
-    r"|\b\d[\d,]* (?:tokens|messages|requests|turns|credits) (?:remaining|left|used so far)\b"
+    r"|\b\d[\d,]{0,19} (?:tokens|messages|requests|turns|credits) (?:remaining|left|used so far)\b"
     r"|\buptime\s*[:=]\s*\d+",
     re.IGNORECASE,
 )
 _PATHS = re.compile(
-    r"(?:/(?:private/)?(?:var/)?tmp|/(?:private/)?var/folders)(?:/[\w.-]+)*?/"
+    r"(?:/(?:private/)?(?:var/)?tmp|/(?:private/)?var/folders)(?:/[\w.-]{1,99}){0,9}?/"
     rf"(?:tmp[a-z0-9_]{{6,}}|{_RANDOM})(?:/[\w.-]+)*"
-    r"|\b[A-Z]:\\(?:[^\\\s\"]+\\)*Temp\\[^\s\"]*\d[^\s\"]*"
+    r"|\b[A-Z]:\\(?:[^\\\s\"]{1,99}\\){0,9}Temp\\[^\s\"\d]{0,199}\d[^\s\"]*"
     r"|/proc/\d+\b",
 )
 _HOSTS = re.compile(
     r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}(?:\.[\w.-]+)?"
-    r"|\b[a-z][a-z0-9-]*-[0-9a-f]{8,10}-[a-z0-9]{5}\b(?!-)"
-    r"|\b[\w-]*(?:macbook|imac|desktop|laptop|workstation|thinkpad)[\w-]*\.(?:local|lan|home)\b"
-    r"|\b(?:hostname|host name|machine name|node name|pod name)\s*(?:is|[:=])\s*"
-    r"(?=[\w.-]*\d)[A-Za-z][\w.-]{3,}",
+    r"|\b(?:hostname|host name|machine name|node name|pod name)\s{0,9}(?:is|[:=])\s{0,9}"
+    r"(?=[\w.-]{0,99}?\d)[A-Za-z][\w.-]{3,}",
     re.IGNORECASE,
 )
+#: The ends of names of pods and of people's computers; the name begins with a letter.
+_HOST_ENDS = re.compile(
+    r"-[0-9a-f]{8,10}-[a-z0-9]{5}\b(?!-)"
+    r"|(?:macbook|imac|desktop|laptop|workstation|thinkpad)[\w-]{0,63}\.(?:local|lan|home)\b",
+    re.IGNORECASE,
+)
+_NAME_BEGIN = re.compile(r"[\w-]{0,63}\Z")
 _WORDS = (
-    r"(?:current_?|today_?|now_?|utc_?|local_?)*(?:date|time|datetime|timestamp|today|now|uuid4?|nonce|"
+    r"(?:current_?|today_?|now_?|utc_?|local_?){0,9}(?:date|time|datetime|timestamp|today|now|uuid4?|nonce|"
     r"request_?id|session_?id|trace_?id|run_?id|random(?:_\w+)?)"
 )
 _PLACEHOLDER = re.compile(
-    rf"\{{\{{-?\s*(?:\w+\.)*{_WORDS}(?:\([^)]*\))?\s*(?:\|[^}}]*)?-?\}}\}}"
-    rf"|(?<!\{{)\{{\s*(?:\w+\.)*{_WORDS}(?:\([^)]*\))?(?:[:!][^}}]*)?\}}(?!\}})"
-    rf"|\$\{{\s*(?:\w+\.)*{_WORDS}(?:\([^)]*\))?\s*\}}"
-    rf"|<%=?\s*[\w.]*{_WORDS}[^%]*%>|\$\(date[^)]*\)|%(?:DATE|TIME)%",
+    rf"\{{\{{-?\s*(?:\w+\.)*{_WORDS}(?:\([^)]{{0,99}}\))?\s*(?:\|[^}}]{{0,99}})?-?\}}\}}"
+    rf"|(?<!\{{)\{{\s*(?:\w+\.)*{_WORDS}(?:\([^)]{{0,99}}\))?(?:[:!][^}}]{{0,99}})?\}}(?!\}})"
+    rf"|\$\{{\s*(?:\w+\.)*{_WORDS}(?:\([^)]{{0,99}}\))?\s*\}}"
+    rf"|<%=?\s*[\w.]{{0,99}}{_WORDS}[^%]*%>|\$\(date[^)]{{0,99}}\)|%(?:DATE|TIME)%",
     re.IGNORECASE,
 )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from .findings import RULES, Finding, finding_of
 
 _INLINE = re.compile(r"anaphora:\s*ignore\[([\w*,\s-]+)\][ \t]*([^\n]*)")
-_COMMENT_ENDS = re.compile(r"\s*(?:-->|\*/|#\}|%>)\s*$")
+_COMMENT_END = re.compile(r"(?:-->|\*/|#\}|%>)$")
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _RULE_INDEX = tuple(RULES)
 
@@ -63,7 +63,7 @@ def _inline_ignores(text: str) -> list[InlineIgnore]:
         InlineIgnore(
             text.count("\n", 0, match.start()) + 1,
             tuple(name.strip() for name in match.group(1).split(",") if name.strip()),
-            _COMMENT_ENDS.sub("", match.group(2)).strip(" :-–—"),
+            _COMMENT_END.sub("", match.group(2).rstrip()).strip(" :-–—"),
         )
         for match in _INLINE.finditer(text)
     ]

@@ -3,10 +3,8 @@ every reply read without loss?"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
 import msgspec
+from msgspec.structs import replace
 
 from anaphora import catalog, errors, wire
 from anaphora.catalog import Dialect
@@ -16,6 +14,7 @@ from anaphora.values import Notice, ReplyEnd, ReplyFail
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .normalise import difference, normalise
+from .rules import RULES
 
 
 class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,80 +56,63 @@ class RoundTripResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(exchange: RecordedExchange) -> RoundTripResult:
     """Reads both halves of an exchange, writes them again, and compares."""
-    unparsed = changed = ""
-    overlooked: dict[str, int] = {}
-    notices: tuple[Notice, ...] = ()
-    try:
-        changed, overlooked, notices = _request(exchange)
-    except (AnaphoraError, *DECODE_ERRORS) as problem:
-        unparsed = str(problem)
-    unreadable = lost = ""
-    try:
-        lost = _reply(exchange)
-    except (AnaphoraError, *DECODE_ERRORS) as problem:
-        unreadable = str(problem)
-    return RoundTripResult(
-        id=exchange.id,
-        wire=exchange.wire,
-        unparsed=unparsed,
-        changed=changed,
-        unreadable=unreadable,
-        lost=lost,
-        overlooked=overlooked,
-        notices=notices,
-    )
-
-
-def _codec(exchange: RecordedExchange) -> tuple[wire.Wire, str, Dialect | None]:
-    """The wire in the host's dialect, the provider of its models, and the dialect."""
+    result = RoundTripResult(id=exchange.id, wire=exchange.wire)
     row = catalog.dialects().at_host(exchange.host, exchange.wire, exchange.path)
-    if row is None:
-        return wire.get(exchange.wire), wire.PROVIDERS[exchange.wire], None
-    return wire.codec_for(row), row.provider, row
-
-
-def _request(exchange: RecordedExchange) -> tuple[str, dict[str, int], tuple[Notice, ...]]:
-    codec, provider, row = _codec(exchange)
-    call = codec.parse(exchange.request.encode(), exchange.path)
-    profile = catalog.profile(provider, call.model)
+    codec = wire.get(exchange.wire) if row is None else wire.codec_for(row)
     try:
-        rendered = codec.render(call, profile)
+        result = _check_request(exchange, result, codec, row)
+    except (AnaphoraError, *DECODE_ERRORS) as problem:
+        result = replace(result, unparsed=str(problem))
+    try:
+        return replace(result, lost=_lost(exchange, codec))
+    except (AnaphoraError, *DECODE_ERRORS) as problem:
+        return replace(result, unreadable=str(problem))
+
+
+def _check_request(
+    exchange: RecordedExchange, result: RoundTripResult, codec: wire.Wire, row: Dialect | None
+) -> RoundTripResult:
+    call = codec.parse(exchange.request.encode(), exchange.path)
+    provider = wire.PROVIDERS[exchange.wire] if row is None else row.provider
+    try:
+        rendered = codec.render(call, catalog.profile(provider, call.model))
     except InvalidRequest:
         if 400 <= exchange.status < 500:
-            return "", {"requests that the provider refused are refused here too": 1}, ()
+            refused = "requests that the provider refused are refused here too"
+            return replace(result, overlooked={refused: 1})
         raise
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
     written = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
     recorded = msgspec.json.decode(exchange.request)
-    rules = _rules(exchange.wire).REQUEST
-    if row is not None and hasattr(_rules(exchange.wire), "dialect_rule"):
-        rules = (_rules(exchange.wire).dialect_rule(row), *rules)
+    rules = RULES[exchange.wire].request
+    if row is not None:
+        rules = RULES[exchange.wire].for_dialect(row) | rules
     overlooked = normalise(recorded, rules, rendered.notices)
     normalise(written, rules, rendered.notices)
-    return difference(recorded, written) or "", overlooked, rendered.notices
+    changed = difference(recorded, written)
+    return replace(result, changed=changed, overlooked=overlooked, notices=rendered.notices)
 
 
-def _reply(exchange: RecordedExchange) -> str:
-    codec, _, _ = _codec(exchange)
+def _lost(exchange: RecordedExchange, codec: wire.Wire) -> str:
+    """The first place where the reply lost something."""
     body = exchange.response.encode()
     if exchange.status >= 400:
         error = codec.read_error(exchange.status, {}, body)
         return "" if error.code or "without an error object" not in str(error) else "$.error"
     if exchange.stream:
-        return _stream(codec, body)
-    rules = _rules(exchange.wire).REPLY
+        return _lost_in_stream(codec, body)
     try:
         reply = codec.read_reply(body)
     except Upstream:
         return ""  # an error with a success status was read
     recorded = msgspec.json.decode(body)
     written = msgspec.json.decode(codec.write_reply(reply))
-    normalise(recorded, rules)
-    normalise(written, rules)
-    return difference(recorded, written) or ""
+    for decoded in (recorded, written):
+        normalise(decoded, RULES[exchange.wire].reply)
+    return difference(recorded, written)
 
 
-def _stream(codec: wire.Wire, body: bytes) -> str:
+def _lost_in_stream(codec: wire.Wire, body: bytes) -> str:
     """A stream is read, written and read again: both readings must agree."""
     reader = codec.reader()
     events = reader.feed(body) + reader.close()
@@ -152,8 +134,3 @@ def _stream(codec: wire.Wire, body: bytes) -> str:
         return "stop reason"
     same = (one.usage.input, one.usage.output) == (two.usage.input, two.usage.output)
     return "" if same else "usage"
-
-
-def _rules(name: str) -> Any:
-    """The module with the wire's normalisations."""
-    return import_module(f"anaphora.analysis.roundtrip.{name}")

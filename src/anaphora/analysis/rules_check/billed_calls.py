@@ -9,8 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.trace import Trace, TraceCall, TraceUsage, unsupported
-from anaphora.analysis.trace.format import TraceMessage
+from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage, unsupported
 from anaphora.analysis.trace.prompts import Replay
 from anaphora.cache.simulator.view import lookback_steps
 from anaphora.catalog import CacheRules, LookbackUnit

@@ -1,20 +1,54 @@
-"""Recorded conversations with their bills, and predictions compared with them."""
+"""Recorded conversations with their bills: our own traces, sessions of Claude Code and of Codex.
+
+    for entry in trace.read("claude_code", numbered(lines, "session.jsonl")):
+        entry is a FoundTrace (a trace and its place) or a Problem (a place and a reason)
+
+Bad input never raises.
+"""
 
 from __future__ import annotations
 
-from .format import Trace, TraceCall, TraceMessage, TraceUsage, read_line, unsupported
-from .predict import CAUSE_TEXTS, HitClass, LikelyCause, Predicted, Predictor
+from collections.abc import Callable, Iterator
+from typing import Literal, TypeAlias
 
-__all__ = [
-    "CAUSE_TEXTS",
-    "HitClass",
-    "LikelyCause",
-    "Predicted",
-    "Predictor",
-    "Trace",
-    "TraceCall",
-    "TraceMessage",
-    "TraceUsage",
-    "read_line",
-    "unsupported",
-]
+from anaphora.errors import InvalidRequest
+
+from . import claude_code, codex
+from .format import read_line
+from .lines import FoundTrace, LogLine, Problem, TraceEntry, without_clock_errors
+
+Format: TypeAlias = Literal["trace", "claude_code", "codex"]
+
+
+def read_traces(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
+    """Our own format: one conversation a line."""
+    for line in lines:
+        try:
+            yield FoundTrace(line.place, read_line(line.data, line.place))
+        except InvalidRequest as problem:
+            yield Problem(line.place, problem.reason)
+
+
+_READERS: dict[Format, Callable[[Iterator[LogLine]], Iterator[TraceEntry]]] = {
+    "trace": read_traces,
+    "claude_code": claude_code.read,
+    "codex": codex.read,
+}
+
+
+def detect(fields: dict[str, object]) -> Format | None:
+    """The format of a file by one of its objects; None when that is not enough."""
+    if isinstance(fields.get("calls"), list) and isinstance(fields.get("messages"), list):
+        return "trace"
+    if claude_code.recognises(fields):
+        return "claude_code"
+    return "codex" if codex.recognises(fields) else None
+
+
+def read(format: Format, lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
+    """All conversations of a file, and its problems."""
+    for entry in _READERS[format](lines):
+        if isinstance(entry, Problem):
+            yield entry
+        else:
+            yield from without_clock_errors(entry)

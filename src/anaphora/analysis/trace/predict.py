@@ -20,23 +20,8 @@ from .prompts import BilledLengths, Replay
 HitClass: TypeAlias = Literal["hit", "partial", "miss"]
 """Whether all, some or none of what the previous call left in the cache was read."""
 
-LikelyCause: TypeAlias = Literal[
-    "written_by_others",
-    "unrecorded_write",
-    "began_earlier",
-    "outlived",
-    "prompt_changed",
-    "out_of_order",
-    "not_visible_yet",
-    "older_entry",
-    "messages_voided",
-    "within_granule",
-    "length_estimated",
-    "routing",
-    "unexplained",
-]
-
-CAUSE_TEXTS: dict[LikelyCause, str] = {
+#: The likely causes of a difference between prediction and bill.
+CAUSE_TEXTS: dict[str, str] = {
     "written_by_others": "written by a call that is not recorded: others have the same beginning",
     "unrecorded_write": "more was cached than was billed before: aborted calls also write",
     "began_earlier": "only the end of the call is recorded; it began before the entry expired",
@@ -105,7 +90,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         return self.billed is not None and self.baseline is not None
 
     @property
-    def cause(self) -> LikelyCause | None:
+    def cause(self) -> str | None:
         """The most likely cause of a difference, from what the recording shows; None when there is
         no difference or no bill."""
         if self.billed is None or self.exact:
@@ -121,7 +106,7 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
         return "hit" if read >= self.baseline else "partial"
 
 
-def _more(call: Predicted, read: int) -> LikelyCause:
+def _more(call: Predicted, read: int) -> str:
     """More was read than predicted."""
     expired = any(span.reason == "expired" for span in call.outcome.spans)
     if call.baseline is None:
@@ -139,7 +124,7 @@ def _more(call: Predicted, read: int) -> LikelyCause:
     return "unrecorded_write"
 
 
-def _less(call: Predicted, read: int) -> LikelyCause:
+def _less(call: Predicted, read: int) -> str:
     """Less was read than predicted."""
     assert call.billed is not None
     if read and call.granule > 1 and call.outcome.read - read <= call.granule:

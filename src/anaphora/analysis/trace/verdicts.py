@@ -97,7 +97,7 @@ class _RenderedTrace:
         if verdict.cause == "unexplained" and predicted.cause not in (None, "unexplained"):
             assert predicted.cause is not None
             text = f"{CAUSE_TEXTS[predicted.cause]} (likely, from the bills)"
-            verdict = replace(verdict, causes=(Cause(kind="unexplained", text=text),))
+            verdict = replace(verdict, causes=(Cause("unexplained", text),))
         return TraceVerdict(
             trace=predicted.trace,
             call=predicted.call,

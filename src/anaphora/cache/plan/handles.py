@@ -52,43 +52,27 @@ class HandlePlanner:
         `usual` how many calls such a conversation has."""
         if self._expires <= at:
             self._handle = None
-        handle = self._handle
+        handle, seconds = self._handle, _lifetime(gaps, at)
+        pays = self._pays(gaps, tokens, at, usual)
         if handle is None:
-            return self._create(rendered, gaps, end, tokens, at, usual)
+            if end is None or unholdable(rendered, end + 1) is not None:
+                return Plan()
+            if tokens < self._rules.minimum_tokens.value or not pays:
+                return Plan()
+            return Plan(preludes=(CreateHandle(end + 1, seconds),))
         mismatch = misfit(rendered, handle)
-        pays = mismatch is None and self._pays(gaps, tokens, at, usual, creating=False)
-        if not pays:
+        if mismatch is not None or not pays:
             self._handle = None
             notices: tuple[Notice, ...] = ()
             if mismatch is not None:
                 reason = f"{mismatch.reason}; the handle is deleted"
                 notices = (Notice(mismatch.code, reason, "plan.held"),)
             return Plan(preludes=(DeleteHandle(handle.handle),), notices=notices)
-        seconds = _lifetime(gaps, at)
         if self._expires - at < seconds / 2:
             return Plan(held=handle, preludes=(ExtendHandle(handle.handle, seconds),))
         return Plan(held=handle)
 
-    def _create(
-        self,
-        rendered: Rendered,
-        gaps: Gaps,
-        end: int | None,
-        tokens: int,
-        at: float,
-        usual: float | None,
-    ) -> Plan:
-        if end is None or unholdable(rendered, end + 1) is not None:
-            return Plan()
-        if tokens < self._rules.minimum_tokens.value:
-            return Plan()
-        if not self._pays(gaps, tokens, at, usual, creating=True):
-            return Plan()
-        return Plan(preludes=(CreateHandle(end + 1, _lifetime(gaps, at)),))
-
-    def _pays(
-        self, gaps: Gaps, tokens: int, at: float, usual: float | None, *, creating: bool
-    ) -> bool:
+    def _pays(self, gaps: Gaps, tokens: int, at: float, usual: float | None) -> bool:
         """Whether a handle is cheaper over the expected uses. False where the price is unknown."""
         rules = self._rules
         if rules.storage_price is None or not self.price or not tokens:
@@ -96,7 +80,7 @@ class HandlePlanner:
         uses, read = gaps.horizon(usual), rules.read_price.value
         hours = uses * gaps.typical(at) / 3600
         storage = hours * float(rules.storage_price.value) / float(self.price)
-        with_handle = (1.0 if creating else 0.0) + uses * read + storage
+        with_handle = (1.0 if self._handle is None else 0.0) + uses * read + storage
         missed = rules.missed.value if rules.missed is not None else 0.0
         life = TTL_SECONDS[rules.default_ttl.value] if rules.default_ttl is not None else 0
         found = gaps.within(life, at) * (1 - missed) if rules.mechanism.value == "both" else 0.0

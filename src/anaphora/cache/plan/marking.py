@@ -104,14 +104,6 @@ def _markable_chunk(rendered: Rendered, chunk: int) -> int | None:
 # ── Selection ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Chance(msgspec.Struct, frozen=True):
-    """A later prompt that agrees with this one up to a chunk, and how likely it is."""
-
-    limit: int
-    """The last chunk that agrees and can carry a marker."""
-    weight: float
-
-
 def most_valuable(
     candidates: Candidates,
     prompt: RenderedPrompt,
@@ -136,26 +128,23 @@ def most_valuable(
         count = prompt.tokens(chunk)
         # A prefix below the minimum is never read, so it is dropped first.
         tokens[chunk] = count if count >= minimum else count / minimum
-    return best_marks([Chance(chunk, weights[chunk]) for chunk in weights], tokens, room)
+    return best_marks(weights, tokens, room)
 
 
 def best_marks(
-    chances: Sequence[Chance], tokens: Mapping[int, float] | Sequence[float], slots: int
+    weights: Mapping[int, float], tokens: Mapping[int, float] | Sequence[float], slots: int
 ) -> tuple[int, ...]:
-    """At most `slots` marks with the highest expected number of tokens read. Only the limits are
-    worth a marker: one in between serves the same prompts as the next limit before it, with fewer
-    tokens.
+    """At most `slots` marks with the highest expected number of tokens read. `weights` is how often
+    a later prompt agrees with this one up to a chunk and no further. Only these chunks are worth a
+    marker: one in between serves the same prompts as the next before it, with fewer tokens.
 
-    Dynamic programming over the last mark; the time is quadratic in the number of limits.
+    Dynamic programming over the last mark; the time is quadratic in the number of chunks.
     """
-    limits = sorted({chance.limit for chance in chances})
+    limits = sorted(weights)
     if len(limits) <= slots:
         return tuple(limits)
     if slots <= 0:
         return ()
-    weights = dict.fromkeys(limits, 0.0)
-    for chance in chances:
-        weights[chance.limit] += chance.weight
     # reaching[i]: the weight of all prompts that agree at least up to limit i
     reaching = [0.0] * (len(limits) + 1)
     for index in range(len(limits) - 1, -1, -1):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Any
 
 import msgspec
 
@@ -18,7 +17,6 @@ from anaphora.catalog import CacheRules
 from anaphora.rendered import Kind
 from anaphora.values import TTL_SECONDS
 
-from .markers import MarkerCache
 from .outcome import Outcome, Reason, Span, spans_of
 from .view import KeyOf, PromptView
 
@@ -273,29 +271,3 @@ class PrefixCache:
                 Span(shared, total, "uncached", lookup.reason, None, lookup.detail),
             )
         )
-
-
-class RoutedCache:
-    """Two separate caches at one provider: one for requests with markers, one for requests without
-    (Qwen, MiniMax). Neither reads what the other wrote."""
-
-    def __init__(self, marked: MarkerCache, unmarked: PrefixCache) -> None:
-        self._marked = marked
-        self._unmarked = unmarked
-
-    def __len__(self) -> int:
-        return len(self._marked) + len(self._unmarked)
-
-    def predict(self, prompt: PromptView, key_of: KeyOf, at: float) -> tuple[Outcome, Any]:
-        return self._of(prompt).predict(prompt, key_of, at)
-
-    def lose(self, prompt: PromptView, lookup: Any) -> tuple[Outcome, Any]:
-        return self._of(prompt).lose(prompt, lookup)
-
-    def commit(
-        self, prompt: PromptView, key_of: KeyOf, lookup: Any, at: float, readable: float
-    ) -> None:
-        self._of(prompt).commit(prompt, key_of, lookup, at, readable)
-
-    def _of(self, prompt: PromptView) -> MarkerCache | PrefixCache:
-        return self._marked if prompt.markers or prompt.automatic else self._unmarked

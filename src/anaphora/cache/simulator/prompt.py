@@ -50,6 +50,7 @@ class RenderedPrompt(RenderedBlocks):
         self._last = self._runs[-1][1] if self._runs else 0
         self._last_keys: list[bytes] | None = None
         self._count, self.leading = first, leading - 1
+        """`leading` is the last block before the messages; -1 where there is none."""
         params = rendered.envelope.cache_params
         if before is not None and before._rendered.envelope.cache_params == params:
             self.cache_params = before.cache_params
@@ -59,9 +60,7 @@ class RenderedPrompt(RenderedBlocks):
 
     def mark(self, plan: Plan) -> None:
         """Replaces the plan."""
-        self.markers = plan.marks
-        self.automatic = plan.automatic
-        held = plan.held
+        self.markers, self.automatic, held = plan.marks, plan.automatic, plan.held
         self.held, self.handle = (0, "") if held is None else (held.chunks, held.handle)
 
     def __len__(self) -> int:
@@ -94,16 +93,6 @@ class RenderedPrompt(RenderedBlocks):
         if self._counts is None:
             self._counts = Counts(self._rendered)
         return self._counts
-
-    def section(self, position: int) -> Section:
-        return self._run_of(position)[0].section
-
-    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
-        """The run of a block, and the run's first position."""
-        for placed in reversed(self._runs):
-            if position >= placed[1]:
-                return placed
-        raise IndexError(position)
 
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""

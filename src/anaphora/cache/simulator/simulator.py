@@ -12,7 +12,7 @@ from anaphora.catalog import CacheRules, LookbackUnit
 from .handles import HandleSimulator
 from .markers import MarkerCache
 from .outcome import Outcome, Span
-from .prefixes import PrefixCache, RoutedCache
+from .prefixes import PrefixCache
 from .prompt import ScopedKeys
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
@@ -39,7 +39,9 @@ class Simulator(HandleSimulator):
         remembered; the least recently used are dropped first."""
         super().__init__(rules)
         self._keys = ScopedKeys(rules)
-        self._cache = _cache(rules, lookback_unit, slots, most)
+        self._marked, self._unmarked = _caches(rules, lookback_unit, slots, most)
+        """For requests with markers and without. Where a provider has a cache for each (Qwen,
+        MiniMax), neither reads what the other wrote; elsewhere they are one."""
         self._template_stats = TemplateStats()
         self._delay = delay
         self._loss = loss
@@ -48,7 +50,8 @@ class Simulator(HandleSimulator):
 
     def __len__(self) -> int:
         """How much is remembered."""
-        return len(self._cache) + len(self._keys) + super().__len__()
+        entries = sum(map(len, {self._marked, self._unmarked}))
+        return entries + len(self._keys) + super().__len__()
 
     def predict(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> Outcome:
         """What a call at that time would read and write. Changes nothing."""
@@ -77,31 +80,35 @@ class Simulator(HandleSimulator):
         key_of = self._keys.of(prompt, scope)
         outcome, lookup = self._look_up(prompt, key_of, at, scope)
         if self._loss and outcome.read and self._draw() < self._loss:
-            outcome, lookup = self._cache.lose(prompt, lookup)
+            outcome, lookup = self._cache_of(prompt).lose(prompt, lookup)
         moment: float | None = at
         if self.rules.readable_from.value != "request_start":
             from_end = self.rules.readable_from.value == "response_end"
             moment = (ended or began) if from_end else began
         readable = (at if moment is None else moment) + self._delay
-        self._cache.commit(prompt, key_of, lookup, at, readable)
+        self._cache_of(prompt).commit(prompt, key_of, lookup, at, readable)
         self._keys.remember(prompt, scope)
         return outcome
 
     def slot_predictor(self) -> SlotPredictor | None:
         """For one conversation on a self-hosted server; None at other providers."""
-        return SlotPredictor(self._template_stats) if isinstance(self._cache, SlotCache) else None
+        slots = isinstance(self._marked, SlotCache)
+        return SlotPredictor(self._template_stats) if slots else None
 
     def billed(self, share: float) -> None:
         """Learns from a bill which share of the last call's input was read: it shows how many slots
         a self-hosted server has. Other caches follow their rules."""
-        if isinstance(self._cache, SlotCache):
-            self._cache.billed(share)
+        if isinstance(self._marked, SlotCache):
+            self._marked.billed(share)
+
+    def _cache_of(self, prompt: PromptView) -> Any:
+        return self._marked if prompt.markers or prompt.automatic else self._unmarked
 
     def _look_up(
         self, prompt: PromptView, key_of: KeyOf, at: float, scope: Hashable
     ) -> tuple[Outcome, Any]:
         """The outcome; where a changed parameter made old tokens new, it is named."""
-        outcome, lookup = self._cache.predict(prompt, key_of, at)
+        outcome, lookup = self._cache_of(prompt).predict(prompt, key_of, at)
         for span in outcome.spans:
             # Where messages are read, no parameter has invalidated them.
             if span.reason == "new" and outcome.read <= prompt.tokens(prompt.leading):
@@ -126,16 +133,17 @@ def _explained(outcome: Outcome, changed: str) -> Outcome:
     return Outcome(tuple(spans))
 
 
-def _cache(
+def _caches(
     rules: CacheRules, lookback_unit: LookbackUnit | None, slots: int, most: int | None
-) -> Any:
+) -> tuple[Any, Any]:
     automatic = rules.automatic_breakpoint.value
-    if automatic == "slots":
-        return SlotCache(slots)
     takes_markers = rules.mechanism.value != "implicit" and rules.slots.value > 0
-    if not takes_markers and automatic != "none":
-        return PrefixCache(rules, most)
-    marked = MarkerCache(rules, lookback_unit, most)
-    if rules.mechanism.value == "both" and automatic in ("granules", "units"):
-        return RoutedCache(marked, PrefixCache(rules, most))
-    return marked
+    if automatic == "slots":
+        cache: Any = SlotCache(slots)
+    elif not takes_markers and automatic != "none":
+        cache = PrefixCache(rules, most)
+    else:
+        cache = MarkerCache(rules, lookback_unit, most)
+        if rules.mechanism.value == "both" and automatic in ("granules", "units"):
+            return cache, PrefixCache(rules, most)
+    return cache, cache

@@ -3,92 +3,48 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import ChunkRun, Kind, Mark, Rendered
 from anaphora.values import Section, Ttl
 
+if TYPE_CHECKING:
+    from .prompt import RenderedPrompt
+
 _MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
 _RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
+
+PromptView: TypeAlias = "RenderedPrompt | TokenRuns"
+"""What a simulator needs to know of a request."""
 
 KeyOf: TypeAlias = Callable[[int], Hashable]
 """The key of the cache entry that ends with a block, by the block's position."""
 
 
-class PromptView(ABC):
-    """What a simulator needs to know of a request. Positions count blocks from 0."""
-
-    markers: tuple[Mark, ...] = ()
-    """In hash order."""
-    automatic: Ttl | None = None
-    """The provider places one more marker itself."""
-    held: int = 0
-    """How many leading blocks are stored under `handle`."""
-    handle: str = ""
-    cache_params: Mapping[str, bytes] = {}
-    """The parameters that affect the cache, by the names of the rules."""
-    leading: int = -1
-    """The last block before the messages; -1 where there is none."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def key(self, position: int) -> Hashable:
-        """Identifies the prefix that ends with this block."""
-
-    @abstractmethod
-    def tokens(self, position: int) -> int:
-        """The tokens of the prefix that ends with this block; 0 for position -1."""
-
-    @abstractmethod
-    def kind(self, position: int) -> Kind: ...
-
-    @abstractmethod
-    def section(self, position: int) -> Section: ...
-
-    @abstractmethod
-    def from_model(self, position: int) -> bool:
-        """Whether the model wrote the block."""
-
-    @abstractmethod
-    def can_mark(self, position: int) -> bool: ...
-
-    @abstractmethod
-    def turn_ends(self) -> Iterator[int]:
-        """Where user messages and runs of tool results end, latest first."""
-
-    @property
-    def total(self) -> int:
-        return self.tokens(len(self) - 1)
-
-    def data(self, position: int) -> bytes:  # noqa: ARG002
-        """The block's bytes, where they are known."""
-        return b""
-
-
-class RenderedBlocks(PromptView):
-    """The blocks of a rendered call."""
+class RenderedBlocks:
+    """The blocks of a rendered call. Positions count blocks from 0."""
 
     _rendered: Rendered
     _runs: list[tuple[ChunkRun, int]]
     """The runs, and the first position of each."""
-
-    @abstractmethod
-    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
-        """The run of a block, and the run's first position."""
+    cache_params: Mapping[str, bytes]
+    """The parameters that affect the cache, by the names of the rules."""
 
     def kind(self, position: int) -> Kind:
         run, first = self._run_of(position)
         return run.log.kinds[position - first]
 
+    def section(self, position: int) -> Section:
+        return self._run_of(position)[0].section
+
     def data(self, position: int) -> bytes:
+        """The block's bytes."""
         return self._rendered.chunk(position).data
 
     def from_model(self, position: int) -> bool:
+        """Whether the model wrote the block."""
         run, first = self._run_of(position)
         if run.section != "messages":
             return False
@@ -103,6 +59,7 @@ class RenderedBlocks(PromptView):
         return run.log.splices[position - first] >= 0
 
     def turn_ends(self) -> Iterator[int]:
+        """Where user messages and runs of tool results end, latest first."""
         next_kind: Kind | None = None
         for run, first in reversed(self._runs):
             if run.section != "messages":
@@ -119,8 +76,15 @@ class RenderedBlocks(PromptView):
                 end = log.opens[message]
                 next_kind = log.kinds[end]
 
+    def _run_of(self, position: int) -> tuple[ChunkRun, int]:
+        """The run of a block, and the run's first position."""
+        for placed in reversed(self._runs):
+            if position >= placed[1]:
+                return placed
+        raise IndexError(position)
 
-class TokenRuns(PromptView):
+
+class TokenRuns:
     """A prompt of blocks given by identity and size, for traces and experiments."""
 
     def __init__(
@@ -158,6 +122,10 @@ class TokenRuns(PromptView):
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def total(self) -> int:
+        return self.tokens(len(self) - 1)
+
     def key(self, position: int) -> Hashable:
         return self._keys[position]
 
@@ -169,6 +137,10 @@ class TokenRuns(PromptView):
 
     def section(self, position: int) -> Section:
         return "messages" if self._sections is None else self._sections[position]
+
+    def data(self, position: int) -> bytes:  # noqa: ARG002
+        """Not known."""
+        return b""
 
     def from_model(self, position: int) -> bool:
         return self._from_model is not None and self._from_model[position]

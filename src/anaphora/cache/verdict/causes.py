@@ -13,7 +13,7 @@ from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Chunk, ChunkRun, Kind, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Notice, Section, Ttl, Usage, WriteTtl
+from anaphora.values import TTL_SECONDS, Notice, Section, Ttl, Usage
 
 from .changes import change_at
 from .json_blocks import block_of
@@ -46,9 +46,7 @@ def find_causes(
     unmarked = _no_marker(earlier, rules)
     causes = [unmarked, *_local(earlier, later, rules, change), _clock(earlier, later, rules, read)]
     if change is None and unmarked is None:
-        # The tokens of the longest prefix that the earlier call asked to cache.
-        kept = Counts(earlier.rendered, later.rendered.bills).tokens(cached_chunks(earlier))
-        causes.append(_below_minimum(kept, rules))
+        causes.append(_below_minimum(earlier, later, rules))
         causes.append(_lookback(earlier, later, rules))
         causes.append(_thinking(earlier.rendered, later.rendered, profile))
     known = tuple(cause for cause in causes if cause is not None)
@@ -97,11 +95,16 @@ def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | N
     if usage is None or price is None:
         return None
     rates = price.at(usage.input or 0)
-    written = sorted((usage.written or {}).items(), key=_longest_first)
-    paid = [(tokens, rates.writing(None if ttl == "unsplit" else ttl)) for ttl, tokens in written]
+    ttls = {
+        None if ttl == "unsplit" else ttl: count for ttl, count in (usage.written or {}).items()
+    }
+    written = sorted(ttls, key=lambda ttl: 0 if ttl is None else -TTL_SECONDS[ttl])
     total, left = Decimal(0), lost
     with localcontext(prec=60):
-        for tokens, rate in (*paid, (lost, rates.input)):
+        for tokens, rate in (
+            *((ttls[ttl], rates.writing(ttl)) for ttl in written),
+            (lost, rates.input),
+        ):
             again = min(left, tokens)
             if again and (rate is None or rates.read is None):
                 return None
@@ -109,11 +112,6 @@ def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | N
                 total += again * (rate - rates.read)
             left -= again
         return total.scaleb(-6)
-
-
-def _longest_first(written: tuple[WriteTtl, int]) -> int:
-    ttl = written[0]
-    return 0 if ttl == "unsplit" else -TTL_SECONDS[ttl]
 
 
 def preflight(
@@ -139,8 +137,7 @@ def preflight(
         notices.append(Notice("prefix_breaks", str(change), change.path, tokens=lost))
     if rules is None:
         return tuple(notices)
-    causes = [cause for cause, _ in _parameters(before, after, rules)]
-    causes += _images(earlier, later, rules)
+    causes = _local(before, after, rules, None)
     if kept and (far := _lookback(before, after, rules)) is not None:
         causes.append(far)
     return (*notices, *(Notice(cause.kind, cause.text) for cause in causes))
@@ -180,25 +177,21 @@ def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[
 def _local(
     earlier: SentCall, later: SentCall, rules: CacheRules, change: Change | None
 ) -> list[Cause]:
-    """Changed bytes and changed parameters, in the order in which they are hashed."""
-    order = rules.hash_order.value
-    parameters = _parameters(earlier, later, rules)
+    """Changed parameters and changed bytes, in the order in which they are hashed; then images."""
+    found = _parameters(earlier, later, rules)
+    if change is not None:
+        found.append((_changed(earlier, rules, change), change.section))
+    found.sort(key=lambda pair: rules.hash_order.value.index(pair[1]))
     images = _images(earlier.rendered, later.rendered, rules)
-    if change is None:
-        return [*(cause for cause, _ in parameters), *images]
-    index = order.index(change.section)
-    before = [cause for cause, section in parameters if order.index(section) <= index]
-    behind = [cause for cause, section in parameters if order.index(section) > index]
-    return [*before, _changed(earlier, rules, change), *behind, *images]
+    return [cause for cause, _ in found] + ([] if images is None else [images])
 
 
 def _changed(earlier: SentCall, rules: CacheRules, change: Change) -> Cause:
     marks = _marker_chunks(earlier, rules)
     only_here = bool(marks) and marks[0] == change.chunk == marks[-1]
     if only_here and (change.kind in VOLATILE or change.chunk + 1 == len(earlier.rendered)):
-        text = f"the marker is on content that changes: {change}"
-        return Cause(kind="marker_on_volatile", text=text)
-    return Cause(kind="changed", text=str(change))
+        return Cause("marker_on_volatile", f"the marker is on content that changes: {change}")
+    return Cause("changed", str(change))
 
 
 def _parameters(
@@ -220,17 +213,17 @@ def _parameters(
             causes.append((_parameter(name, was.get(name), now.get(name)), first))
     if earlier.route != later.route:
         text = "the call went to another host, account or workspace"
-        causes.append((Cause(kind="other_route", text=text), order[0]))
-    return sorted(causes, key=lambda pair: order.index(pair[1]))
+        causes.append((Cause("other_route", text), order[0]))
+    return causes
 
 
 def _parameter(name: str, was: bytes | None, now: bytes | None) -> Cause:
     if name == "cache_key":
-        return Cause(kind="other_key", text="the cache key changed")
+        return Cause("other_key", "the cache key changed")
     values = f" from {_shown(name, was)} to {_shown(name, now)}" if name in _SHOWN else ""
     if name == "model":
-        return Cause(kind="model_changed", text=f"the model changed{values}")
-    return Cause(kind="parameter_changed", text=f"the parameter {name} changed{values}")
+        return Cause("model_changed", f"the model changed{values}")
+    return Cause("parameter_changed", f"the parameter {name} changed{values}")
 
 
 def _shown(name: str, value: bytes | None) -> str:
@@ -242,15 +235,15 @@ def _shown(name: str, value: bytes | None) -> str:
     return text[:_MOST_SHOWN]
 
 
-def _images(earlier: Rendered, later: Rendered, rules: CacheRules) -> list[Cause]:
+def _images(earlier: Rendered, later: Rendered, rules: CacheRules) -> Cause | None:
     """The first image that was added, or the last that was removed, where that matters."""
     if "messages" not in rules.voided_by("images"):
-        return []
+        return None
     was, now = _has_image(earlier), _has_image(later)
     if was == now:
-        return []
+        return None
     text = "the first image was added" if now else "the last image was removed"
-    return [Cause(kind="images_changed", text=f"{text}, which invalidates the cached messages")]
+    return Cause("images_changed", f"{text}, which invalidates the cached messages")
 
 
 def _has_image(rendered: Rendered) -> bool:
@@ -284,14 +277,14 @@ def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> 
     if ttl is not None and gap > TTL_SECONDS[ttl]:
         ago = format_duration(gap - TTL_SECONDS[ttl])
         text = f"the cache entry expired {ago} ago (TTL {ttl}, previous call"
-        return Cause(kind="expired", text=f"{text} {format_duration(gap)} earlier)")
+        return Cause("expired", f"{text} {format_duration(gap)} earlier)")
     readable = earlier.at
     if rules.readable_from.value != "request_start" and earlier.began is not None:
         readable = earlier.began
     older = 0 if earlier.usage is None else earlier.usage.read or 0
     if later.at <= readable + rules.visibility_delay.value and gap >= 0 and read >= older:
         text = f"the previous call was only {gap:.1f} s earlier, so its write was not readable yet"
-        return Cause(kind="not_yet_visible", text=text)
+        return Cause("not_yet_visible", text)
     return None
 
 
@@ -320,15 +313,17 @@ def _no_marker(sent: SentCall, rules: CacheRules) -> Cause | None:
     if not explicit or sent.marks.marks or sent.marks.automatic is not None:
         return None
     text = "the previous call had no cache marker, and this provider caches nothing without one"
-    return Cause(kind="no_marker", text=text)
+    return Cause("no_marker", text)
 
 
-def _below_minimum(tokens: int, rules: CacheRules) -> Cause | None:
+def _below_minimum(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
+    """The longest prefix that the earlier call asked to cache is too short."""
+    tokens = Counts(earlier.rendered, later.rendered.bills).tokens(cached_chunks(earlier))
     minimum = rules.minimum_tokens.value
     if tokens >= minimum:
         return None
     text = f"the prompt is below the minimum of {minimum:,} tokens (about {tokens:,})"
-    return Cause(kind="below_minimum", text=text)
+    return Cause("below_minimum", text)
 
 
 def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
@@ -342,11 +337,10 @@ def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | 
         if later.marks.automatic is not None or written in next_marks:
             return None  # which boundaries the provider looks up itself is unknown
         text = "no breakpoint is where the previous call wrote, so that entry is not looked up"
-        return Cause(kind="lookback_exceeded", text=text)
+        return Cause("lookback_exceeded", text)
     behind = [chunk for chunk in next_marks if chunk >= written]
     if not behind:
-        text = "no marker is at or behind the previous call's write"
-        return Cause(kind="lookback_exceeded", text=text)
+        return Cause("lookback_exceeded", "no marker is at or behind the previous call's write")
     kinds = [_kind(later.rendered, chunk) for chunk in range(behind[0], written - 1, -1)]
     counts = [lookback_steps(kinds, reading) for reading in unit.published]
     far = [count for count in counts if count > figure.value]
@@ -355,7 +349,7 @@ def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | 
     text = f"the last write is {far[0]} blocks before the next marker, and the look-back is"
     text += f" {figure.value}"
     text += " (by one of the published ways of counting)" if len(far) < len(counts) else ""
-    return Cause(kind="lookback_exceeded", text=text)
+    return Cause("lookback_exceeded", text)
 
 
 def _marker_chunks(sent: SentCall, rules: CacheRules) -> list[int]:
@@ -378,7 +372,7 @@ def _thinking(earlier: Rendered, later: Rendered, profile: Profile | None) -> Ca
     for chunk in range(len(earlier) - 1, -1, -1):
         if _kind(earlier, chunk) is Kind.THINKING:
             text = "the provider drops thinking at a user turn, which invalidates the messages"
-            return Cause(kind="thinking_dropped", text=text)
+            return Cause("thinking_dropped", text)
         if _from_user(earlier, chunk):
             return None
     return None
@@ -401,17 +395,15 @@ def _remaining(
 ) -> Cause:
     """The cause where none was found. The provider is blamed only when nothing else is possible."""
     if any(span.reason == "not_persisted" for span in spans):
-        text = "the provider caches whole units only, and none ended there"
-        return Cause(kind="not_persisted", text=text)
+        return Cause("not_persisted", "the provider caches whole units only, and none ended there")
     if rules.automatic_breakpoint.value == "slots" and unread:
-        return Cause(kind="evicted", text="another conversation has taken the server's slot")
+        return Cause("evicted", "another conversation has taken the server's slot")
     unknown = []
     if not (earlier.complete and later.complete):
         unknown.append("parts of the requests are not recorded")
     if earlier.at is None or later.at is None:
         unknown.append("the times of the calls are not recorded")
     if unknown:
-        text = f"no known cause explains it; {' and '.join(unknown)}"
-        return Cause(kind="unexplained", text=text)
+        return Cause("unexplained", f"no known cause explains it; {' and '.join(unknown)}")
     text = "bytes, parameters and rules all allow the read: the cause is on the provider's side"
-    return Cause(kind="provider_side", text=text)
+    return Cause("provider_side", text)

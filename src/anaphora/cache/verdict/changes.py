@@ -19,9 +19,9 @@ from .json_blocks import (
     volatile_change,
     without_whitespace,
 )
-from .values import Change, ChangeKind
+from .values import Change
 
-_Named: TypeAlias = tuple[ChangeKind, str]
+_Named: TypeAlias = tuple[str, str]
 """A kind of change, and the name of what changed."""
 
 _MISSING: Any = object()
@@ -59,14 +59,14 @@ def change_at(earlier: Rendered, later: Rendered, offset: int) -> Change:
 
 def _kind(
     earlier: Rendered, later: Rendered, before: Chunk, after: Chunk | None
-) -> tuple[ChangeKind, str, str]:
+) -> tuple[str, str, str]:
     """The kind, the path inside the block, and the name of what changed."""
     if "tools" in (before.section, after.section if after is not None else ""):
         changed = _tools_changed(earlier, later)
         if changed is not None:
             return changed[0], "", changed[1]
     if after is None:
-        removed: ChangeKind = "block_removed"
+        removed: str = "block_removed"
         if before.section == "messages":
             removed = "message_dropped"
         return removed, "", before.label
@@ -126,7 +126,7 @@ def _joined(names: list[str]) -> str:
 def _moved(earlier: Rendered, later: Rendered, before: Chunk, after: Chunk) -> _Named | None:
     """A message or system block that was added, removed or moved; None when it was edited."""
     if before.section == after.section == "messages":
-        kinds: tuple[ChangeKind, ...] = ("message_added", "message_dropped", "message_moved")
+        kinds: tuple[str, ...] = ("message_added", "message_dropped", "message_moved")
         return _shift(
             _contents(earlier, before.index), _contents(later, after.index), kinds, before, after
         )
@@ -149,7 +149,7 @@ def _moved(earlier: Rendered, later: Rendered, before: Chunk, after: Chunk) -> _
 def _shift(
     was: list[bytes],
     now: list[bytes],
-    kinds: tuple[ChangeKind, ...],
+    kinds: tuple[str, ...],
     before: Chunk,
     after: Chunk,
 ) -> _Named | None:
@@ -198,7 +198,7 @@ def _contents(rendered: Rendered, first: int) -> list[bytes]:
 
 def _image_changed(
     earlier: Rendered, later: Rendered, before: Chunk, after: Chunk, one: JsonBlock, two: JsonBlock
-) -> ChangeKind | None:
+) -> str | None:
     """An image that was added or removed, as a block of its own or inside of one."""
     if (before.kind is Kind.IMAGE) != (after.kind is Kind.IMAGE):
         return "image_added" if after.kind is Kind.IMAGE else "image_gone"
@@ -253,7 +253,7 @@ def _without_images(value: Any) -> Any:
 # ── Inside a block ───────────────────────────────────────────────────────────────────────────────
 
 
-def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> tuple[ChangeKind, str]:
+def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> tuple[str, str]:
     """The kind of change and its path, from the raw JSON of a block and its value."""
     if was is UNREADABLE or now is UNREADABLE:
         return "text_edited", ""
@@ -291,7 +291,7 @@ def _first_leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
     return path, was, now
 
 
-def _text_change(old: str, new: str) -> ChangeKind:
+def _text_change(old: str, new: str) -> str:
     stored = _stored_json_change(old, new)
     if stored is not None:
         return stored
@@ -303,7 +303,7 @@ def _text_change(old: str, new: str) -> ChangeKind:
     return "order" if sorted(old.splitlines()) == sorted(new.splitlines()) else "text_edited"
 
 
-def _stored_json_change(old: str, new: str) -> ChangeKind | None:
+def _stored_json_change(old: str, new: str) -> str | None:
     """For two texts that contain the same JSON (tool arguments are sent as text)."""
     if old[:1] not in ("{", "[") or new[:1] not in ("{", "["):
         return None

@@ -10,8 +10,6 @@ import msgspec
 
 from anaphora.rendered import Chunk, Rendered
 
-from .values import ChangeKind
-
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[\[\]{}]', re.DOTALL)
 _CLOSERS = {b"{": b"}", b"[": b"]"}
 
@@ -127,7 +125,7 @@ _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DAY = r"(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?,?\s+)?"
 
 #: Generous: they are used where two texts are known to differ.
-_KINDS: tuple[tuple[ChangeKind, str], ...] = (
+_KINDS: tuple[tuple[str, str], ...] = (
     ("uuid", r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"),
     (
         "date",
@@ -144,7 +142,8 @@ _KINDS: tuple[tuple[ChangeKind, str], ...] = (
     ("clock", r"\b1[5-9]\d{8}(?:\.\d+|\d{3})?\b"),
     (
         "nonce",
-        r"\b(?=[0-9a-z_-]*[0-9])(?=[0-9a-z_-]*[a-z])[0-9a-z]+(?:[_-][0-9a-z]+)*\b",
+        # Bounded, so that a long text without a digit is not searched from each of its words.
+        r"\b(?=[a-z_-]{0,63}+[0-9])(?=[0-9_-]{0,63}+[a-z])[0-9a-z]+(?:[_-][0-9a-z]+)*\b",
     ),
     ("counter", r"\b\d+(?:\.\d+)?\b"),
 )
@@ -153,7 +152,7 @@ _ANY = re.compile("|".join(f"({pattern})" for _, pattern in _KINDS), re.IGNORECA
 _SHORTEST_NONCE = 6
 
 
-def volatile_change(before: str, after: str) -> ChangeKind | None:
+def volatile_change(before: str, after: str) -> str | None:
     """The kind of the difference, when two texts differ only in dates, times, ids or numbers."""
     one, two = list(_volatile(before)), list(_volatile(after))
     if len(one) != len(two) or _between(before, one) != _between(after, two):
@@ -164,14 +163,14 @@ def volatile_change(before: str, after: str) -> ChangeKind | None:
     return None
 
 
-def _volatile(text: str) -> Iterator[tuple[int, int, ChangeKind, str]]:
+def _volatile(text: str) -> Iterator[tuple[int, int, str, str]]:
     for match in _ANY.finditer(text):
         kind = _KINDS[(match.lastindex or 1) - 1][0]
         if kind != "nonce" or match.end() - match.start() >= _SHORTEST_NONCE:
             yield match.start(), match.end(), kind, match.group()
 
 
-def _between(text: str, matches: list[tuple[int, int, ChangeKind, str]]) -> list[str]:
+def _between(text: str, matches: list[tuple[int, int, str, str]]) -> list[str]:
     """The text between the matches."""
     ends = [0, *(end for _, end, _, _ in matches)]
     starts = [*(start for start, _, _, _ in matches), len(text)]

@@ -13,32 +13,8 @@ from anaphora.values.display import html_of
 Result: TypeAlias = Literal["first", "hit", "partial", "miss"]
 """Whether all, some or none of what the previous call cached was read."""
 
-ChangeKind: TypeAlias = Literal[
-    "key_order",
-    "whitespace",
-    "spelling",
-    "order",
-    "tool_added",
-    "tool_removed",
-    "tool_moved",
-    "block_added",
-    "block_removed",
-    "block_moved",
-    "message_added",
-    "message_dropped",
-    "message_moved",
-    "image_added",
-    "image_gone",
-    "date",
-    "clock",
-    "uuid",
-    "nonce",
-    "counter",
-    "text_edited",
-    "value_changed",
-]
-
-_CHANGES: dict[ChangeKind, str] = {
+#: The kinds of change, and how each is described.
+CHANGES: dict[str, str] = {
     "key_order": "JSON keys changed their order",
     "whitespace": "only white space changed",
     "spelling": "the same JSON value is written differently",
@@ -64,7 +40,7 @@ _CHANGES: dict[ChangeKind, str] = {
 }
 
 #: Changes that happen by themselves, without an edit of the prompt.
-VOLATILE: frozenset[ChangeKind] = frozenset(("date", "clock", "uuid", "nonce", "counter"))
+VOLATILE = frozenset(("date", "clock", "uuid", "nonce", "counter"))
 
 CauseKind: TypeAlias = Literal[
     "changed",
@@ -90,7 +66,8 @@ CauseKind: TypeAlias = Literal[
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The first byte in which two prompts differ, and the kind of difference."""
 
-    kind: ChangeKind
+    kind: str
+    """A key of `CHANGES`."""
     offset: int
     """The byte, counted from the start of the prompt."""
     chunk: int
@@ -109,10 +86,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         named = f" ({self.detail})" if self.detail and self.detail != self.label else ""
         where = f"at byte {self.offset:,} in {self.label} ({self.path})"
-        return f"{_CHANGES[self.kind]}{named} {where}"
+        return f"{CHANGES[self.kind]}{named} {where}"
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class Cause(msgspec.Struct, frozen=True):
     """One reason why less was read than could have been."""
 
     kind: CauseKind

@@ -7,9 +7,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from anaphora.catalog import Dialect
 from anaphora.values import Notice
-from anaphora.yaml_values import nearest
+from anaphora.yaml_values import Origin, nearest
 
-from .values import Origin, ProviderConfig
+from .values import ProviderConfig
 
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 #: A value may be part of a host or of a path segment, and cannot end either.

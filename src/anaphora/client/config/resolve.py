@@ -21,11 +21,11 @@ from anaphora import wire
 from anaphora.catalog import Dialect, dialects
 from anaphora.errors import InvalidRequest, MissingSecret
 from anaphora.values import Notice
-from anaphora.yaml_values import dotted, nearest
+from anaphora.yaml_values import Origin, dotted, nearest
 
 from .addresses import base_url, check_proxy, unused_placeholders
 from .secrets import Secret, find_key, permission_warning
-from .values import ClientConfig, Key, Origin, ProviderConfig
+from .values import ClientConfig, Key, ProviderConfig
 
 #: The header of each kind of authentication, and the prefix of the key in it.
 _AUTH: dict[str, tuple[str, str]] = {

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from anaphora.errors import MissingSecret
+from anaphora.yaml_values import Origin
 
-from .values import Key, Origin
+from .values import Key
 
 #: A longer file is not a key.
 _MAX_BYTES = 16 * 1024

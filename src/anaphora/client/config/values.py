@@ -6,15 +6,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from anaphora.errors import InvalidConfig, Io
-from anaphora.yaml_values import Lines, YamlValue, decode, dotted
-
-E = TypeVar("E", bound=InvalidConfig)
+from anaphora.yaml_values import Origin, from_python, read_yaml
 
 Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
@@ -28,27 +26,6 @@ _USER_INFO = re.compile(r"//[^/]*@")
 
 #: A longer file is not a configuration.
 _MAX_BYTES = 4 * 1024 * 1024
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """The file and the line of each field; both empty for a configuration made by a program."""
-
-    file: str = ""
-    lines: Lines = {}
-
-    def line(self, *path: str | int) -> int | None:
-        """The line of a field, or of the table that it would be in."""
-        for length in range(len(path), 0, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
-        return None
-
-    def error(self, reason: str, *path: str | int, kind: type[E]) -> E:
-        message = f"{dotted(path)}: {reason}" if path else reason
-        return kind(message, file=self.file, line=self.line(*path))
-
-    def invalid(self, reason: str, *path: str | int) -> InvalidConfig:
-        return self.error(reason, *path, kind=InvalidConfig)
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -248,13 +225,14 @@ class ClientConfig(_Table, frozen=True, dict=True):
     @classmethod
     def from_text(cls, text: str, file: str = "<text>") -> ClientConfig:
         """The configuration in a YAML text; `file` is the name for error messages."""
-        whole = YamlValue.read(text, file, _invalid)
-        return _decoded(whole or YamlValue.of({}, file, _invalid), file)
+        config, config.__dict__["origin"] = read_yaml(text, file, ClientConfig)
+        return config
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> ClientConfig:
         """The configuration as a mapping, for programs without a file."""
-        return _decoded(YamlValue.of(dict(data), "", _invalid), "")
+        config, config.__dict__["origin"] = from_python(dict(data), ClientConfig)
+        return config
 
 
 def schema() -> dict[str, Any]:
@@ -264,14 +242,3 @@ def schema() -> dict[str, Any]:
     tables["$defs"]["Key"]["oneOf"] = [{"required": ["env"]}, {"required": ["secret"]}]
     draft = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": draft, "title": "llm.yaml", **tables}
-
-
-def _decoded(whole: YamlValue, file: str) -> ClientConfig:
-    lines: Lines = {}
-    config = decode(whole, ClientConfig, lines)
-    config.__dict__["origin"] = Origin(file, lines)
-    return config
-
-
-def _invalid(reason: str, file: str, line: int | None) -> InvalidConfig:
-    return InvalidConfig(reason, file=file, line=line)

@@ -1,14 +1,141 @@
 """Client-side rate limits: requests and tokens per minute and concurrent calls, for a provider and
 for single models, from the configuration and from the provider's response headers.
 
-`Limiter` is the arithmetic, without a clock; `Gate` lets calls wait for it.
+    async with gate.admit(tokens, deadline, on_wait) as admission:
+        response = ...
+        admission.update(response.headers, time.time())
+        admission.settle(reply.usage)
+
+`Limiter` is the arithmetic, without a clock; `Gate` lets calls wait for it. A call that nothing
+limits costs a few microseconds: no task, no future, no timer.
 
 Configured limits hold for every window of 60 seconds, wherever it begins. A whole minute's quota
 may be sent at once, and then nothing until the first of it is a minute old. That is stricter than a
 token bucket and than counting by calendar minute, so a provider that uses either does not refuse.
 """
 
-from .gate import Admission, Gate
-from .limiter import Limiter, ModelLane, Reservation
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from anaphora.catalog import CacheRules
+from anaphora.client.config.values import LimitsConfig
+from anaphora.errors import AnaphoraError
+from anaphora.values import Usage
+from anaphora.wire.ratelimits import read_limits
+
+from .limiter import SCARCE, Limiter, ModelLane, Reservation
+from .waiting import WaitingCalls
 
 __all__ = ["Admission", "Gate", "Limiter", "ModelLane", "Reservation"]
+
+
+class Gate:
+    """The limits of one model, behind those of its provider."""
+
+    __slots__ = ("clock", "lane", "limiter", "waiting")
+
+    def __init__(self, limiter: Limiter, lane: ModelLane, waiting: WaitingCalls) -> None:
+        self.limiter = limiter
+        self.lane = lane
+        self.waiting = waiting
+        self.clock = waiting.clock
+
+    @classmethod
+    def of(cls, limits: LimitsConfig, clock: Callable[[], float] = monotonic) -> Gate:
+        """A provider's gate, for calls of no particular model. Deadlines are on `clock`."""
+        limiter = Limiter(limits)
+        return cls(limiter, limiter.lane(""), WaitingCalls(limiter, clock))
+
+    def of_model(self, name: str, rules: CacheRules | None = None) -> Gate:
+        """A model's gate behind the same provider limits. `rules` define how tokens are counted."""
+        counts = rules is None or rules.reads_limited is None or rules.reads_limited.value
+        return Gate(self.limiter, self.limiter.lane(name, counts_reads=counts), self.waiting)
+
+    @property
+    def counts_reads(self) -> bool:
+        """Whether cached tokens count; if not, `admit` takes the number of the others."""
+        return self.lane.counts_reads
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether anything limits a call that arrives now, so that its size matters."""
+        limiter, lane = self.limiter, self.lane
+        if limiter.shared is not None or lane.own is not None or lane.stated:
+            return True
+        return limiter.waiting > 0 or self.clock() < lane.blocked_until
+
+    def wait(self, tokens: int) -> float:
+        """Seconds that a call would wait if it arrived now, as far as is known."""
+        return self.limiter.wait(self.lane, tokens, self.clock())
+
+    def admit(
+        self,
+        tokens: int,
+        deadline: float | None = None,
+        on_wait: Callable[[float], None] | None = None,
+    ) -> Admission:
+        """For `async with`. Raises `Throttled` at once if the wait would exceed the deadline.
+
+        `on_wait` is called with the seconds before the call waits: 0.0 where it waits for a running
+        call to end, which takes an unknown time. Such a wait ends with `Throttled` at the deadline.
+        """
+        return Admission(self, tokens, deadline, on_wait)
+
+
+class Admission:
+    """One call's passage through the gate. Used once."""
+
+    __slots__ = ("_call", "_deadline", "_gate", "_on_wait", "_tokens", "queued")
+
+    def __init__(
+        self,
+        gate: Gate,
+        tokens: int,
+        deadline: float | None,
+        on_wait: Callable[[float], None] | None,
+    ) -> None:
+        self._gate = gate
+        self._tokens = tokens
+        self._deadline = deadline
+        self._on_wait = on_wait
+        self._call: Reservation | None = None
+        """None: nothing limits the call."""
+        self.queued = 0.0
+        """Seconds that the call waited."""
+
+    async def __aenter__(self) -> Self:
+        gate = self._gate
+        if gate.counts_tokens:
+            now = gate.clock()
+            call = self._call = gate.limiter.reserve(gate.lane, self._tokens, now)
+            if call.state != "started":
+                await gate.waiting.start_of(call, now, self._deadline, self._on_wait)
+                self.queued = gate.clock() - now
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        gate = self._gate
+        if isinstance(error, AnaphoraError):
+            gate.waiting.failed(self._call, gate.lane, error)
+        if self._call is not None:
+            gate.waiting.settle(self._call, None)
+
+    def update(self, headers: Mapping[str, str], epoch: float) -> None:
+        """Learn the limits that response headers state; `epoch` is the Unix time."""
+        gate = self._gate
+        if gate.lane.stated or read_limits(headers, epoch, at_most=SCARCE):
+            gate.waiting.update(gate.lane, headers, epoch)
+
+    def settle(self, usage: Usage) -> None:
+        """The call is over and was billed for `usage`."""
+        if self._call is not None:
+            self._gate.waiting.settle(self._call, usage)

@@ -1,28 +1,38 @@
 """Whether a call may start now, at one provider. Pure: the time is an argument.
 
-lane = limiter.lane("claude-sonnet-5-5")
-call = limiter.reserve(lane, tokens, now)     started, or queued until `call.at`
-limiter.queue.advance(now)                    start the queued calls that may start now
-limiter.settle(call, usage, now)              finished; corrected by the billed tokens
-limiter.cancel(call, now)                     nothing was sent
+    lane = limiter.lane("claude-sonnet-5-5")
+    call = limiter.reserve(lane, tokens, now)     started, or queued until `call.at`
+    limiter.advance(now)                          start the queued calls that may start now
+    limiter.settle(call, usage, now)              finished; corrected by the billed tokens
+    limiter.cancel(call, now)                     nothing was sent
+
+Calls of a model start in order of arrival, and so do those of several models as far as they wait
+for shared limits. A model that waits for its own limits is overtaken by the others and goes first
+once it may start; what the others took of the shared minute may make it later than forecast.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from heapq import merge
 from typing import Literal
 
 from anaphora.client.config.values import LimitsConfig, Rate
-from anaphora.errors import AnaphoraError, RateLimited
+from anaphora.errors import AnaphoraError, RateLimited, Throttled
 from anaphora.values import Usage
-from anaphora.wire.ratelimits import LimitKind, read_limits
+from anaphora.wire.ratelimits import read_limits
 
-from .queue import CallQueue
-from .windows import MINUTE, RateWindow, StatedLimit
+from .windows import MINUTE, Forecast, RateWindow, StatedLimit
 
 #: A stated limit is ignored while a larger share of it remains.
-_SCARCE = 0.5
+SCARCE = 0.5
+#: With more waiting calls the forecast is renewed once a second, with fewer at every change.
+_FEW = 64
+_FORECAST_SECONDS = 1.0
+#: A start later than forecast by more than this outdates the forecast.
+_LATE = 0.05
+_INF = float("inf")
 
 
 class Reservation:
@@ -53,8 +63,9 @@ class ModelLane:
         self.counts_reads = counts_reads
         """Whether the provider counts tokens read from its cache."""
         self.own = None if rate is None else RateWindow.of(rate)
-        self.stated: list[tuple[LimitKind, StatedLimit]] = []
-        """Limits from response headers. Providers count each model separately."""
+        self.stated: list[tuple[bool, StatedLimit]] = []
+        """Limits from response headers, and whether they count tokens and not requests. Providers
+        count each model separately."""
         self.blocked_until = 0.0
         self.queue: OrderedDict[Reservation, None] = OrderedDict()
 
@@ -66,8 +77,8 @@ class ModelLane:
         """Whether the model's own limits let a call start now."""
         if now < self.blocked_until:
             return False
-        for what, stated in self.stated:
-            amount = tokens if what == "tokens" else 1
+        for by_token, stated in self.stated:
+            amount = tokens if by_token else 1
             if stated.level < amount and stated.opens(amount, now) > now:
                 return False
         return self.own is None or self.own.is_open(tokens, now)
@@ -75,24 +86,24 @@ class ModelLane:
     def opens(self, tokens: int, now: float) -> float:
         """When a call may start, if nothing else starts before."""
         then = max(now, self.blocked_until)
-        for what, stated in self.stated:
-            then = max(then, stated.opens(tokens if what == "tokens" else 1, then))
+        for by_token, stated in self.stated:
+            then = max(then, stated.opens(tokens if by_token else 1, then))
         # Stated amounts only grow until then, and so does the room in the last minute.
         return then if self.own is None else max(then, self.own.opens(tokens, now))
 
     def take(self, tokens: int, requests: int, now: float) -> None:
         """Count a call against the stated limits; negative amounts give it back."""
-        for what, stated in self.stated:
-            stated.take(tokens if what == "tokens" else requests, now)
+        for by_token, stated in self.stated:
+            stated.take(tokens if by_token else requests, now)
 
     def update(self, headers: Mapping[str, str], now: float, epoch: float) -> bool:
         """Learn from response headers; return whether they state any limit. `epoch` is the Unix
         time, for headers with absolute reset times."""
-        scarce = read_limits(headers, epoch, at_most=_SCARCE)
+        scarce = read_limits(headers, epoch, at_most=SCARCE)
         if not scarce and not (self.stated and read_limits(headers, epoch)):
             return False
         self.stated = [
-            (left.what, StatedLimit(left, left.reset, now))
+            (left.what == "tokens", StatedLimit(left, left.reset, now))
             for left in scarce
             if left.reset is not None
         ]
@@ -115,14 +126,18 @@ class ModelLane:
 
 
 class Limiter:
-    """The limits of one provider, configured and stated."""
+    """The limits of one provider, configured and stated, and the calls that wait for them."""
 
     def __init__(self, limits: LimitsConfig) -> None:
         self._limits = limits
-        self._shared = RateWindow.of(limits)
+        self.shared = RateWindow.of(limits)
         self._lanes: dict[str, ModelLane] = {}
         self._number = 0
-        self.queue = CallQueue(self._shared, self._lanes, self._start)
+        self.waiting = 0
+        self._forecast: Forecast | None = None
+        self._forecast_at = -_INF
+        self.outdated = False
+        """Whether start times may have changed since the forecast."""
 
     def lane(self, model: str, *, counts_reads: bool = True) -> ModelLane:
         """The model's lane; the same one each time."""
@@ -132,20 +147,14 @@ class Limiter:
             lane = self._lanes[model] = ModelLane(model, rate, counts_reads=counts_reads)
         return lane
 
-    def counts_tokens(self, lane: ModelLane, now: float) -> bool:
-        """Whether the size of a call that arrives now may affect when it starts."""
-        if self._shared is not None or lane.own is not None or lane.stated:
-            return True
-        return self.queue.waiting > 0 or now < lane.blocked_until
-
     def wait(self, lane: ModelLane, tokens: int, now: float) -> float:
         """Seconds until a call that arrives now would start, waiting for concurrent calls to end
         not counted. Infinite for a call larger than a minute's quota."""
-        if tokens > self.queue.largest(lane):
-            return float("inf")
+        if tokens > self._largest(lane):
+            return _INF
         if self._may_start(lane, tokens, now):
             return 0.0
-        return max(0.0, self.queue.forecast(now).start_of(lane, tokens, now) - now)
+        return max(0.0, self._current_forecast(now).start_of(lane, tokens, now) - now)
 
     def reserve(self, lane: ModelLane, tokens: int, now: float) -> Reservation:
         """Start a call, or queue it where it has to wait."""
@@ -153,54 +162,88 @@ class Limiter:
         call = Reservation(lane, self._number, tokens, now)
         if self._may_start(lane, tokens, now):
             self._start(call, now)
-            self.queue.outdated = True
-        else:
-            self.queue.add(call, now)
+            self.outdated = True
+            return call
+        if tokens > (largest := self._largest(lane)):
+            reason = f"the call has about {tokens:,} tokens; the limit per minute is"
+            raise Throttled(f"{reason} {largest:,.0f}", wait=_INF)
+        call.at = self._current_forecast(now).book(lane, tokens, now)
+        lane.queue[call] = None
+        self.waiting += 1
         return call
+
+    def advance(self, now: float) -> list[Reservation]:
+        """Start every waiting call that may start now, in order."""
+        started: list[Reservation] = []
+        lanes = self._waiting_lanes()
+        while lanes:
+            lane = min(lanes, key=_number_of_first)
+            call = lane.first
+            if not lane.is_open(call.tokens, now):
+                lanes.remove(lane)
+                continue
+            if self.shared is not None and not self.shared.is_open(call.tokens, now):
+                break
+            self._remove(call)
+            if now > call.at + _LATE:
+                self.outdated = True
+            self._start(call, now)
+            started.append(call)
+            if not lane.queue:
+                lanes.remove(lane)
+        return started
+
+    def next_at(self, now: float) -> float:
+        """When to call `advance` again; infinite if no call waits, or only the end of a running
+        call lets one start."""
+        soonest = _INF
+        for lane in sorted(self._waiting_lanes(), key=_number_of_first):
+            tokens = lane.first.tokens
+            if lane.is_open(tokens, now):
+                # All later calls wait for this one.
+                opens = now if self.shared is None else self.shared.opens(tokens, now)
+                return min(soonest, opens)
+            soonest = min(soonest, lane.opens(tokens, now))
+        return soonest
 
     def settle(self, call: Reservation, usage: Usage | None, now: float) -> None:
         """The call is over. What it was billed counts from its start, as long as that is less than
         a minute ago; without a usage, the estimate counts."""
-        if call.state != "started":
-            return
-        if self._shared is None and call.lane.own is None:
-            call.state = "over"
-            return
-        billed = call.lane.counted(usage) if usage is not None else None
-        self._end(call, now, call.requests, call.tokens if billed is None else billed)
+        if call.state == "started":
+            billed = call.lane.counted(usage) if usage is not None else None
+            self._end(call, now, call.requests, call.tokens if billed is None else billed)
 
     def cancel(self, call: Reservation, now: float) -> None:
         """Nothing was sent: the call does not count. May be called more than once."""
         if call.state == "waiting":
             call.state = "over"
-            self.queue.remove(call)
-            self.queue.outdated = True
+            self._remove(call)
+            self.outdated = True
         elif call.state == "started":
             call.lane.take(-call.tokens, -call.requests, now)
             self._end(call, now, 0, 0)
 
     def _may_start(self, lane: ModelLane, tokens: int, now: float) -> bool:
-        if self.queue.waiting and self.queue.is_ahead_of(lane, now):
-            return False
-        if self._shared is not None and not self._shared.is_open(tokens, now):
+        if lane.queue or any(
+            other.is_open(other.first.tokens, now) for other in self._waiting_lanes()
+        ):
+            return False  # behind calls of the same lane, and those that wait for shared limits
+        if self.shared is not None and not self.shared.is_open(tokens, now):
             return False
         return lane.is_open(tokens, now)
 
     def _start(self, call: Reservation, now: float) -> None:
         call.at = now
         call.state = "started"
-        lane = call.lane
-        if self._shared is not None:
-            self._shared.enter(call)
-        if lane.own is not None:
-            lane.own.enter(call)
-        if lane.stated:
-            lane.take(call.tokens, 1, now)
+        for window in (self.shared, call.lane.own):
+            if window is not None:
+                window.enter(call)
+        call.lane.take(call.tokens, 1, now)
 
     def _end(self, call: Reservation, now: float, requests: int, tokens: int) -> None:
         call.state = "over"
         fewer_requests, fewer_tokens = call.requests - requests, call.tokens - tokens
-        for window in (self._shared, call.lane.own):
+        for window in (self.shared, call.lane.own):
             if window is None:
                 continue
             window.running -= 1
@@ -211,4 +254,32 @@ class Limiter:
                     window.used_tokens -= fewer_tokens
         call.requests, call.tokens = requests, tokens
         if fewer_requests or fewer_tokens:
-            self.queue.outdated = True
+            self.outdated = True
+
+    def _remove(self, call: Reservation) -> None:
+        del call.lane.queue[call]
+        self.waiting -= 1
+        if not self.waiting:
+            self._forecast = None
+
+    def _waiting_lanes(self) -> list[ModelLane]:
+        return [lane for lane in self._lanes.values() if lane.queue] if self.waiting else []
+
+    def _largest(self, lane: ModelLane) -> float:
+        """The most tokens that a call may have."""
+        windows = (window for window in (self.shared, lane.own) if window is not None)
+        return min((window.tokens for window in windows), default=_INF)
+
+    def _current_forecast(self, now: float) -> Forecast:
+        due = self.waiting <= _FEW or now >= self._forecast_at + _FORECAST_SECONDS
+        if self._forecast is None or (self.outdated and due):
+            self._forecast, self._forecast_at = Forecast(self.shared), now
+            self.outdated = False
+            queues = (lane.queue for lane in self._waiting_lanes())
+            for call in merge(*queues, key=lambda call: call.number):
+                call.at = self._forecast.book(call.lane, call.tokens, now)
+        return self._forecast
+
+
+def _number_of_first(lane: ModelLane) -> int:
+    return lane.first.number

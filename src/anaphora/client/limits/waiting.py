@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from anaphora.errors import Throttled
+from anaphora.errors import AnaphoraError, Throttled, Transport
+from anaphora.values import Usage
 
 from .limiter import Limiter, ModelLane, Reservation
 
@@ -58,24 +59,43 @@ class WaitingCalls:
             self._futures.pop(call, None)
             self._deadlines.pop(call, None)
 
+    def settle(self, call: Reservation, usage: Usage | None) -> None:
+        """The call is over, and was billed for `usage` if that is known."""
+        self._limiter.settle(call, usage, self.clock())
+        if self._limiter.waiting:
+            self.advance()
+
+    def failed(self, call: Reservation | None, lane: ModelLane, error: AnaphoraError) -> None:
+        """A call failed: it does not count if nothing was sent, and a rate limit blocks its
+        lane. Fails the lane's calls whose deadline is before the end of the block."""
+        now = self.clock()
+        if isinstance(error, Transport) and error.phase == "connect":
+            if call is not None:
+                self._limiter.cancel(call, now)
+        elif lane.block(error, now):
+            self._limiter.outdated = True
+            for each, future in self._futures.items():
+                late = self._deadlines.get(each, _INF) < lane.blocked_until
+                if each.lane is lane and late and each.state == "waiting" and not future.done():
+                    future.set_exception(_throttled(lane.blocked_until - now))
+        if self._limiter.waiting:
+            self.advance()
+
+    def update(self, lane: ModelLane, headers: Mapping[str, str], epoch: float) -> None:
+        """Learn the limits that response headers state."""
+        if lane.update(headers, self.clock(), epoch) and self._limiter.waiting:
+            self._limiter.outdated = True
+            self.advance()
+
     def advance(self) -> None:
         """Start the calls that may start now, and set the timer for the next one."""
         now = self.clock()
-        for call in self._limiter.queue.advance(now):
+        for call in self._limiter.advance(now):
             future = self._futures[call]
             # A call that was cancelled or has expired gives its start back itself.
             if not future.done():
                 future.set_result(None)
-        self._set_timer(self._limiter.queue.next_at(now), now)
-
-    def block(self, lane: ModelLane) -> None:
-        """Fail the lane's calls whose deadline is before the end of its block."""
-        self._limiter.queue.outdated = True
-        now = self.clock()
-        for call, future in self._futures.items():
-            late = self._deadlines.get(call, _INF) < lane.blocked_until
-            if call.lane is lane and late and call.state == "waiting" and not future.done():
-                future.set_exception(_throttled(lane.blocked_until - now))
+        self._set_timer(self._limiter.next_at(now), now)
 
     def _expire(self, call: Reservation) -> None:
         future = self._futures.get(call)

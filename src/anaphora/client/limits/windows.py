@@ -1,15 +1,19 @@
-"""Configured limits over a sliding minute, and limits that response headers state."""
+"""Configured limits over a sliding minute, limits that response headers state, and a forecast of
+when both let a call start. The time is an argument."""
 
 from __future__ import annotations
 
+import copy
+from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias
 
 from anaphora.client.config.values import Rate
 from anaphora.wire.ratelimits import RemainingLimit
 
 if TYPE_CHECKING:
-    from .limiter import Reservation
+    from .limiter import ModelLane, Reservation
 
 MINUTE = 60.0
 _INF = float("inf")
@@ -113,12 +117,6 @@ class StatedLimit:
         self._sudden = not left.gradual or missing == _INF or not reset
         self._rate = 0.0 if self._sudden else missing / reset
 
-    def copy(self) -> StatedLimit:
-        other: StatedLimit = object.__new__(StatedLimit)
-        for name in StatedLimit.__slots__:
-            setattr(other, name, getattr(self, name))
-        return other
-
     def opens(self, amount: float, now: float) -> float:
         """When `amount` is available; for more than the limit, when all of it is."""
         amount = min(amount, self._limit) - _ROUNDING
@@ -155,3 +153,97 @@ class StatedLimit:
             return self._limit
         full = min(self._limit, self.level + self._rate * (self._full_at - self._at))
         return min(self._limit, full + self._rate_after_reset * (time - self._full_at))
+
+
+class Forecast:
+    """When waiting calls will start: a copy of all counters, in which future starts are booked.
+
+    Calls are booked in order of arrival, each at the first time that every rate allows. The
+    duration of running calls is unknown, so concurrency limits are left out.
+    """
+
+    def __init__(self, shared: RateWindow | None) -> None:
+        self._shared: list[_Limit] = [] if shared is None else [(True, _Bookings(shared))]
+        self._shared_from = 0.0
+        """Later calls do not start before, except on lanes that wait for their own limits."""
+        self._own: dict[ModelLane, list[_Limit]] = {}
+        self._since: dict[ModelLane, float] = {}
+        """No later call of the lane starts before."""
+
+    def start_of(self, lane: ModelLane, tokens: int, now: float) -> float:
+        """When a call that arrives now would start."""
+        return self._find(lane, tokens, now)[0]
+
+    def book(self, lane: ModelLane, tokens: int, now: float) -> float:
+        """The same, for a call that does arrive."""
+        start, shared = self._find(lane, tokens, now)
+        self._shared_from = max(self._shared_from, shared)
+        self._since[lane] = start
+        for by_token, limit in (*self._shared, *self._own[lane]):
+            limit.take(tokens if by_token else 1, start)
+        return start
+
+    def _find(self, lane: ModelLane, tokens: int, now: float) -> tuple[float, float]:
+        """The start, and the time before which no later call of the provider starts."""
+        if lane not in self._own:
+            self._since[lane] = lane.blocked_until
+            self._own[lane] = [(by_token, copy.copy(stated)) for by_token, stated in lane.stated]
+            if lane.own is not None:
+                self._own[lane].append((True, _Bookings(lane.own)))
+        limits = self._own[lane]
+        shared = _opens(self._shared, tokens, max(now, self._shared_from))
+        own = _opens(limits, tokens, max(now, self._since[lane]))
+        start = _opens((*limits, *self._shared), tokens, max(shared, own))
+        return start, shared if own <= shared else 0.0
+
+
+def _opens(limits: Iterable[_Limit], tokens: int, start: float) -> float:
+    """The first time at which all limits let a call start."""
+    while True:
+        then = start
+        for by_token, limit in limits:
+            then = limit.opens(tokens if by_token else 1, then)
+        if then == start:
+            return start
+        start = then
+
+
+class _Bookings:
+    """Starts of the last minute and booked ones, by time."""
+
+    def __init__(self, window: RateWindow) -> None:
+        self._requests, self._tokens = window.requests, window.tokens
+        self._times = [call.at for call in window.started]
+        self._counts = [call.requests for call in window.started]
+        self._amounts = [call.tokens for call in window.started]
+
+    def opens(self, tokens: int, start: float) -> float:
+        """The first time from `start` on at which one more call fits into the minute before.
+        Later bookings are of models that wait for their own limits; they reserve nothing."""
+        most_requests, most_tokens = self._requests - 1, self._tokens - tokens
+        times, counts, amounts = self._times, self._counts, self._amounts
+        coming = bisect_right(times, start)
+        leaving = bisect_right(times, start, key=lambda time: time + MINUTE)
+        requests, used = sum(counts[leaving:coming]), sum(amounts[leaving:coming])
+        while requests > most_requests or used > most_tokens:
+            leaves = times[leaving] + MINUTE
+            if coming < len(times) and times[coming] < leaves:
+                requests += counts[coming]
+                used += amounts[coming]
+                coming += 1
+            else:
+                requests -= counts[leaving]
+                used -= amounts[leaving]
+                leaving += 1
+                start = leaves
+        return start
+
+    def take(self, tokens: int, start: float) -> None:
+        index = bisect_right(self._times, start)
+        self._times.insert(index, start)
+        self._counts.insert(index, 1)
+        self._amounts.insert(index, tokens)
+
+
+_Limit: TypeAlias = tuple[bool, StatedLimit | _Bookings]
+"""Whether it counts tokens and not requests, and the limit."""

@@ -1,7 +1,218 @@
-"""Conversations: `Session`, its tool loop `Run`, and `Preview` of the next call."""
+"""A conversation with a provider.
 
-from .preview import OnPrefixBreak, PrefixWarning, Preview
+chat = client.session("anthropic-default", model="claude-sonnet-5-5", tools=registry)
+response = await chat.send("Book me a flight to Rome")
+print(chat.last.verdict)
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from anaphora.client.arguments import Content, items_of, messages_of, wrong_type
+from anaphora.client.failures import reported
+from anaphora.client.response import Response
+from anaphora.client.turn import TurnRequest
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Compaction, ToolChoice
+from anaphora.prompt.compaction import TokenCount
+from anaphora.values import Conversation, Message, Notice, Reply
+
+from .compaction import compacted
+from .preview import OnPrefixBreak, PrefixWarning, Preview, preview_of
 from .run import Run, RunResult
-from .session import Session
+from .turn_prompt import Prompt, StateText, prompt_of
+from .turns import PromptSource, SessionTurns
 
 __all__ = ["OnPrefixBreak", "PrefixWarning", "Preview", "Run", "RunResult", "Session"]
+
+
+class Session(SessionTurns):
+    """One conversation. Turns follow each other; `fork` returns branches that run in parallel."""
+
+    def run(self, content: Content | None = None, **bounds: Any) -> Run:
+        """Turns and tools until the model is done: see `Run` for the bounds."""
+        return Run(self, messages_of(content), **bounds)
+
+    async def prewarm(self) -> Response:
+        """Writes the beginning of the conversation to the provider's cache without asking for an
+        answer: for calls that are to start together, or a user who is about to type."""
+        return await self.complete(TurnRequest(prewarm=True))
+
+    def preview(
+        self, content: Content | None = None, *, output: Any = None, **params: Any
+    ) -> Preview:
+        """What the next call would read, write and cost; nothing is sent."""
+        form = self._builder.output(output)
+        request = TurnRequest(messages=messages_of(content), params=params, output=form)
+        turn = self._next_prompt()
+        state = self._state(self._order(request, lambda: turn)[0])
+        return preview_of(state, self._builder.prepare(state, turn, request))
+
+    # ── The prompt and the history ───────────────────────────────────────────────────────────────
+
+    @property
+    def prompt(self) -> Prompt | Callable[[], Prompt]:
+        """The prompt of every turn, besides the history. A new one takes effect at the next turn; a
+        conversation in it is compared with the history (see docs/client.md)."""
+        return self._source.prompt
+
+    @prompt.setter
+    def prompt(self, prompt: Prompt | Callable[[], Prompt]) -> None:
+        if self._source.state is not None:
+            raise InvalidRequest(
+                "prompt and state cannot be combined: set state to None, and put the state into"
+                " the prompt (state_turn, or a volatile tail segment)",
+                path="prompt",
+            )
+        self._source = PromptSource(prompt_of(prompt))
+
+    @property
+    def state(self) -> StateText:
+        """Text at the end of every call, behind everything that is cached; never kept."""
+        return self._source.state
+
+    @state.setter
+    def state(self, state: StateText) -> None:
+        if state is not None and not self._source.from_keywords:
+            raise InvalidRequest(
+                "state and prompt cannot be combined: put the state into the prompt (state_turn,"
+                " or a volatile tail segment)",
+                path="state",
+            )
+        self._source = msgspec.structs.replace(self._source, state=state)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The history. May be assigned; the next call then begins differently."""
+        return self._conversation
+
+    @conversation.setter
+    def conversation(self, conversation: Conversation) -> None:
+        if not isinstance(conversation, Conversation):
+            raise wrong_type("a Conversation", conversation, "conversation")
+        if not conversation.extends(self._conversation):
+            self._memory = self._memory.without_history()
+        self._conversation = conversation
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self.conversation[:]
+
+    def append(self, *messages: Message) -> None:
+        """Adds messages without a call. Where `save` fails, nothing is added."""
+        checked = items_of(messages, Message, "messages", "messages")
+        before = self._conversation
+        grown = self._conversation = before.append(*checked)
+        added = grown[len(before) :]
+        self._unsaved += added
+        try:
+            self._save_pending()
+        except BaseException:
+            self._unsaved = tuple(one for one in self._unsaved if one not in added)
+            if self._conversation is grown:
+                self._conversation = before
+            raise
+
+    def keep(self, message: Message) -> tuple[Notice, ...]:
+        """Adds a message that must not be lost, such as results of tools that have run. Where
+        `save` fails, returns a notice."""
+        self._conversation = self._conversation.append(message)
+        self._unsaved += self._conversation[-1:]
+        try:
+            self._save_pending()
+        except Exception as problem:
+            return (reported("save_failed", problem),)
+        return ()
+
+    def compact(
+        self, budget: int, *, summary: str | Message | None = None, tokens: TokenCount | None = None
+    ) -> Compaction:
+        """Drops the oldest exchanges of the history until it has at most `budget` tokens.
+
+        Tool calls stay with their results and the reply to them. `summary` replaces the dropped
+        messages. `tokens` counts a message; without it the model's estimate is used, in proportion
+        to the last bill. The history that is left is frozen (`frozen_prefix_len`) until the next
+        compaction; the next call writes it to the cache again.
+        """
+        self.check_idle()
+        turn = self._next_prompt()
+        if tokens is None and turn.history:
+            tokens = self._builder.counter(self._state(self._route.current), turn)
+        done = compacted(turn, budget, tokens, summary)
+        if done.dropped:
+            self._take(turn.compacted(done))
+            self._expect_prefix_changes()
+        return done
+
+    def recall(
+        self, reply: Reply, *, provider: str, model: str, at: float, first: float, **params: Any
+    ) -> bool:
+        """Restores the last call of a saved conversation, so that the next one is compared with it.
+
+        `reply` is its reply, `at` the time of the request, `first` that of the first byte of the
+        response, `params` are its parameters besides the session's own. System prompt and tools
+        have to be the same as then. False where the conversation no longer goes to that model.
+        """
+        target = self._route.find(provider, model)
+        if target is None:
+            return False
+        turn = self._next_prompt()
+        history = turn.history
+        if not history or not history[-1].same_content(reply.message):
+            return False
+        state = self._state(target)
+        before = turn.without_tail(history.prefix(len(history) - 1))
+        call = self._builder.call(state, before, TurnRequest(params=params))
+        price = target.price(at, call.params.service_tier or "")
+        state.account(state.prepare(call, at), reply, at=at, first=first, price=price)
+        self._take(turn)
+        state.reply, state.committed, state.stored = reply, history, turn.ir
+        self._route.settle(target, self._states)
+        return True
+
+    # ── The session ──────────────────────────────────────────────────────────────────────────────
+
+    def fork(self) -> Session:
+        """Another conversation with the same history: both read what is cached of it."""
+        other = copy.copy(self)
+        other._states = {target: state.fork() for target, state in self._states.items()}
+        other._turn = None
+        other._busy = other.running = False
+        other._save, other._unsaved = None, ()
+        other._route = self._route.fork()
+        return other
+
+    async def close(self) -> None:
+        """Releases what the provider holds for this conversation."""
+        for state in self._states.values():
+            if state.handles is not None:
+                await state.handles.release()
+
+    @property
+    def provider(self) -> str:
+        """The provider that the conversation is at."""
+        return self._route.current.endpoint.id
+
+    @property
+    def model(self) -> str:
+        return self._route.current.model
+
+    @property
+    def priced(self) -> bool:
+        """Whether a price is known for the model."""
+        return self._route.current.price(time.time()) is not None
+
+    @property
+    def tool_choice(self) -> ToolChoice | None:
+        """The tool choice of every call, unless a turn has its own."""
+        return self._builder.tool_choice
+
+    @property
+    def tools(self) -> Any:
+        return self._builder.registry

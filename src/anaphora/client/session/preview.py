@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, format_usd, preflight
-from anaphora.client.in_flight import PreparedRequest, cost_unknown, service_tier
+from anaphora.client.in_flight import PreparedRequest, service_tier
+from anaphora.client.prices import cost_unknown
 from anaphora.errors import PrefixBroken
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts

@@ -28,7 +28,7 @@ from anaphora.errors import InvalidRequest, Timeout
 from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from .session import Session
+    from . import Session
 
 RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal", "paused"]
 """Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""

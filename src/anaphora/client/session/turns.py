@@ -10,24 +10,57 @@ from typing import Any
 
 import msgspec
 
-from anaphora.client.arguments import seconds_of
+from anaphora.client.arguments import Content, messages_of, seconds_of
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import Watchers
 from anaphora.client.response import Response
 from anaphora.client.routing import SessionRoute, conversation_key
-from anaphora.client.turn import Caller, Content, Turn, TurnRequest, messages_of
+from anaphora.client.turn import Caller, Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
-from anaphora.values import Conversation, Notice, SegmentRole
+from anaphora.prompt import PromptIR, RenderedContext, Segment
+from anaphora.values import Conversation, Message, Notice, SegmentRole
 
 from .call_builder import CallBuilder
 from .handles import Handles
-from .history import PromptSource, Save, SessionHistory
 from .preview import OnPrefixBreak, check_prefix
 from .provider_state import ProviderState
-from .turn_prompt import TurnPrompt
+from .turn_prompt import (
+    Prompt,
+    PromptMemory,
+    StateText,
+    TurnPrompt,
+    returned_prompt,
+    turn_prompt,
+)
 
+# Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
+_TAIL = SegmentRole.VOLATILE_TAIL
+_PROMPTS = (PromptIR, RenderedContext)
+
+
+class PromptSource(msgspec.Struct, frozen=True, eq=False):
+    """Where a session's prompts come from: a `PromptIR`, a `RenderedContext`, or a function that
+    returns one and is called once a turn. The keywords `system=`, `state=` and `cache=` are a short
+    form of a `PromptIR`. Shared by forks."""
+
+    prompt: Prompt | Callable[[], Prompt]
+    state: StateText = None
+    """Text at the end of every call; only with a prompt from keywords."""
+    from_keywords: bool = False
+
+    def current(self) -> Prompt:
+        """The prompt of the next turn. Calls the app's function, if there is one."""
+        prompt = self.prompt
+        if not isinstance(prompt, _PROMPTS):
+            prompt = returned_prompt(prompt())
+        state = self.state
+        text = state() if callable(state) else state
+        if not text:
+            return prompt
+        tail = Segment.of(_TAIL, Message.user(text))
+        return msgspec.structs.replace(prompt, segments=(tail,))
 
 
 class SessionTurns(Caller):
@@ -40,23 +73,27 @@ class SessionTurns(Caller):
         source: PromptSource,
         *,
         messages: Conversation,
-        on_prefix_break: OnPrefixBreak = "warn",
-        timeout: float | None = None,
-        on_wait: Callable[[float], None] | None = None,
-        save: Save | None = None,
-        watchers: Watchers | None = None,
-        holders: set[Handles] | None = None,
+        on_prefix_break: OnPrefixBreak,
+        timeout: float | None,
+        on_wait: Callable[[float], None] | None,
+        save: Callable[[Message], None] | None,
+        watchers: Watchers,
+        holders: set[Handles],
     ) -> None:
         """`holders` has all handles that hold something, for the client to release at its end."""
-        super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers or Watchers())
+        super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers)
         self._route = route
         self._builder = builder
-        self._history = SessionHistory(source, messages, save)
+        self._source = source
+        self._conversation = self._answered = self._sent_from = messages
+        """The history: now, after the last turn, and at the start of the turn in flight."""
+        self._memory = PromptMemory()
+        self._save = save
+        self._unsaved: tuple[Message, ...] = ()
+        """Messages that `save` has not taken yet; they come before newer ones."""
         self._on_prefix_break: OnPrefixBreak = on_prefix_break
         self._states: dict[Target, ProviderState] = {}
-        self._holders = holders if holders is not None else set()
-        self._sent_from = self._history.conversation
-        """The history at the start of the turn in flight."""
+        self._holders = holders
         self._turn: TurnPrompt | None = None
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
         self.running = False
@@ -65,6 +102,8 @@ class SessionTurns(Caller):
         """The newest response."""
         self.cost_usd: Decimal | None = Decimal(0)
         """The cost of the conversation so far; None once a price was unknown."""
+        if not callable(source.prompt) and not source.from_keywords:
+            self._take(self._next_prompt())  # its conversation is the initial history
 
     def send(
         self,
@@ -82,7 +121,9 @@ class SessionTurns(Caller):
         was.
         """
         request = TurnRequest(
-            messages=messages_of(content),
+            messages=(
+                (Message.user(content),) if isinstance(content, str) else messages_of(content)
+            ),
             params=params,
             output=None if output is None else self._builder.output(output),
             timeout=None if timeout is None else seconds_of(timeout, "timeout"),
@@ -130,9 +171,16 @@ class SessionTurns(Caller):
     def _prompt(self) -> TurnPrompt:
         """The prompt of the turn in flight."""
         if self._turn is None:
-            self._sent_from = self._history.conversation
-            self._turn = self._history.next_prompt()
+            self._sent_from = self._conversation
+            self._turn = self._next_prompt()
         return self._turn
+
+    def _next_prompt(self) -> TurnPrompt:
+        """The prompt of the next turn. Nothing of it is kept before the turn was answered."""
+        prompt, memory = self._source.current(), self._memory
+        if memory.boundary is None and isinstance(prompt, PromptIR) and _is_plain(prompt):
+            return TurnPrompt(ir=prompt, history=self._conversation, memory=memory)
+        return turn_prompt(prompt, self._conversation, self._answered, memory)
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
         state, request = self._state(flight.targets[index]), flight.request
@@ -220,20 +268,47 @@ class SessionTurns(Caller):
         """Adds the reply to the conversation: to what was sent, without a copy, unless the app
         changed the conversation meanwhile."""
         assert flight.reply is not None
-        turn = None
-        if self._history.conversation is self._sent_from:
-            turn = prepared.turn
+        added, reply = flight.request.messages, flight.reply.message
+        turn = prepared.turn if self._conversation is self._sent_from else None
+        if turn is not None:
             if turn is not self._turn:
                 self._expect_prefix_changes()  # it was compacted
             state.prefix_change_expected = False
-        sent = prepared.call.ir.run(_HISTORY)
-        conversation = self._history.answered(
-            turn, sent, flight.request.messages, flight.reply.message
-        )
+            self._memory = turn.memory
+            conversation = prepared.call.ir.run(_HISTORY).append(reply)
+        else:
+            conversation = self._conversation.append(*added, reply)
+        self._conversation = self._answered = conversation
         # A stored response is continued where it holds the beginning of the prompt.
         state.committed = conversation if turn is not None else None
         state.stored = turn.ir if turn is not None else None
-        flight.guarded("save_failed", None, self._history.save_pending)
+        if self._save is not None:
+            self._unsaved += conversation[-len(added) - 1 :]
+            flight.guarded("save_failed", None, self._save_pending)
+
+    def _save_pending(self) -> None:
+        """Passes messages to `save`, in order and without a gap: those that failed come first."""
+        if self._save is None:
+            self._unsaved = ()
+        while self._unsaved and self._save is not None:
+            message, self._unsaved = self._unsaved[0], self._unsaved[1:]
+            try:
+                self._save(message)
+            except BaseException:
+                self._unsaved = (message, *self._unsaved)
+                raise
+
+    def _take(self, turn: TurnPrompt) -> None:
+        """Continues from a turn's history without a call. What was appended since the last reply
+        stays unanswered."""
+        before, answered = self._conversation, self._answered
+        pending = len(before) - len(answered) if before.extends(answered) else 0
+        self._conversation = turn.history
+        self._answered = turn.history.prefix(len(turn.history) - pending)
+        used = self._memory.continuation
+        self._memory = turn.memory
+        if turn.ir.continuation is not None:  # not used yet
+            self._memory = msgspec.structs.replace(turn.memory, continuation=used)
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         noted = super()._noted(response, notices)
@@ -254,3 +329,10 @@ class SessionTurns(Caller):
     def _expect_prefix_changes(self) -> None:
         for state in self._states.values():
             state.prefix_change_expected = True
+
+
+def _is_plain(prompt: PromptIR) -> bool:
+    """Whether a prompt leaves the history as it is: no conversation, boundary or continuation."""
+    if prompt.continuation is not None or prompt.cache.frozen_through is not None:
+        return False
+    return all(segment.role is not _HISTORY for segment in prompt.segments)

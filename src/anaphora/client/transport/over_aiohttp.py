@@ -8,37 +8,25 @@ its `ClientSession` is left out, because it costs more than both (docs/decisions
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Mapping
-from functools import partial
 from weakref import WeakSet
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from anaphora import __version__
 from anaphora.client.config.values import Timeouts
 from anaphora.errors import Transport
 
 from . import HttpRequest, errors
-from .head import HeadWriter
+from .connections import Connections, UrlRoute
 from .timer import SharedTimer
-
-#: Idle connections are kept this long: below the minute after which load balancers drop theirs.
-KEEPALIVE_SECONDS = 45.0
-
-#: The number of URLs whose routes are kept.
-MAX_ROUTES = 1024
 
 #: Bodies up to this size are written together with the head, longer ones in pieces of this size.
 PIECE = 128 * 1024
-
-_AGENT = {"User-Agent": f"anaphora/{__version__}"}
 
 #: Safe to send again when a kept-alive connection was closed.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
@@ -51,23 +39,20 @@ class AiohttpTransport:
     def __init__(
         self, proxy: str | None = None, ca: str | None = None, connections: int = 256
     ) -> None:
-        self._proxy = None if proxy is None else errors.read_proxy(proxy)
-        self._ssl = True if ca is None else errors.tls_context(ca)
-        self._connections = connections
-        self._connector: aiohttp.TCPConnector | None = None
+        self._connections = Connections(proxy, ca, connections)
         self._timer: SharedTimer
-        self._closed = False
-        self._routes: dict[str, UrlRoute] = {}
-        self._active: dict[ResponseHandler, HttpExchange | None] = {}
-        """Every connection that was used, with the exchange it is used by now."""
-        self._sockets: WeakSet[socket.socket] = WeakSet()
         self._open: WeakSet[AiohttpResponse] = WeakSet()
 
     async def send(self, request: HttpRequest) -> AiohttpResponse:
-        connector = self._connector or self._start()
-        route = self._routes.get(request.url) or self._route(request.url)
-        method = request.method.upper()
-        head = route.head(request.method, request.headers, len(request.body))
+        connections = self._connections
+        connector = connections.connector or self._start()
+        route = connections.routes.get(request.url) or connections.route(request.url)
+        method, size = request.method.upper(), len(request.body)
+        if size and route.last is not None and route.last[:2] == (request.method, request.headers):
+            # The requests of a conversation differ in length only.
+            head = route.last[2] + b"Content-Length: %d\r\n\r\n" % size
+        else:
+            head = route.head(request.method, request.headers, size)
         while True:
             exchange, reused = await self._connect(connector, route, request.timeouts)
             try:
@@ -75,15 +60,15 @@ class AiohttpTransport:
                 break
             except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
                 exchange.abort()
-                if self._closed:
-                    raise self._closed_error(route.url) from None
+                if connections.closed:
+                    raise connections.closed_error(route.url) from None
                 written = exchange.written
                 phase, reason = errors.no_response(
                     error, request.timeouts, written=written, reused=reused
                 )
                 if phase == "send" and reused and written and method in _IDEMPOTENT:
                     continue
-                address = errors.address_of(error, route.url, self._proxy)
+                address = errors.address_of(error, route.url, connections.proxy)
                 raise Transport(f"{address}: {reason}", phase=phase) from None
             except BaseException:
                 exchange.abort()
@@ -95,133 +80,48 @@ class AiohttpTransport:
 
     async def close(self) -> None:
         """Return when every socket is closed. Requests under way fail with `Transport`."""
-        self._closed = True
-        connector, self._connector = self._connector, None
-        if connector is None:
-            return
-        self._timer.close()
-        for response in list(self._open):
-            await response.close()
-        for sock in list(self._sockets):
-            try:
-                # A peer that does not read must not delay the last write.
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                if sock.fileno() != -1:
-                    self._sockets.discard(sock)  # still connecting: its sender closes it
-        await connector.close()
-        while any(sock.fileno() != -1 for sock in self._sockets):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        connections = self._connections
+        connections.closed = True
+        if connections.connector is not None:
+            self._timer.close()
+            for response in list(self._open):
+                await response.close()
+            await connections.close()
 
     def _start(self) -> aiohttp.TCPConnector:
-        if self._closed:
-            raise errors.permanent("the client is closed", "connect")
+        connector = self._connections.start()
         self._timer = SharedTimer(asyncio.get_running_loop())
-        self._connector = aiohttp.TCPConnector(
-            limit=self._connections,
-            keepalive_timeout=KEEPALIVE_SECONDS,
-            ssl=self._ssl,
-            socket_factory=self._socket,
-        )
-        return self._connector
-
-    def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        family, kind, proto, _, _ = address
-        sock = socket.socket(family=family, type=kind, proto=proto)
-        self._sockets.add(sock)
-        return sock
-
-    def _route(self, url: str) -> UrlRoute:
-        if len(self._routes) >= MAX_ROUTES:
-            self._routes.clear()
-        route = self._routes[url] = UrlRoute(errors.read_url(url), self._proxy)
-        return route
+        return connector
 
     async def _connect(
         self, connector: aiohttp.TCPConnector, route: UrlRoute, timeouts: Timeouts
     ) -> tuple[HttpExchange, bool]:
         """An exchange on a connection, and whether the connection was used before."""
+        connections = self._connections
         while True:
             limits = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
             try:
                 connection = await connector.connect(route.destination, [], limits)
             except (aiohttp.ClientError, OSError) as error:
-                if self._closed:
-                    raise self._closed_error(route.url) from None
-                raise errors.connect_error(error, timeouts, route.url, self._proxy) from None
+                if connections.closed:
+                    raise connections.closed_error(route.url) from None
+                proxy = connections.proxy
+                raise errors.connect_error(error, timeouts, route.url, proxy) from None
             except (asyncio.CancelledError, RuntimeError):
                 task = asyncio.current_task()
-                if self._closed and (task is None or not task.cancelling()):
-                    raise self._closed_error(route.url) from None
+                if connections.closed and (task is None or not task.cancelling()):
+                    raise connections.closed_error(route.url) from None
                 raise
             protocol = connection.protocol
             assert protocol is not None
-            reused = protocol in self._active
+            reused = protocol in connections.active
             if not reused:
-                self._track(protocol)
+                connections.track(protocol)
             elif protocol.should_close:
                 # The server sent data unasked; it would be read as our response.
                 connection.close()
                 continue
-            return HttpExchange(connection, self._active, timeouts, self._timer), reused
-
-    def _track(self, protocol: ResponseHandler) -> None:
-        """Tell the connection's exchange when it is closed.
-
-        aiohttp does so itself, except for a response with broken content encoding, whose reader
-        would wait until its time limit.
-        """
-        if protocol.closed is not None:
-            self._active[protocol] = None
-            protocol.closed.add_done_callback(partial(self._connection_closed, protocol))
-
-    def _connection_closed(self, protocol: ResponseHandler, closed: asyncio.Future[None]) -> None:
-        cause = closed.exception()
-        exchange = self._active.pop(protocol)
-        if exchange is not None:
-            exchange.fail(cause or EOFError())
-
-    def _closed_error(self, url: URL) -> Transport:
-        return errors.permanent(f"{errors.host_of(url)}: the client was closed", "connect")
-
-
-class Destination(aiohttp.ClientRequest):
-    """The request that aiohttp's connector takes an address from. Never sent; shared by all
-    requests to one URL."""
-
-    def __init__(self, url: URL, proxy: URL | None) -> None:
-        super().__init__("GET", url, headers=_AGENT, proxy=proxy, proxy_headers=_AGENT)
-        # Computed once: the connector adds to the proxy headers, which are part of the key.
-        self._key = super().connection_key
-
-    @property
-    def connection_key(self) -> ConnectionKey:
-        return self._key
-
-
-class UrlRoute:
-    """A URL, the key of its connections, and the last head that was sent there."""
-
-    __slots__ = ("url", "destination", "_writer", "_last")
-
-    def __init__(self, url: URL, proxy: URL | None) -> None:
-        self.url = url
-        self.destination = Destination(url, proxy)
-        self._writer = HeadWriter(url, proxy, self.destination)
-        self._last: tuple[str, dict[str, str], bytes] | None = None
-        """The last request with a body: method, headers, and the head without the length."""
-
-    def head(self, method: str, headers: Mapping[str, str], size: int) -> bytes:
-        """The head of a request with a body of `size` bytes."""
-        if size and self._last is not None:
-            # The requests of a conversation differ in length only.
-            last_method, last_headers, start = self._last
-            if last_method == method and last_headers == headers:
-                return start + b"Content-Length: %d\r\n\r\n" % size
-        head = self._writer.encode(method, headers, size)
-        if size:
-            self._last = method, dict(headers), head[: head.rindex(b"Content-Length: ")]
-        return head
+            return HttpExchange(connection, connections.active, timeouts, self._timer), reused
 
 
 class HttpExchange:

@@ -23,14 +23,16 @@ A request may ask for a fault itself: `x-emulator-fault: slow-drip; seconds=0.5`
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from typing import Annotated, TypeAlias
 
 import msgspec
 from blake3 import blake3
+from msgspec import Meta
 
 from anaphora import catalog
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.errors import InvalidRequest
-from anaphora.yaml_values import YamlValue
+from anaphora.yaml_values import read_yaml, seconds_in
 
 from .kinds import KINDS, Fault
 
@@ -38,20 +40,41 @@ __all__ = ["HEADER", "KINDS", "Fault", "FaultSelector", "Faults"]
 
 HEADER = "x-emulator-fault"
 _SELECTORS = ("nth", "every", "rate")
-_FIELDS = ("fault", "seconds", "after", "path", "provider", *_SELECTORS)
+
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Counts: TypeAlias = Count | Annotated[tuple[Count, ...], Meta(min_length=1)]
+"""One of several requests, or a list of them; counted from 1."""
 
 
-class FaultRule(msgspec.Struct, frozen=True, kw_only=True):
+class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One fault, and the requests that get it: all that match, unless `nth`, `every` or `rate`
     selects some of them."""
 
-    fault: Fault
+    fault: str | int
+    seconds: float | str | None = None
+    after: Annotated[int, Meta(ge=0)] | None = None
     path: str = "*"
     provider: str = "*"
-    nth: tuple[int, ...] = ()
-    """Counted among the requests that match, from 1."""
-    every: int | None = None
-    rate: float | None = None
+    nth: Counts | None = None
+    every: Count | None = None
+    rate: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    def __post_init__(self) -> None:
+        name = str(self.fault)
+        if name not in KINDS:
+            raise ValueError(f"fault: {name!r} is none of {', '.join(KINDS)}")
+        for field in ("seconds", "after"):
+            if getattr(self, field) is not None and field not in KINDS[name].settings:
+                raise ValueError(f"{field}: {name} has no {field}")
+        selectors = [field for field in _SELECTORS if getattr(self, field) is not None]
+        if len(selectors) > 1:
+            first, second = selectors[:2]
+            raise ValueError(f"{second}: {first} and {second} exclude each other")
+        check_provider(self.provider)
+        self.to_fault()
+
+    def to_fault(self) -> Fault:
+        return _fault(str(self.fault), self.seconds, self.after)
 
     def matches(self, request: EmulatorRequest, provider: str) -> bool:
         return fnmatchcase(request.path, self.path) and fnmatchcase(provider, self.provider)
@@ -62,22 +85,18 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True):
             return roll < self.rate
         if self.every is not None:
             return count % self.every == 0
-        return count in self.nth if self.nth else True
+        return counts(self.nth, count)
 
 
-class Faults(msgspec.Struct, frozen=True):
+class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rules of a file, in its order."""
 
-    rules: tuple[FaultRule, ...] = ()
+    rules: tuple[FaultRule, ...] = msgspec.field(default=(), name="faults")
 
     @classmethod
     def decode(cls, text: str, file: str) -> Faults:
         """Reads a YAML file; errors name file and line."""
-        root = YamlValue.read(text, file)
-        if root is None:
-            return cls()
-        rows = root.fields(("faults",), ("faults",))["faults"].items()
-        return cls(tuple(_rule(row) for row in rows))
+        return read_yaml(text, file, cls)[0]
 
     def selector(self, seed: int = 0) -> FaultSelector:
         return FaultSelector(self, seed)
@@ -100,7 +119,7 @@ class FaultSelector:
             self._counts[index] += 1
             count = self._counts[index]
             if fault is None and rule.applies(count, self._roll(index, count)):
-                fault = rule.fault
+                fault = rule.to_fault()
         header = request.headers.get(HEADER)
         if header is not None:
             fault = parse_header(header)
@@ -134,38 +153,18 @@ def _invalid(reason: str) -> InvalidRequest:
     return InvalidRequest(reason, path=HEADER)
 
 
-def _fault(name: str, seconds: float | None, after: float | None) -> Fault:
-    wait = KINDS[name].seconds or 0.0 if seconds is None else float(seconds)
+def _fault(name: str, seconds: float | str | None, after: float | None) -> Fault:
+    wait = KINDS[name].seconds or 0.0 if seconds is None else seconds_in(seconds, "seconds")
     return Fault(name=name, seconds=wait, after=None if after is None else int(after))
 
 
-def _rule(row: YamlValue) -> FaultRule:
-    fields = row.fields(_FIELDS, ("fault",))
-    name = fields["fault"].choice(KINDS)
-    for field in ("seconds", "after"):
-        if field in fields and field not in KINDS[name].settings:
-            fields[field].wrong(f"{name} has no {field}")
-    selectors = [field for field in _SELECTORS if field in fields]
-    if len(selectors) > 1:
-        fields[selectors[1]].wrong(f"{selectors[0]} and {selectors[1]} exclude each other")
-    return FaultRule(
-        fault=_fault(
-            name,
-            fields["seconds"].seconds() if "seconds" in fields else None,
-            fields["after"].whole(0) if "after" in fields else None,
-        ),
-        path=fields["path"].text() if "path" in fields else "*",
-        provider=provider_pattern(fields["provider"]) if "provider" in fields else "*",
-        nth=fields["nth"].numbers() if "nth" in fields else (),
-        every=fields["every"].whole(1) if "every" in fields else None,
-        rate=fields["rate"].number(0, 1) if "rate" in fields else None,
-    )
+def counts(nth: Counts | None, count: int) -> bool:
+    """Whether a rule with this `nth` applies to the `count`th request."""
+    return nth is None or count in ((nth,) if isinstance(nth, int) else nth)
 
 
-def provider_pattern(value: YamlValue) -> str:
+def check_provider(pattern: str) -> None:
     """A provider's name, or a pattern such as `open*`. A name must be a known one."""
-    pattern = value.text()
     known = dict.fromkeys(row.provider for row in catalog.dialects().rows)
     if not any(letter in pattern for letter in "*?[") and pattern not in known:
-        value.wrong(f"{pattern!r} is none of the providers {', '.join(known)}")
-    return pattern
+        raise ValueError(f"provider: {pattern!r} is none of the providers {', '.join(known)}")

@@ -30,26 +30,30 @@ from __future__ import annotations
 import functools
 import re
 from fnmatch import fnmatchcase
-from typing import cast
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from anaphora import wire as wires
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.faults import provider_pattern
+from anaphora.emulator.faults import Counts, check_provider, counts
 from anaphora.emulator.hosts.host import Host
 from anaphora.prompt import Call
-from anaphora.values import Message, Part, Refusal, StopReason, Text, Tool, ToolCall, ToolResult
-from anaphora.yaml_values import YamlValue
+from anaphora.values import Message, Part, Refusal, Text, Tool, ToolCall, ToolResult
+from anaphora.yaml_values import read_yaml, seconds_in
 
 from . import GeneratedReply
 from .generated import last_turn
 from .text import SeededRandom, join_seed
 
-_STOPS: tuple[StopReason, ...] = (
+ScriptStop: TypeAlias = Literal[
     "end", "length", "stop_sequence", "tool_calls", "pause", "refusal", "context_overflow"
-)  # fmt: skip
+]
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the structs in a file."""
 
 
 class ScriptInput(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -106,7 +110,7 @@ def _result_text(result: ToolResult) -> str:
     return "".join(part.text for part in result.content if isinstance(part, Text))
 
 
-class ScriptMatch(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptMatch(_Table, frozen=True):
     """The requests that a rule answers; a default matches every request."""
 
     provider: str = "*"
@@ -114,12 +118,22 @@ class ScriptMatch(msgspec.Struct, frozen=True, kw_only=True):
     model: str = "*"
     path: str = "*"
     text: str = ""
-    regex: re.Pattern[str] | None = None
+    regex: str | None = None
     system: str = ""
     tool: str | None = None
     result: str | None = None
     result_of: str | None = None
-    nth: tuple[int, ...] = ()
+    nth: Counts | None = None
+
+    def __post_init__(self) -> None:
+        check_provider(self.provider)
+        if not any(fnmatchcase(name, self.wire) for name in wires.WIRES):
+            known = ", ".join(wires.WIRES)
+            raise ValueError(f"wire: {self.wire!r} is none of the wires {known}")
+        try:
+            re.compile(self.regex or "")
+        except re.error as problem:
+            raise ValueError(f"regex: not a regular expression: {problem}") from None
 
     def matches(self, request: ScriptInput) -> bool:
         """Compares all but `nth`, which needs a count."""
@@ -130,30 +144,41 @@ class ScriptMatch(msgspec.Struct, frozen=True, kw_only=True):
             and fnmatchcase(request.path, self.path)
             and self.text in request.text
             and self.system in request.system
-            and (self.regex is None or self.regex.search(request.text) is not None)
+            and (self.regex is None or re.search(self.regex, request.text) is not None)
             and (self.tool is None or self.tool in request.tools)
             and (self.result is None or any(self.result in text for _, text in request.results))
             and (self.result_of is None or any(n == self.result_of for n, _ in request.results))
         )
 
 
-class ScriptToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptToolCall(_Table, frozen=True):
     name: str
-    arguments: str = "{}"
+    arguments: dict[str, Any] = {}
     id: str | None = None
 
 
-class ScriptReply(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptReply(_Table, frozen=True):
     """A scripted reply, its parts in the order of the fields."""
 
     thinking: str | None = None
     text: str | None = None
     refusal: str | None = None
     tool_calls: tuple[ScriptToolCall, ...] = ()
-    stop: StopReason | None = None
+    stop: ScriptStop | None = None
     """None: the stop that follows from the parts."""
     stop_sequence: str | None = None
-    pace: float | None = None
+    pace: float | str | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in self.__struct_fields__ if getattr(self, name) not in (None, ())]
+        if not set(given) - {"pace"}:
+            raise ValueError(
+                "the reply is empty; give it a text, thinking, a refusal, tool_calls or a stop"
+            )
+        if self.stop_sequence is not None and self.stop not in (None, "stop_sequence"):
+            raise ValueError(f"stop_sequence: needs the stop stop_sequence, not {self.stop}")
+        if self.pace is not None:
+            seconds_in(self.pace, "pace")
 
     def generate(self, request: ScriptInput) -> GeneratedReply:
         """The reply, cut at the request's limits unless the script sets `stop`."""
@@ -170,38 +195,35 @@ class ScriptReply(msgspec.Struct, frozen=True, kw_only=True):
             parts.append(Refusal(self.refusal))
         for call in self.tool_calls:
             call_id = call.id or host.script_call_id_prefix + random.id()
-            parts.append(ToolCall(call_id, call.name, call.arguments))
+            parts.append(ToolCall(call_id, call.name, dumps(call.arguments).decode()))
         usual = host.refusal_stop if self.refusal is not None else "end"
+        stop = self.stop or (None if self.stop_sequence is None else "stop_sequence")
         reply = GeneratedReply(
             parts=tuple(parts),
-            stop_reason=self.stop or ("tool_calls" if self.tool_calls else usual),
+            stop_reason=stop or ("tool_calls" if self.tool_calls else usual),
             stop_sequence=self.stop_sequence,
             hidden=hidden,
-            pace=self.pace,
+            pace=None if self.pace is None else seconds_in(self.pace, "pace"),
         )
-        if self.stop is not None:
+        if stop is not None:
             return reply
         return reply.limited(params.max_tokens, params.stop, profile)
 
 
-class ScriptRule(msgspec.Struct, frozen=True, kw_only=True):
-    match: ScriptMatch
+class ScriptRule(_Table, frozen=True):
     reply: ScriptReply
+    match: ScriptMatch = ScriptMatch()
 
 
-class Script(msgspec.Struct, frozen=True):
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rules of a file, in its order."""
 
-    rules: tuple[ScriptRule, ...] = ()
+    rules: tuple[ScriptRule, ...] = msgspec.field(default=(), name="replies")
 
     @classmethod
     def decode(cls, text: str, file: str) -> Script:
         """Reads a YAML file; errors name file and line."""
-        root = YamlValue.read(text, file)
-        if root is None:
-            return cls()
-        rows = root.fields(("replies",), ("replies",))["replies"].items()
-        return cls(tuple(_rule(row) for row in rows))
+        return read_yaml(text, file, cls)[0]
 
     def player(self) -> ScriptPlayer:
         return ScriptPlayer(self)
@@ -220,70 +242,6 @@ class ScriptPlayer:
             if not rule.match.matches(request):
                 continue
             self._counts[index] += 1
-            if not rule.match.nth or self._counts[index] in rule.match.nth:
+            if counts(rule.match.nth, self._counts[index]):
                 return rule.reply.generate(request)
         return None
-
-
-# ── Reading ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _rule(row: YamlValue) -> ScriptRule:
-    fields = row.fields(("match", "reply"), ("reply",))
-    match = _match(fields["match"]) if "match" in fields else ScriptMatch()
-    return ScriptRule(match=match, reply=_reply(fields["reply"]))
-
-
-def _match(row: YamlValue) -> ScriptMatch:
-    fields = row.fields(ScriptMatch.__struct_fields__)
-    special = ("provider", "regex", "nth")
-    texts = {name: value.text() for name, value in fields.items() if name not in special}
-    if "wire" in fields and not any(fnmatchcase(name, texts["wire"]) for name in wires.WIRES):
-        fields["wire"].wrong(f"{texts['wire']!r} is none of the wires {', '.join(wires.WIRES)}")
-    return ScriptMatch(
-        **texts,
-        provider=provider_pattern(fields["provider"]) if "provider" in fields else "*",
-        regex=_regex(fields["regex"]) if "regex" in fields else None,
-        nth=fields["nth"].numbers() if "nth" in fields else (),
-    )
-
-
-def _regex(value: YamlValue) -> re.Pattern[str]:
-    try:
-        return re.compile(value.text())
-    except re.error as problem:
-        value.wrong(f"not a regular expression: {problem}")
-
-
-def _reply(row: YamlValue) -> ScriptReply:
-    fields = row.fields(ScriptReply.__struct_fields__)
-    if not fields.keys() - {"pace"}:
-        row.wrong("the reply is empty; give it a text, thinking, a refusal, tool_calls or a stop")
-    names = ("text", "thinking", "refusal", "stop_sequence")
-    texts = {name: fields[name].text() for name in names if name in fields}
-    stop = cast(StopReason, fields["stop"].choice(_STOPS)) if "stop" in fields else None
-    if "stop_sequence" in fields and stop not in (None, "stop_sequence"):
-        fields["stop_sequence"].wrong(f"stop_sequence needs the stop stop_sequence, not {stop}")
-    calls = fields["tool_calls"].items() if "tool_calls" in fields else ()
-    return ScriptReply(
-        **texts,
-        tool_calls=tuple(map(_tool_call, calls)),
-        stop="stop_sequence" if "stop_sequence" in fields else stop,
-        pace=fields["pace"].seconds() if "pace" in fields else None,
-    )
-
-
-def _tool_call(row: YamlValue) -> ScriptToolCall:
-    fields = row.fields(ScriptToolCall.__struct_fields__, ("name",))
-    arguments = "{}"
-    if "arguments" in fields:
-        value = fields["arguments"].plain()
-        if not isinstance(value, dict):
-            kind = fields["arguments"].kind
-            fields["arguments"].wrong(f"arguments must be a mapping, not {kind}")
-        arguments = dumps(value).decode()
-    return ScriptToolCall(
-        name=fields["name"].text(),
-        arguments=arguments,
-        id=fields["id"].text() if "id" in fields else None,
-    )

@@ -17,6 +17,7 @@ from anaphora.prompt import Call
 from anaphora.rendered import Envelope, Plan, Rendered, Request
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.errors import with_retry_hints
+from anaphora.wire.markers import marker_bytes
 from anaphora.wire.reading import (
     Members,
     converts_errors,
@@ -41,7 +42,6 @@ from .requests import (
     decode_marks,
     decode_params,
     encode_params,
-    marker_bytes,
     separate_unsupported,
     with_unsupported,
 )
@@ -94,8 +94,8 @@ class DialectCodec:
     def split(
         self, body: bytes | Members, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered:
-        marking = self._marking if self.dialect.wire == "openai_chat" else {}
-        rendered: Rendered = self._codec.split(body, headers, path, **marking)
+        more = {"markers": self.dialect.markers} if self.dialect.wire == "openai_chat" else {}
+        rendered: Rendered = self._codec.split(body, headers, path, **more)
         return rendered
 
     def _envelope(

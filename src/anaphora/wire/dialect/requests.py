@@ -6,7 +6,6 @@ after a request is parsed they are taken out of the extras again. So no wire kno
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -26,6 +25,7 @@ from anaphora.prompt import (
     ToolChoice,
 )
 from anaphora.values import Extras, Message, Notice, Part, ToolResult, Ttl
+from anaphora.wire.markers import DialectMarkers, take_dialect_marker
 from anaphora.wire.params import foreign_tier_notices
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -38,7 +38,6 @@ from anaphora.wire.reading import (
 )
 
 Header = tuple[str, str]
-DialectMarkers = Mapping[Ttl, dict[str, Any]]
 
 #: What the cache rules call the parameters that affect a cache.
 _CACHE_PARAMS = {
@@ -312,11 +311,6 @@ def with_unsupported(call: Call, dialect: Dialect, members: Members) -> Call:
 # ── Markers in the provider's form ───────────────────────────────────────────────────────────────
 
 
-def marker_bytes(markers: DialectMarkers) -> dict[Ttl, bytes]:
-    """What marking a block puts before its closing brace."""
-    return {ttl: b"," + dumps(marker)[1:-1] for ttl, marker in markers.items()}
-
-
 def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
     """The call with the markers among the extras of its parts as the caller's marks. A marker in
     another form than the row's stays where it is."""
@@ -368,12 +362,8 @@ class _MarkReader:
         if extras is None or self._wire not in extras:
             return extras, None
         fields = decode_members(extras[self._wire])
-        for ttl, marker in self._markers.items():
-            if all(
-                name in fields and msgspec.json.decode(fields[name]) == value
-                for name, value in marker.items()
-            ):
-                left = {name: raw for name, raw in fields.items() if name not in marker}
-                rest = {name: text for name, text in extras.items() if name != self._wire}
-                return rest | (extras_of(self._wire, left) or {}) or None, ttl
-        return extras, None
+        ttl = take_dialect_marker(fields, self._markers)
+        if ttl is None:
+            return extras, None
+        rest = {name: text for name, text in extras.items() if name != self._wire}
+        return rest | (extras_of(self._wire, fields) or {}) or None, ttl

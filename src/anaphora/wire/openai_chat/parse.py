@@ -18,7 +18,6 @@ breakpoints become the caller's marks, unknown fields become extras. Normalised 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -34,7 +33,7 @@ from anaphora.prompt import (
     PromptCachePlan,
     PromptIR,
 )
-from anaphora.rendered import ChunkRun, Envelope, Kind, Mark, Rendered
+from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Audio,
@@ -50,7 +49,6 @@ from anaphora.values import (
     Refusal,
     ResultPart,
     Role,
-    SegmentRole,
     Text,
     Thinking,
     Tool,
@@ -59,14 +57,18 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.markers import PlacedMark
-from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS, SplitSection
+from anaphora.wire.markers import (
+    DialectMarkers,
+    PlacedMark,
+    marker_bytes,
+    take_dialect_marker,
+)
+from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS
 from anaphora.wire.openai import (
-    BEFORE_BRACE,
     breakpoint_ttl,
     decode_base64,
     decode_data_url,
-    split_run,
+    split_tools,
     take_breakpoint,
     with_role,
 )
@@ -78,13 +80,23 @@ from anaphora.wire.reading import (
     OtherBlock,
     Unknown,
     converts_errors,
-    decode_value,
     encode_members,
     extras_of,
+    known_text,
     list_elements,
     message_ids,
     object_members,
     request_error,
+)
+from anaphora.wire.splitting import (
+    BEFORE_BRACE,
+    RequestSplit,
+    SplitBlock,
+    SplitMessage,
+    Splits,
+    SplitSection,
+    cut_section,
+    required_text,
 )
 
 from . import types
@@ -452,27 +464,7 @@ _KINDS = {
     "input_audio": Kind.AUDIO,
 }
 
-#: A dialect's markers, decoded; None for OpenAI's.
-_DialectMarkers: TypeAlias = dict[Ttl, dict[str, Any]] | None
-
-
-class _Block(msgspec.Struct):
-    """A content part without its breakpoint."""
-
-    data: bytes
-    kind: Kind
-    markable: bool
-    ttl: Ttl | None = None
-
-
-class _PlainMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message with nothing else in it, as most are."""
-
-    role: str
-    content: msgspec.Raw
-
-
-_decode_plain = msgspec.json.Decoder(_PlainMessage).decode
+_SPLITS = Splits(MEMO)
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
@@ -481,223 +473,102 @@ def split(
     body: bytes | Members,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
-    markers: Mapping[Ttl, bytes] | None = None,
+    markers: DialectMarkers | None = None,
 ) -> Rendered:
-    """The request cut into chunks from its own bytes, with its breakpoints as marks.
-
-    The order of keys and the spelling of numbers and strings stay as sent, so that a cache is
-    billed, and a miss explained, by the bytes of the request. Only breakpoints and white space
-    between the outermost fields are removed. `markers` are those of a dialect.
-    """
-    members = dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
-    if "model" not in members:
-        raise request_error("is missing", "$.model")
-    model = decode_value(members.pop("model"), str, "$.model", request_error)
-    raws = list_elements(members.pop("messages", NULL), "$.messages", request_error)
-    listed = bytes(members.pop("tools", NULL))
+    """The request as chunks, with its breakpoints as marks. `markers` are those of a dialect."""
+    request = RequestSplit(_SPLITS, body)
+    model = request.take_model()
+    raws = request.take_elements("messages")
     # Messages are cut differently in each dialect.
     context = None if markers is None else repr(markers)
-    decoded = None if markers is None else _decode_markers(markers)
-    system = tools = None
+    system = None
     if raws:
-        system = MEMO.split_section(
-            f"system{context}", bytes(raws[0]), lambda raw: _split_system(raw, decoded)
+        system = request.add_section(
+            f"system{context}", bytes(raws[0]), lambda raw: _split_system(raw, markers)
         )
-    tools = MEMO.split_section("tools", listed, _split_tools)
-    runs = [section[0] for section in (system, tools) if section is not None]
-    marks = list(system[1]) if system is not None else []
-    first = sum(run.count for run in runs)
     if system is not None:
         del raws[0]
-    messages = _split_messages(raws, system is not None, first, marks, decoded, context)
-    if messages is not None:
-        runs.append(messages)
-    elif system is not None:
-        runs[0] = msgspec.structs.replace(runs[0], close=close("system"))
-    else:
-        raise InvalidRequest("at least one message with content", path="$.messages")
-    rest = encode_members(members)[1:-1]
-    head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
-    return Rendered(
+    tools = request.add_section("tools", request.take("tools"), _split_tools)
+    messages = request.add_messages(
+        raws,
+        lambda raw, path: _split_message(raw, path, markers),
+        lead=b'"messages":[' if system is None else glue("system"),
+        glue=glue,
+        close=close,
+        context=context,
+        first_message=int(system is not None),
+    )
+    if messages is None:
+        if system is None:
+            raise InvalidRequest("at least one message with content", path="$.messages")
+        request.runs[0] = msgspec.structs.replace(system, close=close("system"))
+    runs = len(request.runs)
+    return request.finish(
+        request.envelope(model, PATH, headers, _cache_params),
         wire=WIRE,
         model=model,
-        runs=tuple(runs),
-        cacheable=sum(run.count for run in runs),
-        envelope=Envelope(
-            source=None,
-            path=PATH,
-            headers=headers,
-            head=head + b",",
-            tail=tail,
-            cache_params=_cache_params(head + tail),
-        ),
-        body_order=(1, 0, *range(2, len(runs))) if system is not None and tools else None,
-        markers=MARKERS if markers is None else markers,
-        marks=tuple(marks),
+        body_order=(1, 0, *range(2, runs)) if system is not None and tools else None,
+        markers=MARKERS if markers is None else marker_bytes(markers),
     )
 
 
-def _split_system(raw: bytes, markers: _DialectMarkers) -> SplitSection | None:
+def _split_system(raw: bytes, markers: DialectMarkers | None) -> SplitSection | None:
     """The first message, if it is a system message with content."""
-    message = object_members(raw, "$.messages[0]", request_error)
-    role = _text(message.pop("role", NULL), "$.messages[0].role")
-    if role not in ("system", "developer"):
+    message = _split_message(raw, "$.messages[0]", markers)
+    if message.role not in ("system", "developer"):
         return None
-    blocks = _split_content(message, "$.messages[0].content", markers)
-    if not blocks:
-        return None
-    labels = [f"system{index}" for index in range(len(blocks))]
-    lead = b'"messages":[' + _opening(role, message)
-    cut = [(block.data, block.markable) for block in blocks]
-    run = split_run("system", cut, labels, lead=lead, place="messages[0].content")
-    marks = [Mark(index, block.ttl) for index, block in enumerate(blocks) if block.ttl is not None]
-    return run, tuple(marks)
+    labels = [f"system{index}" for index in range(len(message.blocks))]
+    lead = b'"messages":[' + message.opening
+    return cut_section("system", message.blocks, labels, lead=lead, place="messages[0].content")
 
 
-def _split_tools(listed: bytes) -> SplitSection | None:
-    tools = list_elements(listed, "$.tools", request_error)
-    if not tools:
-        return None
-    labels = []
-    for index, raw in enumerate(tools):
-        path = f"$.tools[{index}]"
-        function = object_members(raw, path, request_error).get("function", NULL)
-        name = None
-        if bytes(function) != b"null":
-            inner = object_members(function, f"{path}.function", request_error)
-            name = _text(inner.get("name", NULL), f"{path}.function.name")
-        labels.append(f"tool {name}" if name else f"tools{index}")
-    cut = [(bytes(raw), False) for raw in tools]
-    return split_run("tools", cut, labels, lead=b'"tools":[', close=b"],"), ()
-
-
-def _split_messages(
-    messages: list[msgspec.Raw],
-    behind_system: bool,
-    first: int,
-    marks: list[Mark],
-    markers: _DialectMarkers,
-    context: str | None,
-) -> ChunkRun | None:
-    log = MEMO.request_log(messages, context)
-    append, last_role = log.append, log.last_role
-    for index in range(log.known, len(messages)):
-        raw = messages[index]
-        plain = _plain_text(raw)
-        if plain is not None:
-            role, data, markable = plain
-            kind = Kind.TOOL_RESULT if role == "tool" else Kind.TEXT
-            append.item(role, kind, glue(last_role) + data, BEFORE_BRACE if markable else None)
-            log.end_message()
-            last_role = role
-            continue
-        path = f"$.messages[{index + behind_system}]"
-        message = object_members(raw, path, request_error)
-        if "role" not in message:
-            raise request_error("is missing", f"{path}.role")
-        role = decode_value(message.pop("role"), str, f"{path}.role", request_error)
-        placed: list[Mark] = []
-        if role == "assistant":
-            kind = Kind.TOOL_CALL if "tool_calls" in message else Kind.TEXT
-            append.item(role, kind, glue(last_role) + bytes(raw), None)
-            last_role = role
-        else:
-            blocks = _split_content(message, f"{path}.content", markers)
-            for position, block in enumerate(blocks):
-                data = b"," + block.data
-                if position == 0:
-                    append.open(role)
-                    data = glue(last_role) + _opening(role, message) + block.data
-                if block.ttl is not None:
-                    placed.append(Mark(log.count, block.ttl))
-                kind = Kind.TOOL_RESULT if role == "tool" else block.kind
-                append.chunk(kind, data, BEFORE_BRACE if block.markable else None)
-            last_role = role if blocks else last_role
-        log.end_message(placed)
-    if not log.count or last_role is None:
-        return None
-    chunks = log.finish()
-    marks += log.marks(first)
-    return ChunkRun(
-        "messages",
-        chunks,
-        log.count,
-        role=SegmentRole.CONVERSATION,
-        lead=glue("system") if behind_system else b'"messages":[',
-        close=close(last_role),
-        source=MEMO.placeholder_messages(len(messages)),
-        first_message=int(behind_system),
+def _split_tools(raw: bytes) -> SplitSection | None:
+    return split_tools(
+        raw, lambda tool: tool.function.name if tool.function else None, b'"tools":[', b"],"
     )
 
 
-def _plain_text(raw: msgspec.Raw) -> tuple[str, bytes, bool] | None:
-    """Role, bytes, and whether a breakpoint may be set, of a message that is only a text; None for
-    any other."""
-    try:
-        message = _decode_plain(raw)
-    except DECODE_ERRORS:
-        return None
-    role, content = message.role, bytes(message.content)
-    if content[:1] != b'"':
-        return None
+def _split_message(
+    raw: bytes | msgspec.Raw, path: str, markers: DialectMarkers | None
+) -> SplitMessage:
+    members = object_members(raw, path, request_error)
+    role = required_text(members, "role", path)
     if role == "assistant":
-        return role, bytes(raw), False
-    data = b'{"role":%b,"content":[{"type":"text","text":%b}' % (string(role), content)
-    return role, data, content != b'""'
+        kind = Kind.TOOL_CALL if "tool_calls" in members else Kind.TEXT
+        return SplitMessage(role, b"", [SplitBlock(kind, bytes(raw))])
+    del members["role"]
+    content = bytes(members.pop("content", NULL))
+    kind = Kind.TOOL_RESULT if role == "tool" else Kind.TEXT
+    if content[:1] == b'"':
+        splice = BEFORE_BRACE if content != b'""' else None
+        blocks = [SplitBlock(kind, b'{"type":"text","text":' + content + b"}", splice)]
+    else:
+        path = f"{path}.content"
+        elements = enumerate(list_elements(content, path, request_error))
+        blocks = [_split_part(raw, f"{path}[{i}]", role, markers) for i, raw in elements]
+    rest = encode_members(members)[1:-1]
+    opening = b'{"role":' + string(role) + (b"," + rest if rest else b"") + b',"content":['
+    return SplitMessage(role, opening, blocks)
 
 
-def _opening(role: str, message: Members) -> bytes:
-    """A message up to its first part; role and content are taken out of `message`."""
-    rest = encode_members(message)[1:-1]
-    return b'{"role":' + string(role) + (b"," + rest if rest else b"") + b',"content":['
-
-
-def _split_content(message: Members, path: str, markers: _DialectMarkers) -> list[_Block]:
-    """The parts of a message's content, which is taken out of it."""
-    raw = bytes(message.pop("content", NULL))
-    if raw == b"null":
-        return []
-    if raw[:1] == b'"':
-        return [_Block(b'{"type":"text","text":' + raw + b"}", Kind.TEXT, raw != b'""')]
-    elements = list_elements(raw, path, request_error)
-    return [_split_part(part, f"{path}[{i}]", markers) for i, part in enumerate(elements)]
-
-
-def _split_part(part: msgspec.Raw, path: str, markers: _DialectMarkers) -> _Block:
+def _split_part(
+    raw: msgspec.Raw, path: str, role: str, markers: DialectMarkers | None
+) -> SplitBlock:
     """A part without its breakpoint, byte for byte otherwise. It is always written anew: a part has
     the same bytes with and without a breakpoint."""
-    members = object_members(part, path, request_error)
-    ttl = None
+    members = object_members(raw, path, request_error)
+    ttl: Ttl | None = None
     if markers is not None:
-        ttl = _take_dialect_marker(members, markers)
+        ttl = take_dialect_marker(members, markers)
     elif "prompt_cache_breakpoint" in members:
         marked, ttl, _ = take_breakpoint(members, path, WIRE)
         ttl = ttl or "30m" if marked else None
-    if "type" not in members:
-        raise request_error("is missing", f"{path}.type")
-    kind = decode_value(members["type"], str, f"{path}.type", request_error)
-    empty = kind == "text" and _text(members.get("text", NULL), f"{path}.text") == ""
+    kind = required_text(members, "type", path)
+    empty = kind == "text" and not known_text(members, "text")
     markable = ttl is not None or (kind in MARKABLE and not empty)
-    return _Block(encode_members(members), _KINDS.get(kind, Kind.OTHER), markable, ttl)
-
-
-def _decode_markers(markers: Mapping[Ttl, bytes]) -> _DialectMarkers:
-    return {ttl: msgspec.json.decode(b"{" + data[1:] + b"}") for ttl, data in markers.items()}
-
-
-def _take_dialect_marker(members: Members, markers: dict[Ttl, dict[str, Any]]) -> Ttl | None:
-    """Takes a dialect's marker out of a part; its TTL."""
-    for ttl, marker in markers.items():
-        if all(
-            name in members and msgspec.json.decode(members[name]) == value
-            for name, value in marker.items()
-        ):
-            for name in marker:
-                del members[name]
-            return ttl
-    return None
-
-
-def _text(raw: msgspec.Raw, path: str) -> str | None:
-    text: str | None = decode_value(raw, str | None, path, request_error)
-    return text
+    return SplitBlock(
+        Kind.TOOL_RESULT if role == "tool" else _KINDS.get(kind, Kind.OTHER),
+        encode_members(members),
+        BEFORE_BRACE if markable else None,
+        () if ttl is None else ((None, ttl),),
+    )

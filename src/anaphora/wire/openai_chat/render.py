@@ -42,7 +42,6 @@ from anaphora.values import (
 )
 from anaphora.wire.markers import policy_notices
 from anaphora.wire.openai import (
-    BEFORE_BRACE,
     ONLY_MARKS,
     OPENAI,
     block_log,
@@ -74,6 +73,7 @@ from anaphora.wire.rendering import (
     usable_previous,
     without_foreign_tools,
 )
+from anaphora.wire.splitting import BEFORE_BRACE
 
 from .markers import AUTOMATIC, MARKABLE, Traits, locate, traits_of
 from .params import envelope

@@ -32,7 +32,7 @@ from anaphora.prompt import (
     PromptIR,
     Segment,
 )
-from anaphora.rendered import ChunkRun, Envelope, Kind, Mark, Rendered
+from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Bytes,
@@ -59,14 +59,13 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.markers import PlacedMark
-from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS, SplitSection
+from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS
 from anaphora.wire.openai import (
-    BEFORE_BRACE,
     SystemPlace,
     breakpoint_ttl,
     decode_data_url,
     keep_place,
-    split_run,
+    split_tools,
     take_breakpoint,
 )
 from anaphora.wire.reading import (
@@ -82,10 +81,21 @@ from anaphora.wire.reading import (
     decode_value,
     encode_members,
     extras_of,
+    known_text,
     list_elements,
     message_ids,
     object_members,
     request_error,
+)
+from anaphora.wire.splitting import (
+    BEFORE_BRACE,
+    RequestSplit,
+    SplitBlock,
+    SplitMessage,
+    Splits,
+    SplitSection,
+    cut_section,
+    required_text,
 )
 
 from . import types
@@ -115,8 +125,6 @@ _PLACES = {
     "system": SystemPlace("system", "message"),
     "developer": SystemPlace("developer", "message"),
 }
-_CALL_NAMES = ("call_id", "name", "arguments")
-_CALL_FIELDS = frozenset(_CALL_NAMES)
 _NO_MARKS: Marks = []
 _NO_UNKNOWN: dict[int, Unknown] = {}
 
@@ -124,7 +132,6 @@ _REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(types.Response
 _CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
 _TOOL: LenientDecoder[types.FunctionTool | OtherBlock] = LenientDecoder(types.FunctionTool)
 
-_decode_item = msgspec.json.Decoder(types.Item).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_reasoning = msgspec.json.Decoder(types.ReasoningFields).decode
 _encode = msgspec.json.Encoder().encode
@@ -170,7 +177,7 @@ def _read_decoded(items: list[types.Item]) -> list[_MarkedItem] | None:
     read: list[_MarkedItem] = []
     marks: Marks = []
     for index, item in enumerate(items):
-        one = _read_item(item, index, request_error, marks)
+        one = _read_usual(item, index, marks)
         if one is None:
             return None
         role, parts = one
@@ -186,14 +193,9 @@ def _read_raw(given: msgspec.Raw) -> list[_MarkedItem]:
     except DECODE_ERRORS as problem:
         raise request_error(f"expected text or a list: {problem}", "$.input") from None
     items: list[_MarkedItem] = []
-    strict = True
     for index, raw in enumerate(raws):
         marks: Marks = []
-        path = f"$.input[{index}]"
-        one = _read_strictly(raw, path, request_error, marks) if strict else None
-        # Where one item has unknown fields, the next one likely has them too.
-        strict = one is not None
-        items.append((*(one or _separate_item(raw, path, request_error, marks)), marks))
+        items.append((*read_item(raw, f"$.input[{index}]", request_error, marks), marks))
     return items
 
 
@@ -281,21 +283,8 @@ def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
 
 
 def read_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks) -> ReadItem:
-    """An item of a request or a reply; one of another type is kept whole."""
-    return _read_strictly(raw, path, fail, marks) or _separate_item(raw, path, fail, marks)
-
-
-def _read_strictly(
-    raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks
-) -> ReadItem | None:
-    try:
-        return _read_item(_decode_item(raw), path, fail, marks)
-    except DECODE_ERRORS:
-        return None
-
-
-def _separate_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks) -> ReadItem:
-    """An item that does not decode strictly. Its members that are not read become extras."""
+    """An item of a request or a reply. Members that are not read become extras; an item of another
+    type is kept whole."""
     members = object_members(raw, path, fail)
     kind = _take_text(members, "type")
     if kind is None:
@@ -313,8 +302,10 @@ def _separate_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks
         content, unknown = _take_content(members, "content", path, fail)
         role = ROLES.get(name, "user")
         read = _read_message(name, content, unknown, members, path, fail, placed)
-    elif kind == "function_call" and members.keys() >= _CALL_FIELDS:
-        call_id, name, arguments = (_take(members, each, path, fail) for each in _CALL_NAMES)
+    elif kind == "function_call" and members.keys() >= {"call_id", "name", "arguments"}:
+        call_id = _take(members, "call_id", path, fail)
+        name = _take(members, "name", path, fail)
+        arguments = _take(members, "arguments", path, fail)
         read = "assistant", (ToolCall(call_id, name, arguments, extras_of(WIRE, members)),)
     elif kind == "function_call_output":
         content, unknown = _take_content(members, "output", path, fail)
@@ -344,11 +335,9 @@ def _take_content(
     return _CONTENT.decode_list(members.pop(name), f"{path}.{name}", fail)
 
 
-def _read_item(
-    item: types.Item, path: str | int, fail: ErrorFactory, marks: Marks
-) -> ReadItem | None:
-    """An item that decoded strictly; None if it has a field that its type does not have. `path` may
-    be its index in the input."""
+def _read_usual(item: types.Item, index: int, marks: Marks) -> ReadItem | None:
+    """An item of a request that decoded strictly; None if it has a field that its type does not
+    have."""
     content, call_id = item.content, item.call_id
     fields: Members | None = None
     if not (item.id is item.status is item.phase is item.namespace is UNSET):
@@ -359,7 +348,9 @@ def _read_item(
             return None
         if fields is None and type(content) is str and item.role in ("user", "assistant"):
             return item.role, (Text(content),)  # type: ignore[return-value]
-        return _read_message(item.role, content, _NO_UNKNOWN, fields or {}, path, fail, marks)
+        return _read_message(
+            item.role, content, _NO_UNKNOWN, fields or {}, index, request_error, marks
+        )
     if call_id is UNSET or not (item.role is content is UNSET):
         return None
     extras = None if fields is None else extras_of(WIRE, fields)
@@ -372,7 +363,7 @@ def _read_item(
         return None
     if fields is None and type(output) is str:
         return "tool", (ToolResult(call_id, output),)
-    return _read_output(call_id, output, _NO_UNKNOWN, extras, path, fail, marks)
+    return _read_output(call_id, output, _NO_UNKNOWN, extras, index, request_error, marks)
 
 
 def _read_message(
@@ -587,39 +578,8 @@ class _CacheOptions(msgspec.Struct, frozen=True):
     ttl: str | None = None
 
 
-class _ItemHead(msgspec.Struct, frozen=True):
-    type: str = "message"
-    role: str = ""
-
-
-class _PlainItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message with nothing else in it, as most are."""
-
-    role: msgspec.Raw
-    content: msgspec.Raw
-
-
-_decode_head = msgspec.json.Decoder(_ItemHead).decode
-_decode_plain = msgspec.json.Decoder(_PlainItem).decode
+_SPLITS = Splits(MEMO)
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
-_RAW_ROLES = {string(name): role for name, role in ROLES.items()}
-
-
-class _Piece(msgspec.Struct, frozen=True):
-    """A chunk: a content part, a tool's output, or a closed item."""
-
-    kind: Kind
-    data: bytes
-    markable: bool = False
-    marks: tuple[tuple[int | None, Ttl], ...] = ()
-    """The offsets of breakpoints in `data`; None for its end."""
-
-
-class _SplitItem(msgspec.Struct, frozen=True):
-    state: str
-    """The state of the log after it."""
-    opening: bytes
-    pieces: tuple[_Piece, ...]
 
 
 @converts_errors(request_error)
@@ -628,219 +588,116 @@ def split(
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
-    """The request cut into chunks from its own bytes, with its breakpoints as marks.
-
-    The order of keys and the spelling of numbers and strings stay as sent, so that a cache is
-    billed, and a miss explained, by the bytes of the request. Only breakpoints and white space
-    between the outermost fields are removed.
-    """
-    members = dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
-    if "model" not in members:
-        raise request_error("is missing", "$.model")
-    model = decode_value(members.pop("model"), str, "$.model", request_error)
-    options = _cache_options(members.get("prompt_cache_options", NULL))
-    ttl: Ttl = "12h" if options.ttl == "12h" else "30m"
-    instructions = bytes(members.pop("instructions", NULL))
-    listed = bytes(members.pop("tools", NULL))
-    items = _split_input(bytes(members.pop("input", NULL)))
-    runs: list[ChunkRun] = []
-    marks: list[Mark] = []
-    leads = False
+    """The request as chunks, with its breakpoints as marks."""
+    request = RequestSplit(_SPLITS, body)
+    model = request.take_model()
+    raw = request.members.get("prompt_cache_options", NULL)
+    options = decode_value(raw, _CacheOptions | None, "$.prompt_cache_options", request_error)
+    ttl: Ttl = "12h" if options is not None and options.ttl == "12h" else "30m"
+    given = bytes(request.members.get("input", NULL))
+    items = [request.members.pop("input")] if given[:1] == b'"' else request.take_elements("input")
+    instructions = request.take("instructions")
+    system = None
     if instructions != b"null":
-        section = MEMO.split_section("instructions", instructions, _split_instructions)
-        assert section is not None
-        runs.append(section[0])
+        request.add_section("instructions", instructions, _split_instructions)
     elif len(items) > 1:
-        leading = _split_item(items[0], "$.input[0]", ttl)
-        leads = leading.state == "system" and all(p.kind is Kind.TEXT for p in leading.pieces)
-        if leads:
-            runs.append(_split_system(leading, marks))
-            del items[0]
-    tools = MEMO.split_section("tools", listed, _split_tools)
-    if tools is not None:
-        runs.append(tools[0])
-    if items:
-        first = sum(run.count for run in runs)
-        runs.append(_split_messages(items, "system" if leads else None, first, marks, ttl))
-    rest = encode_members(members)[1:-1]
-    head, tail = b'{"model":' + string(model), (b"," + rest if rest else b"") + b"}"
-    return Rendered(
+        system = request.add_section(
+            f"system {ttl}", bytes(items[0]), lambda raw: _split_system(raw, ttl)
+        )
+    if system is not None:
+        del items[0]
+    tools = request.add_section("tools", request.take("tools"), _split_tools)
+    request.add_messages(
+        items,
+        lambda raw, path: _split_item(raw, path, ttl),
+        lead=INPUT if system is None else glue("system"),
+        glue=glue,
+        close=close,
+        context=(system is not None, ttl),
+        first_message=int(system is not None),
+        place="input",
+    )
+    return request.finish(
+        request.envelope(model, PATH, headers, _cache_params, before_runs=b""),
         wire=WIRE,
         model=model,
-        runs=tuple(runs),
-        cacheable=sum(run.count for run in runs),
-        envelope=Envelope(
-            source=None,
-            path=PATH,
-            headers=headers,
-            head=head,
-            tail=tail,
-            cache_params=_cache_params(head + tail),
-        ),
-        body_order=(1, 0, *range(2, len(runs))) if leads and tools else None,
+        body_order=(1, 0, *range(2, len(request.runs))) if system is not None and tools else None,
         markers=MARKERS,
         request_markers=AUTOMATIC,
-        marks=tuple(marks),
-        automatic=None if options.mode == "explicit" else ttl,
+        automatic=None if options is not None and options.mode == "explicit" else ttl,
     )
 
 
-def _cache_options(raw: msgspec.Raw) -> _CacheOptions:
-    path = "$.prompt_cache_options"
-    options = decode_value(raw, _CacheOptions | None, path, request_error)
-    return options or _CacheOptions()
+def _split_instructions(raw: bytes) -> SplitSection | None:
+    blocks, labels = [SplitBlock(Kind.SYSTEM, raw)], ["instructions"]
+    return cut_section("system", blocks, labels, lead=INSTRUCTIONS, place="instructions")
 
 
-def _split_input(raw: bytes) -> list[msgspec.Raw]:
-    return [msgspec.Raw(raw)] if raw[:1] == b'"' else list_elements(raw, "$.input", request_error)
+def _split_system(raw: bytes, ttl: Ttl) -> SplitSection | None:
+    """The item that leads the input, if it is a system message of texts."""
+    item = _split_item(raw, "$.input[0]", ttl)
+    if item.role != "system" or any(block.kind is not Kind.TEXT for block in item.blocks):
+        return None
+    labels = [f"system{index}" for index in range(len(item.blocks))]
+    lead = INPUT + item.opening
+    return cut_section("system", item.blocks, labels, lead=lead, place="input[0].content")
 
 
-def _split_item(raw: msgspec.Raw, path: str, ttl: Ttl) -> _SplitItem:
-    plain = _split_plain(raw)
-    if plain is not None:
-        return plain
+def _split_tools(raw: bytes) -> SplitSection | None:
+    return split_tools(raw, lambda tool: tool.name or tool.type, TOOLS, b"]")
+
+
+def _split_item(raw: bytes | msgspec.Raw, path: str, ttl: Ttl) -> SplitMessage:
+    """An item; its role is the state of the log after it."""
     if bytes(raw)[:1] == b'"':
-        return _SplitItem("user", message_opening("user"), (_text_piece(bytes(raw)),))
-    try:
-        head = _decode_head(raw)
-    except DECODE_ERRORS as problem:
-        raise request_error(str(problem), path) from None
-    kind = _KINDS.get(head.type, Kind.OTHER)
-    whole = _SplitItem(CLOSED, b"", (_Piece(kind, bytes(raw)),))
+        return SplitMessage("user", message_opening("user"), [_text_block(bytes(raw))])
     members = object_members(raw, path, request_error)
-    if head.type == "message" and head.role in ROLES:
-        role, content = ROLES[head.role], bytes(members.pop("content", b"[]"))
-        is_text = content[:1] == b'"'
-        if is_text and role == "assistant":
+    kind = known_text(members, "type") or "message"
+    whole = SplitMessage(CLOSED, b"", [SplitBlock(_KINDS.get(kind, Kind.OTHER), bytes(raw))])
+    role = ROLES.get(known_text(members, "role"))
+    if kind == "message" and role is not None:
+        content = bytes(members.pop("content", b"[]"))
+        if content[:1] == b'"' and role == "assistant":
             return whole
         opening = encode_members(members)[:-1] + b',"content":['
-        if is_text:
-            return _SplitItem(role, opening, (_text_piece(content),))
-        pieces = _split_parts(content, f"{path}.content", ttl, role)
-        return _SplitItem(role, opening, pieces) if pieces else whole
-    if head.type != "function_call_output" or "output" not in members:
+        blocks = _split_content(content, f"{path}.content", ttl, role)
+        return SplitMessage(role, opening, blocks) if blocks else whole
+    if kind != "function_call_output" or "output" not in members:
         return whole
-    output = bytes(members.pop("output"))
-    opening = encode_members(members)[:-1] + b',"output":['
-    return _SplitItem("user", b"", (_output_piece(opening, output, f"{path}.output", ttl),))
+    blocks = _split_content(bytes(members.pop("output")), f"{path}.output", ttl, "tool")
+    data = encode_members(members)[:-1] + b',"output":['
+    marks: list[tuple[int | None, Ttl]] = []
+    for index, block in enumerate(blocks):
+        data += (b"," if index else b"") + block.data
+        inside = None if index + 1 == len(blocks) else len(data) - 1
+        marks += [(inside, own) for _, own in block.marks]
+    splice = blocks[-1].splice if blocks else None
+    return SplitMessage("user", b"", [SplitBlock(Kind.TOOL_RESULT, data, splice, marks)])
 
 
-def _split_plain(raw: msgspec.Raw) -> _SplitItem | None:
-    """A message that is only a text; None for any other item."""
-    try:
-        item = _decode_plain(raw)
-    except DECODE_ERRORS:
-        return None
-    name, content = bytes(item.role), bytes(item.content)
-    role = _RAW_ROLES.get(name)
-    if role is None or content[:1] != b'"':
-        return None
-    if role == "assistant":
-        return _SplitItem(CLOSED, b"", (_Piece(Kind.OTHER, bytes(raw)),))
-    return _SplitItem(role, b'{"role":%b,"content":[' % name, (_text_piece(content),))
+def _text_block(raw: bytes) -> SplitBlock:
+    splice = BEFORE_BRACE if raw != b'""' else None
+    return SplitBlock(Kind.TEXT, b'{"type":"input_text","text":' + raw + b"}", splice)
 
 
-def _text_piece(raw: bytes) -> _Piece:
-    return _Piece(Kind.TEXT, b'{"type":"input_text","text":' + raw + b"}", raw != b'""')
-
-
-def _split_parts(content: bytes, path: str, ttl: Ttl, role: Role) -> tuple[_Piece, ...]:
+def _split_content(content: bytes, path: str, ttl: Ttl, role: Role) -> list[SplitBlock]:
     """Content parts without their breakpoints, byte for byte otherwise. They are always written
     anew: a part has the same bytes with and without a breakpoint."""
-    pieces = []
+    if content[:1] == b'"':
+        return [_text_block(content)]
+    blocks = []
     for index, raw in enumerate(list_elements(content, path, request_error)):
         place = f"{path}[{index}]"
         members = object_members(raw, place, request_error)
         marked, own, _ = take_breakpoint(members, place, WIRE, request_error)
-        marks: tuple[tuple[int | None, Ttl], ...] = ((None, own or ttl),) if marked else ()
-        if "type" not in members:
-            raise request_error("is missing", f"{place}.type")
-        kind = decode_value(members["type"], str, f"{place}.type", request_error)
-        markable = role != "assistant" and kind.startswith("input_")
-        if kind == "input_text" and markable:
-            text = decode_value(
-                members.get("text", NULL), str | None, f"{place}.text", request_error
-            )
-            markable = text != ""
-        data = encode_members(members)
-        pieces.append(_Piece(_KINDS.get(kind, Kind.OTHER), data, markable, marks))
-    return tuple(pieces)
-
-
-def _output_piece(opening: bytes, raw: bytes, path: str, ttl: Ttl) -> _Piece:
-    """A tool's output up to its closing brackets."""
-    if raw[:1] == b'"':
-        text = _text_piece(raw)
-        return _Piece(Kind.TOOL_RESULT, opening + text.data, text.markable)
-    pieces = _split_parts(raw, path, ttl, "tool")
-    data = opening
-    marks: list[tuple[int | None, Ttl]] = []
-    for index, piece in enumerate(pieces):
-        data += (b"," if index else b"") + piece.data
-        last = index + 1 == len(pieces)
-        marks += [(None if last else len(data) - 1, ttl) for _, ttl in piece.marks]
-    return _Piece(Kind.TOOL_RESULT, data, bool(pieces) and pieces[-1].markable, tuple(marks))
-
-
-def _split_instructions(raw: bytes) -> SplitSection:
-    labels = ["instructions"]
-    run = split_run("system", [(raw, False)], labels, lead=INSTRUCTIONS, place="instructions")
-    return run, ()
-
-
-def _split_tools(raw: bytes) -> SplitSection | None:
-    listed = list_elements(raw, "$.tools", request_error)
-    if not listed:
-        return None
-    labels = []
-    for index, tool in enumerate(listed):
-        members = object_members(tool, f"$.tools[{index}]", request_error)
-        name = _take_text(members, "name") or _take_text(members, "type") or str(index)
-        labels.append(f"tool {name}")
-    cut = [(bytes(tool), False) for tool in listed]
-    return split_run("tools", cut, labels, lead=TOOLS, close=b"]"), ()
-
-
-def _split_system(item: _SplitItem, marks: list[Mark]) -> ChunkRun:
-    for index, piece in enumerate(item.pieces):
-        marks += [Mark(index, ttl) for _, ttl in piece.marks]
-    labels = [f"system{index}" for index in range(len(item.pieces))]
-    cut = [(piece.data, piece.markable) for piece in item.pieces]
-    return split_run("system", cut, labels, lead=INPUT + item.opening, place="input[0].content")
-
-
-def _split_messages(
-    items: Sequence[msgspec.Raw], after: str | None, first: int, marks: list[Mark], ttl: Ttl
-) -> ChunkRun:
-    lead = INPUT if after is None else glue(after)
-    log = MEMO.request_log(items, (after, ttl))
-    append, state = log.append, log.last_role
-    for index in range(log.known, len(items)):
-        item = _split_item(items[index], f"$.input[{index + (after is not None)}]", ttl)
-        placed: list[Mark] = []
-        append.open(item.state)
-        for position, piece in enumerate(item.pieces):
-            before = b"," if position else glue(state) + item.opening
-            chunk = log.count
-            offset = len(before) + (0 if chunk else len(lead))
-            placed += [
-                Mark(chunk, own, None if place is None else offset + place)
-                for place, own in piece.marks
-            ]
-            splice = BEFORE_BRACE if piece.markable else None
-            append.chunk(piece.kind, before + piece.data, splice)
-        state = item.state
-        log.end_message(placed)
-    chunks = log.finish()
-    marks += log.marks(first)
-    return ChunkRun(
-        "messages",
-        chunks,
-        log.count,
-        role=SegmentRole.CONVERSATION,
-        lead=lead,
-        close=close(state or CLOSED),
-        source=MEMO.placeholder_messages(len(items)),
-        first_message=0 if after is None else 1,
-        place="input",
-    )
+        kind = required_text(members, "type", place)
+        empty = kind == "input_text" and not known_text(members, "text")
+        markable = role != "assistant" and kind.startswith("input_") and not empty
+        block = SplitBlock(
+            _KINDS.get(kind, Kind.OTHER),
+            encode_members(members),
+            BEFORE_BRACE if markable else None,
+            ((None, own or ttl),) if marked else (),
+        )
+        blocks.append(block)
+    return blocks

@@ -45,7 +45,6 @@ from anaphora.values import (
 )
 from anaphora.wire.markers import MarkLocation, policy_notices
 from anaphora.wire.openai import (
-    BEFORE_BRACE,
     NEAREST,
     ONLY_MARKS,
     OPENAI,
@@ -77,6 +76,7 @@ from anaphora.wire.rendering import (
     usable_previous,
     without_foreign_tools,
 )
+from anaphora.wire.splitting import BEFORE_BRACE
 
 from .markers import AUTOMATIC, MARKERS, Traits, locate, traits_of
 from .params import automatic_ttl, continues, envelope

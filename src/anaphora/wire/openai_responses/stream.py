@@ -19,34 +19,32 @@ from anaphora.wire.openai_errors import ErrorObject, from_object
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
-    OtherBlock,
     as_anaphora_error,
+    decode_value,
     reply_error,
 )
 from anaphora.wire.replies import ReplyBuilder
 from anaphora.wire.sse import EventDecoder
 
-from . import types
 from .reply import read_output, read_reply
-from .types import WIRE
+from .types import NULL, WIRE, CallHead, ItemHead, PartHead, ResponseHead, StreamEvent
 
-_EVENT: LenientDecoder[types.AnyEvent | OtherBlock] = LenientDecoder(types.AnyEvent, default_tag="")
+_EVENT: LenientDecoder[StreamEvent] = LenientDecoder(StreamEvent)
+_decode = _EVENT.strict
 
-_decode = msgspec.json.Decoder(types.AnyEvent).decode
-_item_head = msgspec.json.Decoder(types.ItemHead).decode
-_call_head = msgspec.json.Decoder(types.CallHead).decode
+_TEXT_DELTA = "response.output_text.delta"
 
 #: The bytes before the data of most events.
 _DELTA_LEAD = b"event: response.output_text.delta\ndata: "
 _DELTA_SIZE = len(_DELTA_LEAD)
 
-#: The types of an item and its part that only a delta announces.
-_IMPLIED = {
-    types.TextDelta: ("message", "text"),
-    types.RefusalDelta: ("message", "refusal"),
-    types.ArgumentsDelta: ("function_call", "tool_call"),
-    types.SummaryDelta: ("reasoning", "thinking"),
-    types.ReasoningDelta: ("reasoning", "thinking"),
+#: Deltas, with the types of their item and its part.
+_DELTAS = {
+    _TEXT_DELTA: ("message", "text"),
+    "response.refusal.delta": ("message", "refusal"),
+    "response.function_call_arguments.delta": ("function_call", "tool_call"),
+    "response.reasoning_summary_text.delta": ("reasoning", "thinking"),
+    "response.reasoning_text.delta": ("reasoning", "thinking"),
 }
 
 
@@ -55,7 +53,7 @@ class _OpenItem:
 
     __slots__ = ("head", "index", "parts", "whole")
 
-    def __init__(self, index: int, head: types.ItemHead) -> None:
+    def __init__(self, index: int, head: ItemHead) -> None:
         self.index = index
         self.head = head
         self.parts: dict[int, int] = {}
@@ -84,7 +82,7 @@ class StreamReader:
             # One event in each piece. (Several events are not one JSON value.)
             try:
                 event = _decode(data[_DELTA_SIZE:])
-                if type(event) is types.TextDelta:
+                if event.type == _TEXT_DELTA and event.delta is not None:
                     index = texts[event.output_index, event.content_index]
                     return [build.add_text(index, event.delta)]
             except (msgspec.DecodeError, UnicodeError, KeyError, Parse):
@@ -100,7 +98,7 @@ class StreamReader:
                 except DECODE_ERRORS:
                     events += self._separate(payload)
                     continue
-                if type(event) is types.TextDelta:
+                if event.type == _TEXT_DELTA and event.delta is not None:
                     part = texts.get((event.output_index, event.content_index))
                     if part is not None:
                         events.append(add_text(part, event.delta))
@@ -119,60 +117,56 @@ class StreamReader:
         return self._build.fail(Transport("the stream ended before response.completed"))
 
     def _separate(self, payload: bytes) -> list[Event]:
-        """An event with unknown fields, which are left out with a notice, or of an unknown type,
-        which is ignored."""
+        """An event with unknown fields, which are left out with a notice."""
         if payload.strip() == b"[DONE]":
             return []
-        event, unknown = _EVENT.separate(payload, "stream", reply_error)
-        if isinstance(event, OtherBlock):
+        kind = decode_value(payload, PartHead, "stream", reply_error).type or ""
+        if kind not in _HANDLERS:
             return []
+        event, unknown = _EVENT.separate(payload, "stream", reply_error)
         if unknown is not None:
-            kind = str(type(event).__struct_config__.tag)
             self._build.note_dropped_fields(kind, unknown.remaining(nulls=True))
         return self._on(event)
 
-    def _on(self, event: types.AnyEvent) -> list[Event]:
-        match event:
-            case types.TextDelta():
-                return self._on_delta(event)
-            case types.PartAdded():
-                return self._on_part(event)
-            case types.SummaryAdded():
-                return self._on_summary(event)
-            case types.ItemAdded():
-                return self._on_item(event)
-            case types.ItemDone():
-                return self._on_item_done(event)
-            case types.Created():
-                return self._build.start(event.response.id, event.response.model)
-            case types.Completed():
-                return self._on_end(event)
-            case types.ErrorEvent():
-                error = event.error or ErrorObject(event.message, None, event.param, event.code)
-                return self._build.fail(from_object(error, 200))
+    def _on(self, event: StreamEvent) -> list[Event]:
+        needed, handle = _HANDLERS.get(event.type, ("", None))
+        if handle is None:
+            return []
+        if needed and getattr(event, needed) in (None, NULL):
+            raise reply_error("is missing", f"stream.{needed}")
+        return handle(self, event)
 
-    def _on_item(self, event: types.ItemAdded) -> list[Event]:
+    def _on_created(self, event: StreamEvent) -> list[Event]:
+        head = decode_value(event.response, ResponseHead | None, "stream.response", reply_error)
+        return self._build.start(head.id, head.model) if head is not None else []
+
+    def _on_error(self, event: StreamEvent) -> list[Event]:
+        error = event.error or ErrorObject(event.message, None, event.param, event.code)
+        return self._build.fail(from_object(error, 200))
+
+    def _on_item(self, event: StreamEvent) -> list[Event]:
         head = _head_of(event.item)
         index = event.output_index if event.output_index is not None else self._last + 1
         item = self._open(index, head)
         if head.type == "message":
             return []  # its parts have events of their own
-        if isinstance(head, types.CallHead):
+        if isinstance(head, CallHead):
             events = self._begin(item, 0, "tool_call")
             if head.arguments:
                 events.append(self._build.add_text(item.parts[0], head.arguments))
             return events
         return self._begin(item, 0, "thinking" if head.type == "reasoning" else "opaque")
 
-    def _on_part(self, event: types.PartAdded) -> list[Event]:
+    def _on_part(self, event: StreamEvent) -> list[Event]:
         item = self._item(event.output_index, event.item_id, "message")
-        kind = {"output_text": "text", "refusal": "refusal"}.get(event.part.type)
+        head = decode_value(event.part, PartHead | None, "stream.part", reply_error) or PartHead()
+        kind = {"output_text": "text", "refusal": "refusal"}.get(head.type or "")
         content = event.content_index or 0
         if kind is None or item.head.type != "message" or content in item.parts:
             return []
         return self._begin(item, content, kind)
 
-    def _on_summary(self, event: types.SummaryAdded) -> list[Event]:
+    def _on_summary(self, event: StreamEvent) -> list[Event]:
         """A blank line between two parts of a summary."""
         index = self._item(event.output_index, event.item_id, "reasoning").parts.get(0, -1)
         part = self._build.open.get(index)
@@ -180,14 +174,14 @@ class StreamReader:
             return []
         return [self._build.add_text(index, "\n\n")]
 
-    def _on_delta(self, event: types.TextDelta) -> list[Event]:
-        item_type, kind = _IMPLIED[type(event)]
+    def _on_delta(self, event: StreamEvent) -> list[Event]:
+        item_type, kind = _DELTAS[event.type]
         item = self._item(event.output_index, event.item_id, item_type)
         content = (event.content_index or 0) if item_type == "message" else 0
         events = [] if content in item.parts else self._begin(item, content, kind)
-        return [*events, self._build.add_text(item.parts[content], event.delta)]
+        return [*events, self._build.add_text(item.parts[content], event.delta or "")]
 
-    def _on_item_done(self, event: types.ItemDone) -> list[Event]:
+    def _on_item_done(self, event: StreamEvent) -> list[Event]:
         head = _head_of(event.item)
         item = self._item(event.output_index, head.id, head.type)
         item.head = head
@@ -200,7 +194,7 @@ class StreamReader:
             events += self._build.end(index)
         return events
 
-    def _on_end(self, event: types.Completed) -> list[Event]:
+    def _on_end(self, event: StreamEvent) -> list[Event]:
         build = self._build
         try:
             reply = read_reply(bytes(event.response))
@@ -223,7 +217,7 @@ class StreamReader:
         build.ended = True
         return [*events, ReplyEnd(reply)]
 
-    def _open(self, index: int, head: types.ItemHead) -> _OpenItem:
+    def _open(self, index: int, head: ItemHead) -> _OpenItem:
         item = self._items[index] = _OpenItem(index, head)
         self._last = index
         if head.id:
@@ -236,7 +230,7 @@ class StreamReader:
             index = self._by_id.get(item_id or "", self._last)
         item = self._items.get(index)
         if item is None:
-            item = self._open(max(index, 0), types.ItemHead(item_type, item_id))
+            item = self._open(max(index, 0), ItemHead(item_type, item_id))
         return item
 
     def _begin(self, item: _OpenItem, content: int, kind: str) -> list[Event]:
@@ -250,17 +244,34 @@ class StreamReader:
             return whole if whole is not None else _unfinished_part(kind, text, item.head)
 
         head = item.head
-        if kind == "tool_call" and isinstance(head, types.CallHead):
+        if kind == "tool_call" and isinstance(head, CallHead):
             return self._build.begin(
                 index, kind, finish, id=head.call_id, name=head.name, item=head.id
             )
         return self._build.begin(index, kind, finish, item=head.id)
 
 
-def _unfinished_part(kind: str, text: str, head: types.ItemHead) -> Part:
+#: The field that an event of each type must have, and its handler.
+_HANDLERS: dict[str, tuple[str, Callable[[StreamReader, StreamEvent], list[Event]]]] = {
+    **dict.fromkeys(_DELTAS, ("delta", StreamReader._on_delta)),
+    "response.created": ("", StreamReader._on_created),
+    "response.queued": ("", StreamReader._on_created),
+    "response.in_progress": ("", StreamReader._on_created),
+    "response.output_item.added": ("item", StreamReader._on_item),
+    "response.output_item.done": ("item", StreamReader._on_item_done),
+    "response.content_part.added": ("", StreamReader._on_part),
+    "response.reasoning_summary_part.added": ("", StreamReader._on_summary),
+    "response.completed": ("response", StreamReader._on_end),
+    "response.incomplete": ("response", StreamReader._on_end),
+    "response.failed": ("response", StreamReader._on_end),
+    "error": ("", StreamReader._on_error),
+}
+
+
+def _unfinished_part(kind: str, text: str, head: ItemHead) -> Part:
     """A part whose item did not end."""
     if kind == "tool_call":
-        call = head if isinstance(head, types.CallHead) else types.CallHead()
+        call = head if isinstance(head, CallHead) else CallHead()
         return ToolCall(call.call_id or "", call.name or "", text)
     if kind == "thinking":
         return Thinking(text, provider=WIRE)
@@ -277,9 +288,9 @@ def part_kind(part: Part) -> str:
     return "tool_call" if isinstance(part, ToolCall) else "opaque"
 
 
-def _head_of(item: msgspec.Raw) -> types.ItemHead:
+def _head_of(item: msgspec.Raw) -> ItemHead:
     try:
-        head = _item_head(item)
-        return _call_head(item) if head.type == "function_call" else head
+        head = msgspec.json.decode(item, type=ItemHead)
+        return msgspec.json.decode(item, type=CallHead) if head.type == "function_call" else head
     except DECODE_ERRORS as problem:
         raise Parse(f"an item: {problem}", path="stream") from None

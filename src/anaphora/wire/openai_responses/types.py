@@ -242,111 +242,26 @@ class CallHead(ItemHead, frozen=True):
 
 
 class PartHead(msgspec.Struct, frozen=True):
+    type: str | None = ""
+
+
+class StreamEvent(Strict, frozen=True, gc=False):
+    """An event of any type that is read; all others are ignored."""
+
     type: str = ""
-
-
-class StreamEvent(Strict, frozen=True, tag_field="type", gc=False, kw_only=True):
-    """The events that are read; all others are ignored."""
-
     sequence_number: int | None = None
-
-
-class Created(StreamEvent, frozen=True, tag="response.created"):
-    response: ResponseHead = ResponseHead()
-
-
-class Queued(Created, frozen=True, tag="response.queued"):
-    pass
-
-
-class InProgress(Created, frozen=True, tag="response.in_progress"):
-    pass
-
-
-class Completed(StreamEvent, frozen=True, tag="response.completed"):
-    response: msgspec.Raw
-
-
-class Incomplete(Completed, frozen=True, tag="response.incomplete"):
-    pass
-
-
-class Failed(Completed, frozen=True, tag="response.failed"):
-    pass
-
-
-class ItemAdded(StreamEvent, frozen=True, tag="response.output_item.added"):
-    item: msgspec.Raw
-    output_index: int | None = None
-
-
-class ItemDone(StreamEvent, frozen=True, tag="response.output_item.done"):
-    item: msgspec.Raw
-    output_index: int | None = None
-
-
-class PartAdded(StreamEvent, frozen=True, tag="response.content_part.added"):
-    part: PartHead = PartHead()
     output_index: int | None = None
     content_index: int | None = None
     item_id: str | None = None
-
-
-class SummaryAdded(StreamEvent, frozen=True, tag="response.reasoning_summary_part.added"):
-    output_index: int | None = None
-    item_id: str | None = None
-    summary_index: msgspec.Raw = NULL
+    delta: str | None = None
+    response: msgspec.Raw = NULL
+    item: msgspec.Raw = NULL
     part: msgspec.Raw = NULL
-
-
-class TextDelta(StreamEvent, frozen=True, tag="response.output_text.delta"):
-    delta: str
-    output_index: int | None = None
-    content_index: int | None = None
-    item_id: str | None = None
     summary_index: msgspec.Raw = NULL
     logprobs: msgspec.Raw = NULL
     obfuscation: msgspec.Raw = NULL
-
-
-class RefusalDelta(TextDelta, frozen=True, tag="response.refusal.delta"):
-    pass
-
-
-class ArgumentsDelta(TextDelta, frozen=True, tag="response.function_call_arguments.delta"):
-    pass
-
-
-class SummaryDelta(TextDelta, frozen=True, tag="response.reasoning_summary_text.delta"):
-    pass
-
-
-class ReasoningDelta(TextDelta, frozen=True, tag="response.reasoning_text.delta"):
-    pass
-
-
-class ErrorEvent(StreamEvent, frozen=True, tag="error"):
+    # The fields of an error.
     message: str | None = None
     code: str | int | None = None
     param: str | None = None
     error: ErrorObject | None = None
-
-
-AnyEvent: TypeAlias = (
-    TextDelta
-    | RefusalDelta
-    | ArgumentsDelta
-    | SummaryDelta
-    | ReasoningDelta
-    | SummaryAdded
-    | PartAdded
-    | ItemAdded
-    | ItemDone
-    | Created
-    | Queued
-    | InProgress
-    | Completed
-    | Incomplete
-    | Failed
-    | ErrorEvent
-)

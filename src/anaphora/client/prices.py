@@ -1,0 +1,105 @@
+"""The price of a model, why a cost is unknown, and what it costs to move a conversation."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from anaphora import catalog
+from anaphora.cache.verdict import format_usd
+from anaphora.catalog import Price, PriceRows
+from anaphora.catalog.price_rows import PriceRow, TierRow
+from anaphora.catalog.pricing import STANDARD_TIERS
+from anaphora.values import Notice, Ttl, Usage
+
+if TYPE_CHECKING:
+    from .endpoint import Endpoint, Target
+
+
+def find_price(target: Target, at: float, tier: str) -> Price | None:
+    """The price of a service tier at that time; None where it is unknown."""
+    endpoint = target.endpoint
+    return catalog.price(
+        endpoint.system,
+        target.model,
+        datetime.datetime.fromtimestamp(at, datetime.UTC),
+        rules=target.rules,
+        wire=endpoint.base_wire,
+        service_tier=tier,
+        own=_configured_price(endpoint, target.model, tier),
+    )
+
+
+def _configured_price(endpoint: Endpoint, model: str, tier: str) -> PriceRows | None:
+    """The model's price in the configuration, for the standard service tier."""
+    prices = endpoint.config.prices
+    price = prices.get(model) or prices.get("*")
+    if price is None or tier not in STANDARD_TIERS:
+        return None
+    tiers = tuple(
+        TierRow(above=one.above, input=_decimal(one.input), output=_decimal(one.output))
+        for one in price.tiers
+    )
+    row = PriceRow(
+        provider=endpoint.system,
+        models=(model,),
+        source=f"prices of {endpoint.id} in the configuration",
+        date=None,
+        input=_decimal(price.input),
+        output=_decimal(price.output),
+        tiers=tiers,
+    )
+    return PriceRows((row,))
+
+
+def _decimal(value: float) -> Decimal:
+    """The number as it was written, not the nearest double."""
+    return Decimal(repr(value))
+
+
+def cost_unknown(target: Target, tier: str, usage: Usage, price: Price | None) -> Notice:
+    """Why the cost of a call is unknown, and what to do about it."""
+    name = f"{target.model} at {target.endpoint.id}"
+    if price is not None and (usage.uncached is None or usage.output is None):
+        return Notice("usage_unknown", f"the cost is unknown: {name} did not report its tokens")
+    advice = "set one under `prices` of the provider in llm.yaml"
+    if tier not in STANDARD_TIERS:
+        name += f" on the service tier {tier!r}"
+        advice = "a newer release may have one"
+    if price is None:
+        message = f"no price is known for {name}: the cost is unknown; {advice}"
+    else:
+        message = f"the price of {name} lacks a rate that this call needs: the cost is unknown"
+    return Notice("price_unknown", message)
+
+
+def price_of_moving(
+    tokens_cached: int, from_price: Price | None, to_price: Price | None, *, ttl: Ttl | None = None
+) -> Decimal | None:
+    """How many dollars more a conversation pays for its prefix because it moved: written at the new
+    provider (or plain input, where writes have no price), instead of read at the old one. Negative
+    where the new one is that much cheaper; None where a price is unknown.
+
+    `ttl` is that of the writes; without it, the cheapest is used.
+    """
+    if from_price is None or to_price is None:
+        return None
+    there = to_price.at(tokens_cached)
+    read = from_price.at(tokens_cached).read
+    again = there.writing(ttl) if ttl is not None else min(there.write.values(), default=None)
+    if again is None:
+        again = there.input
+    if read is None or again is None:
+        return None
+    return (tokens_cached * (again - read)).scaleb(-6)
+
+
+def moving_message(left: str, reached: str, tokens_cached: int, cost_usd: Decimal | None) -> str:
+    """The cost of moving as a sentence."""
+    message = f"moving from {left} to {reached} pays {tokens_cached:,} tokens of prefix again"
+    if cost_usd is None:
+        return f"{message}: dollars unknown"
+    if cost_usd < 0:
+        return f"{message}, and {format_usd(-cost_usd)} less for them"
+    return f"{message}: {format_usd(cost_usd)}"
