@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora.values import Section
-from anaphora.values.display import html_of
+from anaphora.values.codec import html_of
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss"]
 """Whether all, some or none of what the previous call cached was read."""

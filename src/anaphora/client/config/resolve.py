@@ -127,7 +127,7 @@ def _checked(id: str, provider: ProviderConfig, folder: Path, origin: Origin) ->
     _check_headers(id, provider, header, origin)
     _check_models(id, provider, origin)
     check_proxy(id, provider, origin)
-    is_home = row.key == (wire.PROVIDERS.get(row.wire), row.wire, "")
+    is_home = row.name == f"{wire.PROVIDERS.get(row.wire)}/{row.wire}"
     return ResolvedProvider(
         id=id,
         wire=row.wire if is_home else row.name,
