@@ -49,9 +49,6 @@ _CHANGE_RULES: dict[str, str] = {
 }
 
 
-# ── Texts ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def lint_text(
     text: str, file: str, costs: Costs | None = None, ratio: float = PER_TOKEN
 ) -> Iterator[Finding]:
@@ -157,9 +154,6 @@ def _text_tokens(text: str, ratio: float) -> int:
 
 def _too_short(tokens: int, costs: Costs) -> str:
     return f"about {tokens:,} tokens, below the minimum of {costs.minimum:,}"
-
-
-# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def lint_request(
@@ -295,9 +289,6 @@ def _changed(
     )
 
 
-# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
-
-
 class WastedMarker(msgspec.Struct, frozen=True):
     why: str
     severity: Severity = "warning"
@@ -335,7 +326,6 @@ def _lint_markers(
 def _wasted(
     rendered: Rendered, plan: Plan, rules: CacheRules, index: int, tokens: int, volatile: set[int]
 ) -> WastedMarker | None:
-    """Why a marker is wasted; None when it is not."""
     mark = plan.marks[index]
     if not rules.slots.value:
         why = f"{rules.provider} ignores markers for this model"
@@ -363,6 +353,5 @@ def _wasted(
 
 
 def _rises(marks: tuple[Mark, ...]) -> bool:
-    """Whether the last TTL is longer than one before it."""
     seconds = [TTL_SECONDS[mark.ttl] for mark in marks]
     return seconds[-1] > min(seconds)

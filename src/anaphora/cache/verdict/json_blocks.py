@@ -19,8 +19,6 @@ UNREADABLE: Any = object()
 
 
 class JsonBlock(msgspec.Struct, frozen=True):
-    """The JSON of a chunk."""
-
     raw: bytes
     """The block itself, without the message around it."""
     outer: bytes
@@ -81,8 +79,6 @@ def without_whitespace(raw: bytes) -> bytes:
     )
 
 
-# ── Excerpts ─────────────────────────────────────────────────────────────────────────────────────
-
 _BEFORE, _AFTER = 16, 40
 
 _SECRETS = re.compile(
@@ -133,8 +129,6 @@ def secrets_in(data: bytes, begin: int = 0, end: int | None = None) -> list[tupl
     last = len(data) if end is None else min(len(data), end)
     return [match.span() for match in _SECRETS.finditer(data, max(0, begin), last)]
 
-
-# ── Volatile texts ───────────────────────────────────────────────────────────────────────────────
 
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DAY = r"(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?,?\s+)?"
@@ -207,7 +201,6 @@ def _volatile(text: str) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _between(text: str, matches: list[tuple[int, int, str, str]]) -> list[str]:
-    """The text between the matches."""
     ends = [0, *(end for _, end, _, _ in matches)]
     starts = [*(start for start, _, _, _ in matches), len(text)]
     return [text[end:start] for end, start in zip(ends, starts, strict=True)]
