@@ -164,7 +164,7 @@ _LONGEST_CHANGE = 200_000
 _SHORTEST_NONCE = 6
 
 
-def volatile_change(before: str, after: str) -> ChangeKind | None:
+def volatile_change(before: str, after: str) -> str | None:
     """The kind of the difference, when two texts differ only in dates, times, ids or numbers.
     None also where what differs is too long to be searched while a call waits."""
     begin = max(0, _common_prefix(before, after) - _CONTEXT)
