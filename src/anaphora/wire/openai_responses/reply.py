@@ -38,7 +38,7 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.replies import positive_counts, valid_count
 
-from .parse import read_item
+from .parse import ItemReader
 from .render import (
     OUTPUT,
     begins_item,
@@ -122,7 +122,7 @@ def _failure(reply: ReplyFields) -> Upstream | None:
 
 def read_output(raw: msgspec.Raw, path: str) -> list[Part]:
     """The parts of one item of a reply."""
-    return list(read_item(raw, path, reply_error, [])[1])
+    return list(ItemReader(path, reply_error).read(raw)[1])
 
 
 def _read_stop(
