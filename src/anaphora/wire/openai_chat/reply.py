@@ -73,8 +73,8 @@ def read_reply(body: bytes) -> Reply:
         raise reply_error(why, "$.choices[0].message.role")
     inner = unknown.take("message") if unknown is not None else None
     parts = read_assistant(message, inner, "$.choices[0].message", [], fail=reply_error)
-    reply_id = _text(fields, "id")
-    model = _text(fields, "model")
+    reply_id = take_text(fields, "id", "$")
+    model = take_text(fields, "model", "$")
     usage = bytes(fields.pop("usage", NULL))
     fields.pop("object", None)
     fields = {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
@@ -93,9 +93,9 @@ def read_reply(body: bytes) -> Reply:
     )
 
 
-def _text(fields: Members, name: str) -> str:
+def take_text(fields: Members, name: str, path: str) -> str:
     raw = fields.pop(name, NULL)
-    text: str | None = decode_value(raw, str | None, f"$.{name}", reply_error)
+    text: str | None = decode_value(raw, str | None, f"{path}.{name}", reply_error)
     return text or ""
 
 
