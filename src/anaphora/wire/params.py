@@ -182,9 +182,6 @@ def _joined(value: Any) -> bytes:
     return b"{" + b",".join(string(n) + b":" + _joined(v) for n, v in value.items()) + b"}"
 
 
-# ── Checks ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def check_refused(
     call: Call, profile: Profile, checks: Iterable[tuple[bool, Feature, str, str]]
 ) -> None:
@@ -227,9 +224,6 @@ def schema_object(output: OutputSchema) -> bytes:
     return check_object(output.schema, path="params.output.schema").encode()
 
 
-# ── The envelope ─────────────────────────────────────────────────────────────────────────────────
-
-
 def closing_members(
     fields: dict[str, bytes], extras: Extras | None, wire: str, taken: tuple[str, ...]
 ) -> bytes:
@@ -266,9 +260,6 @@ def merge_fields(field: bytes, extra: bytes | msgspec.Raw, path: str) -> bytes:
 
 def _members(fields: Mapping[str, bytes | msgspec.Raw]) -> bytes:
     return b"".join(b"," + string(name) + b":" + bytes(raw) for name, raw in fields.items())
-
-
-# ── Notices ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def common_notices(call: Call, wire: str, providers: tuple[str, ...]) -> list[Notice]:

@@ -27,7 +27,7 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.replies import positive_counts, valid_count
 
-from .parse import read_assistant
+from .parse import MessageReader
 from .render import own_members, sort_parts
 from .types import NULL, WIRE, ChatUsage, Choice, InputDetails
 
@@ -72,7 +72,7 @@ def read_reply(body: bytes) -> Reply:
         why = f"expected the assistant's message, not {message.role!r}"
         raise reply_error(why, "$.choices[0].message.role")
     inner = unknown.take("message") if unknown is not None else None
-    parts = read_assistant(message, inner, "$.choices[0].message", [], fail=reply_error)
+    parts = MessageReader("$.choices[0].message", reply_error).assistant(message, inner)
     reply_id = take_text(fields, "id", "$")
     model = take_text(fields, "model", "$")
     usage = bytes(fields.pop("usage", NULL))
@@ -169,9 +169,6 @@ def _write_message(message: Message) -> bytes:
     if fields.extras:
         written.append(fields.extras)
     return b'{"role":"assistant",' + b",".join(written) + b"}"
-
-
-# ── Usage ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_usage(raw: bytes, path: str) -> Usage:

@@ -33,7 +33,7 @@ from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.sse import EventDecoder
 
 from . import types
-from .parse import PART, read_part, reasoning_extras
+from .parse import PART, MessageReader, reasoning_extras
 from .reply import read_reply, read_stop, read_usage, take_text, write_choice
 from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, WIRE
 
@@ -297,7 +297,8 @@ class _ChoiceBuilder:
         """Content as a list of parts, which some hosts send in streams too."""
         events: list[Event] = []
         for raw in parts:
-            part = read_part(*PART.decode(raw, "stream.content", reply_error), "stream.content")
+            decoded = PART.decode(raw, "stream.content", reply_error)
+            part = MessageReader("stream", reply_error).part(*decoded, "stream.content")
             if isinstance(part, Text):
                 events += self._add_text("text", part.text) if part.text else []
             elif isinstance(part, Thinking):

@@ -176,9 +176,6 @@ def write_stop(reply: Reply) -> tuple[str, str | None]:
     return "completed", None
 
 
-# ── Output items ─────────────────────────────────────────────────────────────────────────────────
-
-
 def output_items(parts: Sequence[Part], reply_id: str) -> list[bytes]:
     items: list[bytes] = []
     for group in _grouped(parts):
@@ -263,9 +260,6 @@ def with_item_id(part: Part, own_id: str) -> Part:
     fields["id"] = msgspec.Raw(string(own_id))
     kept = {**extras, **(extras_of(key, fields) or {})}
     return msgspec.structs.replace(part, extras=kept)
-
-
-# ── Usage ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_usage(raw: bytes, path: str) -> Usage:
