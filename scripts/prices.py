@@ -21,10 +21,10 @@ import msgspec
 from genai_prices import types
 from genai_prices.data import providers
 
-from anaphora.catalog.price_table import (
+from anaphora.catalog.price_data import (
     FIELDS,
-    FILE,
     PRICE_SLOT,
+    TABLE_FILE,
     Amount,
     PricedModel,
     PricedProvider,
@@ -32,7 +32,7 @@ from anaphora.catalog.price_table import (
 )
 from anaphora.catalog.pricing import NAMES
 
-PATH = Path(__file__).parent.parent / "src" / "anaphora" / "catalog" / FILE
+PATH = Path(__file__).parent.parent / "src" / "anaphora" / "catalog" / TABLE_FILE
 LICENSE = "MIT, Copyright (c) Pydantic Services Inc. 2025 to present, pydantic/genai-prices"
 
 _KEYS = {
@@ -197,11 +197,11 @@ def main() -> None:
     # The date is that of the last change.
     written = re.search(rb'^"date": "([0-9-]+)",$', before, re.MULTILINE)
     if written and generate(datetime.date.fromisoformat(written[1].decode())) == before:
-        sys.stdout.write(f"prices: {FILE} is up to date\n")
+        sys.stdout.write(f"prices: {TABLE_FILE} is up to date\n")
         return
     data = generate(datetime.datetime.now(datetime.UTC).date())
     PATH.write_bytes(data)
-    sys.stdout.write(f"prices: wrote {FILE}, {len(data):,} bytes\n")
+    sys.stdout.write(f"prices: wrote {TABLE_FILE}, {len(data):,} bytes\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ MODULES = [
     "anaphora.tools",
     "anaphora.rendered",
     "anaphora.catalog",
-    "anaphora.tokens",
     "anaphora.wire.anthropic",
     "anaphora.cache",
     "anaphora.client.adapter",

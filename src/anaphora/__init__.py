@@ -34,7 +34,7 @@ from .values import (
     ToolResult,
     Usage,
 )
-from .values import display as _display
+from .values import codec as _codec
 
 if TYPE_CHECKING:
     from .client.client import AsyncClient
@@ -99,4 +99,4 @@ def _html(value: object) -> str:
     return html
 
 
-_display.renderer = _html
+_codec.renderer = _html

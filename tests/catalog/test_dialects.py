@@ -29,7 +29,7 @@ source = "me"
 date = 2026-11-15
 base_url = "https://acme.example"
 """
-NAME = "dialect 1 (acme/openai_chat)"
+NAME = "dialect[0] (acme/openai_chat)"
 
 
 # ── Strictness ───────────────────────────────────────────────────────────────────────────────────
@@ -66,12 +66,12 @@ NAME = "dialect 1 (acme/openai_chat)"
         (ROW.replace("date = 2026-11-15\n", ""), NAME, "required field `date`"),
         (ROW.replace("2026-11-15", '"2026-11-15"'), NAME, "Expected `date`"),
         (re.sub("base_url.*", "", ROW), NAME, "required field `base_url`"),
-        (re.sub("provider.*", "", ROW), "dialect 1 (?/openai_chat)", "required field `provider`"),
-        (re.sub("wire.*", "", ROW), "dialect 1 (acme/?)", "required field `wire`"),
-        (ROW + 'surface = "x"\ncolour = 1', "dialect 1 (acme/openai_chat/x)", "`colour`"),
-        (ROW + ROW + "colour = 1", "dialect 2 (acme/openai_chat)", "unknown field `colour`"),
-        ("[dialect]\n", "", "write rows as [[dialect]]"),
-        ("dialect = [1]\n", "", "write rows as [[dialect]]"),
+        (re.sub("provider.*", "", ROW), "dialect[0] (openai_chat)", "required field `provider`"),
+        (re.sub("wire.*", "", ROW), "dialect[0] (acme)", "required field `wire`"),
+        (ROW + 'surface = "x"\ncolour = 1', "dialect[0] (acme/openai_chat/x)", "`colour`"),
+        (ROW + ROW + "colour = 1", "dialect[1] (acme/openai_chat)", "unknown field `colour`"),
+        ("[dialect]\n", "dialect", "write rows as [[dialect]]"),
+        ("dialect = [1]\n", "dialect", "write rows as [[dialect]]"),
         ("[[rules]]\n", "", "'rules' is not a kind of row; use [[dialect]]"),
         ("provider = ", "", "Invalid value"),
     ],

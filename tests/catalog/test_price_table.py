@@ -18,9 +18,9 @@ import pytest
 from genai_prices import types
 from genai_prices.data import providers
 
-from anaphora.catalog import price_table
+from anaphora.catalog import price_data
 from anaphora.catalog.load import SHIPPED
-from anaphora.catalog.price_table import matches
+from anaphora.catalog.price_data import matches
 from anaphora.catalog.pricing import NAMES, PriceLevel, PriceList, Service, listed
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_no_price_changes_inside_of_a_slot() -> None:
     }
     assert times
     assert all(
-        (t.hour * 3600 + t.minute * 60 + t.second) % price_table.PRICE_SLOT == 0 for t in times
+        (t.hour * 3600 + t.minute * 60 + t.second) % price_data.PRICE_SLOT == 0 for t in times
     )
 
 

@@ -35,8 +35,8 @@ def test_log_is_independent_of_how_it_was_filled(one: Messages, two: Messages) -
     whole = ChunkLog(fill(LogAppend(), one + two))
     begun = ChunkLog(fill(LogAppend(), one))
     at = len(begun)
-    grown = begun.append(fill(begun.continued(at, len(one)), two))
-    forked = grown.append(fill(grown.continued(at, len(one)), two))
+    grown = begun.append(fill(LogAppend(at, len(one)), two))
+    forked = grown.append(fill(LogAppend(at, len(one)), two))
     assert grown is begun
     assert everything(whole) == everything(grown) == everything(forked)
     assert (forked is grown) == (not two)
@@ -60,7 +60,7 @@ def test_id_finds_the_last_message_with_it(one: Messages, two: Messages) -> None
             last = max((at for at, each in enumerate(ids) if each == message_id), default=None)
             assert log.position_of(message_id) == last
         if so_far is one:
-            log = log.append(fill(log.continued(len(log), len(one)), two))
+            log = log.append(fill(LogAppend(len(log), len(one)), two))
 
 
 @given(messages)

@@ -46,10 +46,9 @@ def messages(wire: str) -> st.SearchStrategy[Message]:
 
 def outcome(add: Callable[[LogAppend], object]) -> dict[str, Any] | tuple[type, str]:
     """Everything that was added, or the error."""
-    to = LogAppend()
-    to.first_chunk, to.first_message = 7, 5
+    to = LogAppend(7, 5)
     try:
         add(to)
     except InvalidRequest as problem:
         return type(problem), str(problem)
-    return {name: getattr(to, name) for name in LogAppend.__slots__}
+    return vars(to)

@@ -24,8 +24,7 @@ from .dialects import (
 )
 from .load import SHIPPED, Catalog, decode, is_overflow, overflow_of
 from .overflow import Overflow
-from .price_rows import PriceRows, decode_prices
-from .price_table import PRICE_SLOT
+from .price_data import PRICE_SLOT, PriceRows, decode_prices
 from .prices import Price, PriceDifference, Rates, Tier
 from .pricing import price
 from .values import (

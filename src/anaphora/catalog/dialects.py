@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from anaphora.errors import InvalidCatalog, InvalidRequest
+from anaphora.errors import InvalidRequest
 from anaphora.values import StopReason, Ttl, WriteTtl
+
+from .rows import decode_structs, read_toml
 
 FILE = "dialects.toml"
 
@@ -107,11 +109,7 @@ def otel_provider(provider: str, host: str) -> str:
     return _OTEL_PROVIDERS.get(provider, provider)
 
 
-class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of the tables of a row."""
-
-
-class ParamPlace(_Row, frozen=True):
+class ParamPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The field or header of a parameter, and its values."""
 
     at: str = ""
@@ -123,7 +121,7 @@ class ParamPlace(_Row, frozen=True):
     """Only these values are sent; any other is left out with a notice."""
 
 
-class UsageShape(_Row, frozen=True):
+class UsageShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Additional fields of the usage object; dots between levels."""
 
     read: tuple[str, ...] = ()
@@ -133,7 +131,7 @@ class UsageShape(_Row, frozen=True):
     """The TTL of writes, where it is not the wire's."""
 
 
-class ErrorShape(_Row, frozen=True):
+class ErrorShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An object that reports an error, even in a response with a good status."""
 
     at: str = "error"
@@ -149,7 +147,7 @@ class ErrorShape(_Row, frozen=True):
     """The HTTP status, if always the same."""
 
 
-class Dialect(_Row, frozen=True, kw_only=True):
+class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One provider on one wire."""
 
     provider: str
@@ -184,16 +182,13 @@ class Dialect(_Row, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return _name(self.provider, self.wire, self.surface)
+        """`provider/wire`, or `provider/wire/surface`."""
+        return f"{self.provider}/{self.wire}/{self.surface}".rstrip("/")
 
     @property
     def request_path(self) -> str:
         """The path that requests begin with, as far as it is the same for all of them."""
         return self.path or _PATHS[self.wire]
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.provider, self.wire, self.surface
 
     def place(self, param: Param) -> ParamPlace | None:
         """The place of a parameter of `fields`; None: not sent."""
@@ -275,39 +270,9 @@ class Dialects(msgspec.Struct, frozen=True):
 
     def with_rows(self, text: str, *, file: str = "<override>") -> Dialects:
         """These with more rows, which replace rows of the same provider, wire and surface."""
-        return Dialects(_merged((*self.rows, *_decoded(text, file))))
+        (rows,) = decode_structs(read_toml(text, file), file, dialect=Dialect)
+        return Dialects(tuple({row.name: row for row in (*self.rows, *rows)}.values()))
 
 
 def decode_dialects(text: str, *, file: str = "<text>") -> Dialects:
-    return Dialects(_merged(_decoded(text, file)))
-
-
-def _decoded(text: str, file: str) -> tuple[Dialect, ...]:
-    import tomllib
-
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidCatalog(str(error), file=file) from None
-    found = tables.pop("dialect", [])
-    if tables:
-        raise InvalidCatalog(f"{min(tables)!r} is not a kind of row; use [[dialect]]", file=file)
-    if not isinstance(found, list) or not all(isinstance(table, dict) for table in found):
-        raise InvalidCatalog("write rows as [[dialect]]", file=file)
-    rows = []
-    for index, table in enumerate(found):
-        named = _name(table.get("provider", "?"), table.get("wire", "?"), table.get("surface"))
-        try:
-            rows.append(msgspec.convert(table, Dialect, builtin_types=(datetime.date,)))
-        except msgspec.ValidationError as error:
-            row = f"dialect {index + 1} ({named})"
-            raise InvalidCatalog(str(error), file=file, row=row) from None
-    return tuple(rows)
-
-
-def _merged(rows: tuple[Dialect, ...]) -> tuple[Dialect, ...]:
-    return tuple({row.key: row for row in rows}.values())
-
-
-def _name(provider: str, wire: str, surface: str | None) -> str:
-    return f"{provider}/{wire}/{surface}" if surface else f"{provider}/{wire}"
+    return Dialects(()).with_rows(text, file=file)

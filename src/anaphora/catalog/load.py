@@ -13,10 +13,7 @@ from .dialects import FILE as DIALECTS_FILE
 from .dialects import Dialects, decode_dialects
 from .overflow import FILE as OVERFLOW_FILE
 from .overflow import Overflow, decode_overflows
-from .price_rows import FILE as PRICES_FILE
-from .price_rows import PriceRows, decode_prices
-from .price_table import FILE as PRICE_TABLE_FILE
-from .price_table import PriceTable, decode_table
+from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
 from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
 from .values import CacheRules, Profile
 
@@ -127,11 +124,11 @@ class ShippedTables:
 
     @functools.cached_property
     def prices(self) -> PriceRows:
-        return decode_prices(self.read(PRICES_FILE).decode(), file=PRICES_FILE)
+        return decode_prices(self.read(ROWS_FILE).decode(), file=ROWS_FILE)
 
     @functools.cached_property
     def price_table(self) -> PriceTable:
-        return decode_table(self.read(PRICE_TABLE_FILE))
+        return decode_table(self.read(TABLE_FILE))
 
     def read(self, file: str) -> bytes:
         """A file of the package."""

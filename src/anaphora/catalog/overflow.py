@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from anaphora.errors import InvalidCatalog
+from .rows import decode_structs, read_toml
 
 FILE = "overflow.toml"
 
@@ -66,19 +66,5 @@ class Overflow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def decode_overflows(text: str, *, file: str = "<text>") -> tuple[Overflow, ...]:
-    import tomllib
-
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidCatalog(str(error), file=file) from None
-    listed = tables.pop("overflow", [])
-    if tables:
-        raise InvalidCatalog(f"{min(tables)!r} is not a kind of row; use [[overflow]]", file=file)
-    rows = []
-    for index, table in enumerate(listed):
-        try:
-            rows.append(msgspec.convert(table, Overflow, builtin_types=(datetime.date,)))
-        except msgspec.ValidationError as error:
-            raise InvalidCatalog(str(error), file=file, row=f"overflow {index + 1}") from None
-    return tuple(rows)
+    (rows,) = decode_structs(read_toml(text, file), file, overflow=Overflow)
+    return rows

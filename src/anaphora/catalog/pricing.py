@@ -18,8 +18,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.values import Ttl
 
 from .load import SHIPPED
-from .price_rows import PriceRow, PriceRows
-from .price_table import Amount, PriceEntry
+from .price_data import Amount, PriceEntry, PriceRow, PriceRows
 from .prices import EXACT, Price, PriceDifference, Rates, Tier
 from .values import CacheRules, Figure
 
@@ -185,86 +184,83 @@ def _price_above(amount: Amount | None, above: int) -> Decimal | None:
 
 
 def _priced(provider: str, model: str, found: PriceList, rules: CacheRules) -> Price:
+    """The listed prices, with the cache prices that the rules derive from them."""
+    assumed: list[str] = []
+    differences: list[PriceDifference] = []
     with localcontext(EXACT):
-        levels = [_Level(level, rules) for level in found.levels]
-    base, *longer = levels
+        base = _rates(found.levels[0], rules, assumed, differences)
+        longer = [
+            (level.above, _rates(level, rules, [], differences)) for level in found.levels[1:]
+        ]
     storage = rules.storage_price
     return Price(
         provider=provider,
         model=model,
-        **asdict(base.rates),
-        tiers=tuple(Tier(above=level.above, **asdict(level.rates)) for level in longer),
+        **asdict(base),
+        tiers=tuple(Tier(above=above, **asdict(rates)) for above, rates in longer),
         storage=None if storage is None else _decimal(storage.value),
         source=found.source,
         date=found.date,
-        assumed=base.assumed,
-        differences=tuple(difference for level in levels for difference in level.differences),
+        assumed=tuple(assumed),
+        differences=tuple(differences),
     )
 
 
-class _Level:
-    """One price level, with the cache prices that the rules derive from its input price."""
+def _rates(
+    level: PriceLevel,
+    rules: CacheRules,
+    assumed: list[str],
+    differences: list[PriceDifference],
+) -> Rates:
+    """Adds to `assumed` and `differences`."""
+    base = level.input
+    automatic = rules.automatic_read_price
+    default = None if rules.default_ttl is None else rules.default_ttl.value
 
-    def __init__(self, level: PriceLevel, rules: CacheRules) -> None:
-        self.above = level.above
-        self._input = level.input
-        self._assumed: list[str] = []
-        self._differences: list[PriceDifference] = []
-        automatic = rules.automatic_read_price
-        self.rates = Rates(
-            input=level.input,
-            output=level.output,
-            read=self._cache_price("read", rules.read_price, level.read),
-            automatic_read=None if automatic is None else self._times(automatic),
-            write=self._writes(level, rules),
-        )
-        self.assumed = tuple(self._assumed)
-        self.differences = tuple(self._differences)
-
-    def _writes(self, level: PriceLevel, rules: CacheRules) -> dict[Ttl, Decimal]:
-        default = rules.default_ttl.value if rules.default_ttl is not None else None
-        prices: dict[Ttl, Decimal] = {}
-        for ttl in rules.ttls.value:
-            listed = level.write.get(ttl, level.write.get(None) if ttl == default else None)
-            figure = rules.write_price.get(ttl)
-            if figure is None:
-                price = level.input  # a TTL without a price is written at the input price
-            else:
-                price = self._cache_price(f"write.{ttl}", figure, listed)
-            if price is not None:
-                prices[ttl] = price
-        return prices
-
-    def _cache_price(
-        self, field: str, figure: Figure[float], listed: Decimal | None
-    ) -> Decimal | None:
-        ours = self._times(figure)
-        if ours is None or listed is None:
-            if ours is not None and not figure.verified:
-                self._assumed.append(field)
+    def cache_price(field: str, figure: Figure[float], listed: Decimal | None) -> Decimal | None:
+        if base is None:
+            return None
+        ours = base * _decimal(figure.value)
+        if listed is None:
+            if not figure.verified:
+                assumed.append(field)
             return ours
         # Where they agree, the multiple was rounded and the listed price was not. A stand-in is
         # not a statement of its own.
-        if self._agree(figure, listed) or _is_stand_in(figure):
+        stand_in = not figure.verified and figure.source.startswith("stand-in")
+        if stand_in or _agree(figure, listed, base):
             return listed
-        self._differences.append(
+        differences.append(
             PriceDifference(
-                field=field, above=self.above, rules=ours, data=listed, source=figure.source
+                field=field, above=level.above, rules=ours, data=listed, source=figure.source
             )
         )
         return ours
 
-    def _agree(self, figure: Figure[float], listed: Decimal) -> bool:
-        if not self._input:
-            return not listed
-        return (listed / self._input).quantize(_DIGITS) == _decimal(figure.value).quantize(_DIGITS)
+    read = cache_price("read", rules.read_price, level.read)
+    write: dict[Ttl, Decimal] = {}
+    for ttl in rules.ttls.value:
+        listed = level.write.get(ttl, level.write.get(None) if ttl == default else None)
+        figure = rules.write_price.get(ttl)
+        # A TTL without a price is written at the input price.
+        price = base if figure is None else cache_price(f"write.{ttl}", figure, listed)
+        if price is not None:
+            write[ttl] = price
+    return Rates(
+        input=base,
+        output=level.output,
+        read=read,
+        automatic_read=None
+        if automatic is None or base is None
+        else base * _decimal(automatic.value),
+        write=write,
+    )
 
-    def _times(self, figure: Figure[float]) -> Decimal | None:
-        return None if self._input is None else self._input * _decimal(figure.value)
 
-
-def _is_stand_in(figure: Figure[float]) -> bool:
-    return not figure.verified and figure.source.startswith("stand-in")
+def _agree(figure: Figure[float], listed: Decimal, base: Decimal) -> bool:
+    if not base:
+        return not listed
+    return (listed / base).quantize(_DIGITS) == _decimal(figure.value).quantize(_DIGITS)
 
 
 def _decimal(value: float) -> Decimal:

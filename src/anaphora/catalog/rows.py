@@ -40,7 +40,8 @@ import datetime
 import functools
 import re
 from collections.abc import Callable, Container
-from typing import Any, Literal, TypeAlias
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -48,6 +49,7 @@ from anaphora.errors import InvalidCatalog
 
 from .values import CacheRules, Profile
 
+T = TypeVar("T")
 RowKind: TypeAlias = Literal["rules", "profiles"]
 
 _STRUCTS: dict[RowKind, type[msgspec.Struct]] = {"rules": CacheRules, "profiles": Profile}
@@ -67,6 +69,49 @@ FIELDS = {
     }
     for kind, struct in _STRUCTS.items()
 }
+
+
+def read_toml(text: str, file: str, parse_float: Callable[[str], Any] = float) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text, parse_float=parse_float)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidCatalog(f"not TOML: {error}", file=file) from error
+
+
+def decode_structs(content: dict[str, Any], file: str, **kinds: type[Any]) -> list[tuple[Any, ...]]:
+    """The rows of a file as structs, for each kind; other content raises."""
+    if others := content.keys() - kinds:
+        use = " or ".join(f"[[{kind}]]" for kind in kinds)
+        raise InvalidCatalog(f"{min(others)!r} is not a kind of row; use {use}", file=file)
+    return [
+        tuple(
+            _convert(table, struct, file, f"{kind}[{index}] ({_title(table)})")
+            for index, table in enumerate(_tables(content, kind, file))
+        )
+        for kind, struct in kinds.items()
+    ]
+
+
+def _tables(content: dict[str, Any], kind: str, file: str) -> list[dict[str, Any]]:
+    tables = content.get(kind, [])
+    if isinstance(tables, list) and all(isinstance(table, dict) for table in tables):
+        return tables
+    raise InvalidCatalog(f"write rows as [[{kind}]]", file=file, row=kind)
+
+
+def _title(table: dict[str, Any]) -> str:
+    return "/".join(str(table[key]) for key in ("provider", "wire", "surface") if key in table)
+
+
+def _convert(value: Any, kind: type[T], file: str, row: str, field: str = "") -> T:
+    try:
+        # TOML has dates; a quoted one is a mistake.
+        return msgspec.convert(value, kind, builtin_types=(datetime.date, datetime.time, Decimal))
+    except msgspec.ValidationError as error:
+        message = f"{field}: {error}" if field else str(error)
+        raise InvalidCatalog(message, file=file, row=row) from error
 
 
 class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -93,100 +138,73 @@ class CatalogRow(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if key not in fields:
                 raise InvalidCatalog(f"unknown field {key!r}", file=self.file, row=self.name)
             figure = _as_figure(value, self.provenance)
-            figures[key] = _convert(figure, fields[key].type, key, self.file, self.name)
+            figures[key] = _convert(figure, fields[key].type, self.file, self.name, key)
         return figures
 
 
 def decode_rows(text: str, *, file: str) -> tuple[CatalogRow, ...]:
     """The rows of one file, in its order."""
-    table = _table(text, file)
-    return _rows(table, _providers(table, file), file)
+    content = read_toml(text, file)
+    named = content.pop("providers", [])
+    if "provider" in content:
+        named = [content.pop("provider")] if isinstance(content["provider"], str) else []
+    providers = _convert(named, tuple[str, ...], file, "", "providers")
+    if not providers or not all(providers):
+        raise InvalidCatalog('a file starts with provider = "…"', file=file)
+    return _rows(content, providers, file)
 
 
 def decode_defaults(text: str, *, file: str) -> tuple[CatalogRow, ...]:
     """The rows of a file for all providers."""
-    return _rows(_table(text, file), ("",), file)
+    return _rows(read_toml(text, file), ("",), file)
 
 
-def _table(text: str, file: str) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidCatalog(f"not TOML: {error}", file=file) from error
-
-
-def _rows(table: dict[str, Any], providers: tuple[str, ...], file: str) -> tuple[CatalogRow, ...]:
-    rows: list[CatalogRow] = []
-    for kind in _STRUCTS:
-        tables = table.pop(kind, [])
-        if not isinstance(tables, list) or not all(isinstance(row, dict) for row in tables):
-            raise InvalidCatalog(f"write rows as [[{kind}]]", file=file, row=kind)
-        for index, row in enumerate(tables):
-            rows += _row(row, kind, providers, file, index)
-    if table:
-        raise InvalidCatalog(f"unknown field {min(table)!r}", file=file)
-    return tuple(rows)
-
-
-def _providers(table: dict[str, Any], file: str) -> tuple[str, ...]:
-    """The providers that the file is for."""
-    if "provider" in table:
-        one = table.pop("provider")
-        named = (one,) if isinstance(one, str) else ()
-    else:
-        named = _convert(table.pop("providers", []), tuple[str, ...], "providers", file, "")
-    if not named or not all(named):
-        raise InvalidCatalog('a file starts with provider = "…"', file=file)
-    return named
+def _rows(content: dict[str, Any], providers: tuple[str, ...], file: str) -> tuple[CatalogRow, ...]:
+    if unknown := content.keys() - _STRUCTS:
+        raise InvalidCatalog(f"unknown field {min(unknown)!r}", file=file)
+    return tuple(
+        row
+        for kind in _STRUCTS
+        for index, table in enumerate(_tables(content, kind, file))
+        for row in _row(table, kind, providers, file, f"{kind}[{index}]")
+    )
 
 
 def _row(
-    table: dict[str, Any], kind: RowKind, providers: tuple[str, ...], file: str, index: int
+    table: dict[str, Any], kind: RowKind, providers: tuple[str, ...], file: str, name: str
 ) -> list[CatalogRow]:
-    name = f"{kind}[{index}]"
-    models = _named(table, "models", file, name)
-    if models:
-        name += f" ({', '.join(models)})"
-    known = {"models", "without", *_PROVENANCE}
+    """The row for each of its providers."""
+    names: dict[str, tuple[str, ...]] = {"models": (), "without": ()}
     if kind == "rules":
-        known.add("wires")
+        names["wires"] = ()
     if len(providers) > 1:
-        known.add("providers")
-    wires = _named(table, "wires", file, name) if "wires" in known else ()
-    own = _named(table, "providers", file, name) if "providers" in known else ()
+        names["providers"] = ()
+    for key in tuple(names):
+        values = names[key] = _convert(table.get(key, []), tuple[str, ...], file, name, key)
+        if key in table and not values:
+            raise InvalidCatalog(f"{key} is empty; leave it out", file=file, row=name)
+        if key == "models" and values:
+            name += f" ({', '.join(values)})"
+    own, fields = names.get("providers", ()), FIELDS[kind]
     if foreign := [provider for provider in own if provider not in providers]:
-        message = f"the file is not for {foreign[0]!r}"
-        raise InvalidCatalog(message, file=file, row=name)
-    without = _named(table, "without", file, name)
-    fields = FIELDS[kind]
+        raise InvalidCatalog(f"the file is not for {foreign[0]!r}", file=file, row=name)
+    without = names["without"]
     if stuck := [field for field in without if field not in fields or fields[field].required]:
         raise InvalidCatalog(f"cannot be without {stuck[0]!r}", file=file, row=name)
-    stated = {key: value for key, value in table.items() if key not in known}
-    provenance = {key: table[key] for key in _PROVENANCE if key in table}
     return [
         CatalogRow(
             kind=kind,
             provider=provider,
-            models=models,
-            wires=wires,
-            stated=stated,
-            provenance=provenance,
+            models=names["models"],
+            wires=names.get("wires", ()),
+            stated={key: table[key] for key in table if key not in (*names, *_PROVENANCE)},
+            provenance={key: table[key] for key in _PROVENANCE if key in table},
             without=without,
             file=file,
             name=name,
         )
         for provider in own or providers
     ]
-
-
-def _named(table: dict[str, Any], key: str, file: str, row: str) -> tuple[str, ...]:
-    """The names that a row is for; none means all."""
-    names: tuple[str, ...] = _convert(table.get(key, []), tuple[str, ...], key, file, row)
-    if key in table and not names:
-        raise InvalidCatalog(f"{key} is empty; leave it out", file=file, row=row)
-    return names
 
 
 def _as_figure(value: Any, provenance: dict[str, Any]) -> Any:
@@ -196,17 +214,6 @@ def _as_figure(value: Any, provenance: dict[str, Any]) -> Any:
     if "value" not in value:
         return {key: _as_figure(item, provenance) for key, item in value.items()}
     return value if "source" in value else {**provenance, **value}
-
-
-def _convert(value: Any, kind: Any, field: str, file: str, row: str) -> Any:
-    try:
-        # TOML has dates; a quoted one is a mistake.
-        return msgspec.convert(value, kind, builtin_types=(datetime.date,))
-    except msgspec.ValidationError as error:
-        raise InvalidCatalog(f"{field}: {error}", file=file, row=row) from error
-
-
-# ── Layers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
@@ -225,7 +232,7 @@ class ProviderEntries:
     def __init__(self, provider: str, read: Callable[[], tuple[CatalogRow, ...]]) -> None:
         self.provider = provider
         self._read = read
-        self._layered: dict[str, ModelEntry] = {}
+        self._merged: dict[str, ModelEntry] = {}
 
     @functools.cached_property
     def rows(self) -> tuple[CatalogRow, ...]:
@@ -243,31 +250,45 @@ class ProviderEntries:
                 raise InvalidCatalog(message, file=row.file, row=row.name)
         return ids
 
-    @functools.cached_property
+    @property
     def default(self) -> ModelEntry:
         """The entry of a model that no row names."""
-        return _entry(self.rows, self.provider, "", known=False)
+        return self._entry("")
 
     def find(self, model: str) -> ModelEntry | None:
         # Gateways prefix the provider's name.
         id = match(model.removeprefix(f"{self.provider}/"), self.ids)
-        return None if id is None else self[id]
-
-    def __getitem__(self, id: str) -> ModelEntry:
-        if id not in self._layered:
-            if id not in self.ids:
-                raise KeyError(id)
-            self._layered[id] = _entry(self.rows, self.provider, id, known=True)
-        return self._layered[id]
+        return None if id is None else self._entry(id)
 
     def all(self) -> tuple[ModelEntry, ...]:
-        return tuple(self[id] for id in self.ids)
+        return tuple(self._entry(id) for id in self.ids)
 
     def with_rows(self, rows: tuple[CatalogRow, ...]) -> ProviderEntries:
         """These with more rows on top, merged at once so that an invalid row raises here."""
         together = ProviderEntries(self.provider, lambda: self.rows + rows)
         _ = together.default, together.all()
         return together
+
+    def _entry(self, id: str) -> ModelEntry:
+        if id not in self._merged:
+            rows = [row for row in self.rows if not row.models or id in row.models]
+            wires = dict.fromkeys(wire for row in rows for wire in row.wires)
+            figures = _merged(rows, "profiles")
+            self._merged[id] = ModelEntry(
+                Profile(provider=self.provider, id=id, known=bool(id), **figures),
+                self._rules(rows, id, None),
+                {wire: self._rules(rows, id, wire) for wire in wires},
+            )
+        return self._merged[id]
+
+    def _rules(self, rows: list[CatalogRow], id: str, wire: str | None) -> CacheRules:
+        applying = [row for row in rows if not row.wires or wire in row.wires]
+        try:
+            return CacheRules(provider=self.provider, model=id, **_merged(applying, "rules"))
+        except InvalidCatalog as error:
+            # Each row is valid by itself; the last one conflicts with those below.
+            last = [row for row in applying if row.kind == "rules"][-1]
+            raise InvalidCatalog(str(error), file=last.file, row=last.name) from error
 
 
 def match(model: str, known: Container[str]) -> str | None:
@@ -276,26 +297,6 @@ def match(model: str, known: Container[str]) -> str | None:
         return model
     undated = _SUFFIX.sub("", model)
     return undated if undated in known else None
-
-
-def _entry(rows: tuple[CatalogRow, ...], provider: str, id: str, *, known: bool) -> ModelEntry:
-    applying = [row for row in rows if not row.models or id in row.models]
-    wires = dict.fromkeys(wire for row in applying for wire in row.wires)
-    return ModelEntry(
-        profile=Profile(provider=provider, id=id, known=known, **_merged(applying, "profiles")),
-        rules=_rules(applying, provider, id, None),
-        on_wire={wire: _rules(applying, provider, id, wire) for wire in wires},
-    )
-
-
-def _rules(rows: list[CatalogRow], provider: str, id: str, wire: str | None) -> CacheRules:
-    applying = [row for row in rows if not row.wires or wire in row.wires]
-    try:
-        return CacheRules(provider=provider, model=id, **_merged(applying, "rules"))
-    except InvalidCatalog as error:
-        # Each row is valid by itself; the last one conflicts with those below.
-        last = [row for row in applying if row.kind == "rules"][-1]
-        raise InvalidCatalog(str(error), file=last.file, row=last.name) from error
 
 
 def _merged(rows: list[CatalogRow], kind: RowKind) -> dict[str, Any]:

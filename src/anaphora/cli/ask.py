@@ -3,18 +3,62 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import mimetypes
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import click
+import msgspec
 from click.shell_completion import CompletionItem
 
+from anaphora import canonical
 from anaphora.catalog import Effort
+from anaphora.client.session.run import unanswered
+from anaphora.client.structured import Structured, output_of
+from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool, Io
+from anaphora.prompt import Params, Reasoning
+from anaphora.tools import ToolRegistry
+from anaphora.values import Audio, Bytes, Document, Image, Part, Text
 
-from .ask_provider import AskConfig, emulator_config, find_config, models_of
-from .ask_report import listing
-from .ask_run import AskOptions, ask
-from .common import EXISTING_FILE, completions, print_json
+from . import ask_store
+from .ask_chat import AskChat, AskRequest
+from .ask_provider import AskConfig, choose, emulator_config, find_config, models_of, split
+from .ask_store import ConversationSettings, StoredConversation
+from .common import EXISTING_FILE, completions, print_json, require
 from .terminal import Terminal, table
+
+#: No provider accepts more in one request.
+_MAX_BYTES = 20 * 1024 * 1024
+_STDIN = "-"
+
+
+class AskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line."""
+
+    question: tuple[str, ...]
+    provider: str | None
+    model: str | None
+    system: str | None
+    tools: tuple[str, ...]
+    files: tuple[str, ...]
+    last: bool
+    continued: str | None
+    config: Path | None
+    emulate: bool
+    schema: Path | None
+    as_json: bool
+    stream: bool
+    max_tokens: int | None
+    max_turns: int
+    temperature: float | None
+    effort: str | None
+    preview: bool
+    keep: bool
+    quiet: bool
+
 
 # ── Completion: no suggestions when anything fails ───────────────────────────────────────────────
 
@@ -22,27 +66,29 @@ from .terminal import Terminal, table
 def _complete_provider(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    config = _config(ctx)
-    return [] if config is None else completions(config.names, incomplete)
+    with contextlib.suppress(Exception):
+        return completions(_completed_config(ctx).names, incomplete)
+    return []
 
 
 def _complete_model(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Models of the given provider; without one, `provider/model` of all."""
-    config = _config(ctx)
-    if config is None:
-        return []
     with contextlib.suppress(Exception):
+        config = _completed_config(ctx)
         if provider := ctx.params.get("provider"):
             return completions(models_of(config, provider), incomplete)
-        names = (
-            f"{name}/{model}"
-            for name in config.client.providers
-            for model in models_of(config, name)
-        )
+        providers = config.client.providers
+        names = (f"{name}/{model}" for name in providers for model in models_of(config, name))
         return completions(names, incomplete)
     return []
+
+
+def _completed_config(ctx: click.Context) -> AskConfig:
+    if ctx.params.get("emulate"):
+        return emulator_config("http://localhost")
+    return find_config(ctx.params.get("config"))
 
 
 def _complete_conversation(
@@ -50,17 +96,9 @@ def _complete_conversation(
 ) -> list[CompletionItem]:
     return [
         CompletionItem(row["id"], help=row["question"])
-        for row in listing()
+        for row in ask_store.listing()
         if row["id"].startswith(incomplete)
     ]
-
-
-def _config(ctx: click.Context) -> AskConfig | None:
-    with contextlib.suppress(Exception):
-        if ctx.params.get("emulate"):
-            return emulator_config("http://localhost")
-        return find_config(ctx.params.get("config"))
-    return None
 
 
 # ── The command ──────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +157,7 @@ def _config(ctx: click.Context) -> AskConfig | None:
     "--preview", is_flag=True, help="Predict tokens read, written and the cost; send nothing."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
-def command(listing: bool, **options: Any) -> None:
+def command(listing: bool, **given: Any) -> None:
     """Ask a model, and see how the prompt cache was used.
 
     The answer is streamed to standard output; tool calls, notices and, at the end, verdict and cost
@@ -136,13 +174,30 @@ def command(listing: bool, **options: Any) -> None:
     a key is missing or rejected, 1 when the provider fails, 130 when interrupted.
     """
     if listing:
-        _list(options["as_json"])
+        _list(given["as_json"])
         return
-    ask(AskOptions(**options))
+    options = AskOptions(**given)
+    if options.last and options.continued is not None:
+        raise click.UsageError("-c or --continue ID, not both")
+    if options.emulate and options.config is not None:
+        raise click.UsageError("--emulate and --config exclude each other")
+    if (*options.files, *options.question).count(_STDIN) > 1:
+        raise click.UsageError("standard input can be read once")
+    stored = _stored(options)
+    try:
+        with _config(options) as config:
+            chat = AskChat(_request(options, config, stored), stored)
+            if options.preview:
+                chat.preview()
+            else:
+                chat.run()
+    finally:
+        if stored is not None:
+            stored.close()
 
 
 def _list(as_json: bool) -> None:
-    rows = listing()
+    rows = ask_store.listing()
     if as_json:
         print_json({"conversations": rows})
         return
@@ -158,3 +213,203 @@ def _list(as_json: bool) -> None:
         last = f"{row['at']:%Y-%m-%d %H:%M}"
         shown.add_row(row["id"], last, provider, str(row["messages"]), row["question"])
     Terminal().page(shown)
+
+
+def _stored(options: AskOptions) -> StoredConversation | None:
+    """The conversation to continue or to create; None when nothing is stored."""
+    if options.continued is not None:
+        stored = ask_store.find(options.continued)
+    elif options.last:
+        stored = ask_store.latest(emulated=options.emulate)
+    else:
+        return ask_store.new() if options.keep and not options.preview else None
+    stored.open()
+    return stored
+
+
+@contextlib.contextmanager
+def _config(options: AskOptions) -> Iterator[AskConfig]:
+    if not options.emulate:
+        yield find_config(options.config)
+    elif options.preview:  # nothing is sent
+        yield emulator_config("http://localhost")
+    else:
+        require("the emulator", "granian", "starlette")
+        from anaphora import emulator
+
+        with emulator.running() as emu:
+            yield emulator_config(emu.url)
+
+
+# ── The request ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _request(
+    options: AskOptions, config: AskConfig, stored: StoredConversation | None
+) -> AskRequest:
+    provider, model, system = options.provider, options.model, options.system
+    past = None if stored is None else stored.settings
+    if stored is not None and past is not None:
+        _check_past(past, stored.id, options)
+        system = past.system if system is None else system
+        if provider is None:
+            # The conversation's provider and model, unless the options name others.
+            if model is not None:
+                provider, model = split(config, model)
+            elif past.provider in config.names:
+                model = past.model
+            provider = provider or past.provider
+    choice = choose(config, provider, model, keys=not options.preview)
+    return AskRequest(
+        config=config,
+        choice=choice,
+        content=_content(options, stored),
+        settings=ConversationSettings(
+            provider=choice.name,
+            model=choice.model,
+            system=system or "",
+            tools=options.tools,
+            emulated=options.emulate,
+        ),
+        params=Params(
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+            reasoning=None if options.effort is None else Reasoning(effort=options.effort),
+        ),
+        registry=_registry(options.tools),
+        output=None if options.schema is None else _output(options.schema),
+        stream=options.stream,
+        max_turns=options.max_turns,
+        as_json=options.as_json,
+        quiet=options.quiet,
+    )
+
+
+def _check_past(past: ConversationSettings, id: str, options: AskOptions) -> None:
+    """Tools and the emulator cannot be added or removed in the middle of a conversation."""
+    if past.emulated != options.emulate:
+        way = "with" if past.emulated else "without"
+        raise InvalidRequest(
+            f"conversation {id} was started {way} --emulate; continue it {way} --emulate"
+        )
+    if past.tools and not options.tools:
+        again = " ".join(f"--tool {name}" for name in past.tools)
+        raise InvalidRequest(f"conversation {id} uses tools; pass them again: {again}")
+
+
+def _content(options: AskOptions, stored: StoredConversation | None) -> tuple[Part, ...]:
+    question = _question(options)
+    parts = tuple(_part(file) for file in options.files)
+    if question.strip():
+        return (*parts, Text(question))
+    if not parts and stored is not None:
+        # A conversation that does not end with the model's answer can be resumed.
+        messages = tuple(stored.messages)
+        if messages and (messages[-1].role != "assistant" or unanswered(messages)):
+            return ()
+    raise click.UsageError('no question: anaphora ask "…", or - for standard input')
+
+
+def _question(options: AskOptions) -> str:
+    if options.question and options.question != (_STDIN,):
+        return " ".join(options.question)
+    piped = sys.stdin is not None and not sys.stdin.isatty() and _STDIN not in options.files
+    return _text(_read(_STDIN), _STDIN) if options.question or piped else ""
+
+
+def _output(file: Path) -> Structured[Any]:
+    try:
+        schema = canonical.loads(file.read_bytes())
+    except (InvalidJson, ValueError) as problem:
+        raise InvalidRequest(f"not JSON: {problem}", path=str(file)) from None
+    if not isinstance(schema, dict):
+        raise InvalidRequest("a JSON Schema is an object", path=str(file))
+    return output_of(schema)
+
+
+def _part(file: str) -> Part:
+    """The file as a message part: text in a labelled block, or an image, audio or document."""
+    data = _read(file)
+    name = "stdin" if file == _STDIN else Path(file).name
+    media_type = mimetypes.guess_type(name)[0] or ""
+    if media_type.startswith("image/") and media_type != "image/svg+xml":
+        return Image(source=Bytes(data, media_type))
+    if media_type.startswith("audio/"):
+        return Audio(source=Bytes(data, media_type))
+    if media_type == "application/pdf":
+        return Document(source=Bytes(data, media_type), title=name)
+    text = _text(data, file)
+    # A quote in a file's name must not end the label.
+    label = name.replace('"', "'")
+    end = "" if text.endswith("\n") else "\n"
+    return Text(f'<file name="{label}">\n{text}{end}</file>\n')
+
+
+def _read(file: str) -> bytes:
+    try:
+        if file == _STDIN:
+            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                data = opened.read(_MAX_BYTES + 1)
+    except OSError as problem:
+        raise Io(f"{file}: cannot be read: {problem.strerror or problem}") from None
+    if len(data) > _MAX_BYTES:
+        limit = f"{_MAX_BYTES // 1024**2} MiB"
+        raise InvalidRequest(
+            f"larger than {limit}, the limit of all providers; attach a part", path=_shown(file)
+        )
+    return data
+
+
+def _text(data: bytes, file: str) -> str:
+    try:
+        if b"\0" in data:
+            raise ValueError
+        return data.decode("utf-8-sig")
+    except ValueError:
+        raise InvalidRequest(
+            "neither UTF-8 text nor, by its name, an image, audio or PDF file; convert it first",
+            path=_shown(file),
+        ) from None
+
+
+def _shown(file: str) -> str:
+    return "standard input" if file == _STDIN else file
+
+
+def _registry(names: tuple[str, ...]) -> ToolRegistry | None:
+    """A registry of the functions that `module:function` name; None without any."""
+    functions = [_function(name) for name in dict.fromkeys(names)]
+    if not functions:
+        return None
+    registry = ToolRegistry()
+    for function in functions:
+        registry.add(function)
+    return registry
+
+
+def _function(name: str) -> Any:
+    """A function of a module in the current folder, or of an installed one."""
+    module, colon, path = name.partition(":")
+    option, here = f"--tool {name}", str(Path.cwd())
+    if not (module and colon and path):
+        raise InvalidTool("write module:function", path=option)
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        value: Any = importlib.import_module(module)
+    except Exception as problem:
+        # An error in the user's module must not look like an internal error.
+        reason = f"importing {module} failed: {type(problem).__name__}: {problem}"
+        if isinstance(problem, ModuleNotFoundError) and problem.name == module:
+            reason = f"no module {module} in {here}"
+        raise InvalidTool(reason, path=option) from problem
+    try:
+        for attribute in path.split("."):
+            value = getattr(value, attribute)
+    except AttributeError:
+        raise InvalidTool(f"{module} has no {path}", path=option) from None
+    if not callable(value):
+        raise InvalidTool(f"{path} is not a function", path=option)
+    return value

@@ -1,23 +1,27 @@
-"""One exchange of `anaphora ask`: sent through a session, printed as it streams, and stored."""
+"""One question of `anaphora ask`: sent through a session, printed as it streams, and stored."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
+import warnings
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import Any
 
+import click
 import msgspec
 from blake3 import blake3
 
-from anaphora import AsyncClient, Response, RunResult
-from anaphora.client.session import Session
+from anaphora import AsyncClient, Response, RunResult, errors
+from anaphora.cache.verdict import format_usd
+from anaphora.client.session import PrefixWarning, Session
 from anaphora.client.session.preview import Preview
 from anaphora.client.session.run import Run
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
-from anaphora.errors import Io
+from anaphora.errors import AnaphoraError
 from anaphora.prompt import Params
 from anaphora.tools import ToolRegistry
 from anaphora.values import (
@@ -35,104 +39,46 @@ from anaphora.values import (
     to_json,
 )
 
+from . import common
 from .ask_provider import AskConfig, ProviderChoice
-from .ask_store import ConversationSettings, LastCall, StoredConversation, StoredLine
+from .ask_store import ConversationSettings, LastCall, StoredConversation, StoredLine, one_line
+from .common import FOUND, INTERRUPTED, MISMATCH, stop
+from .main import exit_code
 
 #: Control characters; an answer must not move the cursor or change the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-#: The longest note in characters, and the longest excerpt of a tool's arguments or result.
-_NOTE, _EXCERPT = 1000, 200
+#: Characters of an excerpt of a tool's arguments or result, and of a provider's error message.
+_EXCERPT, _ERROR = 200, 500
 #: Parameters that a configuration fills in when they are None.
 _CONFIGURED = ("max_tokens", "temperature")
-_PARAMS = tuple(name for name in Params.__struct_fields__ if name != "stream")
 
-
-def one_line(text: str, longest: int = _NOTE) -> str:
-    """Without line breaks and control characters, cut to a length."""
-    line = _CONTROL.sub("", " ".join(text.split()))
-    return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
-class AnswerPrinter:
-    """Prints the answer to standard output, and everything about it, dimmed, to standard error."""
-
-    def __init__(self, *, quiet: bool = False, silent: bool = False) -> None:
-        """`quiet` leaves out the notes; `silent` also the answer, which is only collected."""
-        self._quiet = quiet
-        self._silent = silent
-        self._text: list[str] = []
-        self._midline = False
-
-    @property
-    def text(self) -> str:
-        """The answer so far."""
-        return "".join(self._text)
-
-    def write(self, text: str) -> None:
-        """Print a piece of the answer."""
-        if not text:
-            return
-        self._text.append(text)
-        if self._silent:
-            return
-        out = sys.stdout
-        shown = _CONTROL.sub("", text) if out.isatty() else text
-        out.write(shown)
-        out.flush()
-        self._midline = not shown.endswith("\n") if shown else self._midline
-
-    def end_line(self) -> None:
-        if self._midline:
-            self._midline = False
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-
-    def note(self, text: str) -> None:
-        if not self._quiet:
-            line = one_line(text)
-            self._print_error(f"\x1b[2m{line}\x1b[0m" if _stderr_has_colours() else line)
-
-    def warn(self, text: str) -> None:
-        """Print a problem, even when quiet."""
-        self._print_error(f"anaphora: {one_line(text)}")
-
-    def _print_error(self, line: str) -> None:
-        self.end_line()
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
-
-
-def _stderr_has_colours() -> bool:
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-
-
-class _StreamPrinter:
-    """Prints the text of a stream; reasoning and tool calls are left out."""
-
-    def __init__(self, printer: AnswerPrinter) -> None:
-        self._printer = printer
-        self._kinds: dict[int, str] = {}
-        self._printed: set[int] = set()
-
-    def __call__(self, event: object) -> None:
-        match event:
-            case ReplyStart():
-                self._printer.end_line()
-                self._kinds.clear()
-                self._printed.clear()
-            case PartStart(index=index, kind=kind):
-                self._kinds[index] = kind
-            case PartDelta(index=index, delta=delta):
-                if self._kinds.get(index) in ("text", "refusal"):
-                    self._printed.add(index)
-                    self._printer.write(delta)
-            case PartEnd(index=index, part=Text(text=text) | Refusal(text=text)):
-                if index not in self._printed:  # it came without deltas
-                    self._printer.write(text)
+_EARLY_STOPS = {
+    "length": "cut off at the output limit; raise it with --max-tokens",
+    "refusal": "the model refused to answer",
+    "turns": "stopped at --max-turns; resume with `anaphora ask --continue {id}`",
+}
+_ADVICE: tuple[tuple[type[AnaphoraError], str], ...] = (
+    (errors.Unauthenticated, "check the key ({keys})"),
+    (errors.Forbidden, "the key ({keys}) lacks the permission"),
+    (errors.QuotaExhausted, "check the account's limits, or use another provider with -p"),
+    (errors.RateLimited, "wait a moment, or use another provider with -p"),
+    (errors.Overloaded, "try again in a moment, or use another provider with -p"),
+    (errors.NotFound, "choose another model with -m; `anaphora models` lists the known ones"),
+    (errors.ContextOverflow, "send less: fewer files, or a new conversation"),
+    (errors.TooLarge, "send less: fewer or smaller files, or a new conversation"),
+    (errors.ContentRefused, "rephrase it, or use another provider with -p"),
+    (errors.Transport, "check that {hosts} is the right address and can be reached"),
+    (errors.Timeout, "raise `timeouts` in llm.yaml, or ask for a shorter answer"),
+)
+#: The counts of --json, and the attributes of `Usage` that hold them.
+_COUNTS = {
+    "input": "input",
+    "uncached": "uncached",
+    "read": "read",
+    "written": "written_total",
+    "output": "output",
+    "reasoning": "reasoning",
+}
 
 
 class AskRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,38 +90,106 @@ class AskRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: resume an interrupted conversation."""
     settings: ConversationSettings
     params: Params
-    registry: ToolRegistry | None = None
-    output: Structured[Any] | None = None
-    stream: bool = True
-    max_turns: int = 50
-
-
-class AskResult(NamedTuple):
-    """The run of one question, and whether it was stored."""
-
-    run: RunResult
-    stored: bool
-
-    @property
-    def last(self) -> Response:
-        return self.run.responses[-1]
+    registry: ToolRegistry | None
+    output: Structured[Any] | None
+    stream: bool
+    max_turns: int
+    as_json: bool
+    quiet: bool
 
 
 class AskChat:
-    """The session of one question."""
-
-    def __init__(
-        self,
-        client: AsyncClient,
-        request: AskRequest,
-        stored: StoredConversation | None,
-        printer: AnswerPrinter,
-    ) -> None:
+    def __init__(self, request: AskRequest, stored: StoredConversation | None) -> None:
         self._request = request
+        self._choice = request.choice
         self._stored = stored
-        self._printer = printer
         self._store_failed = False
-        self._session = client.session(
+        # With --json or --schema, the answer is printed when it is complete.
+        silent = request.as_json or request.output is not None
+        self._printer = AnswerPrinter(quiet=request.quiet or request.as_json, silent=silent)
+        tools = () if request.registry is None else request.registry.tools()
+        self._prefix = blake3(to_json((request.settings.system, tools))).hexdigest(16)
+
+    def preview(self) -> None:
+        """Print what would happen; nothing is sent."""
+        self._introduce()
+        session = self._session(AsyncClient(self._choice.providers, self._choice.routes))
+        output = self._request.output
+        params = {} if output is None else {"output": output.output}
+        preview = session.preview(self._request.content, **params)
+        if self._request.as_json:
+            self._print_json(preview)
+        else:
+            click.echo("\n".join(_preview_lines(preview)))
+
+    def run(self) -> None:
+        """Send the question, print and store the answer."""
+        self._introduce()
+        try:
+            with warnings.catch_warnings():
+                # It is among the notices, which are printed.
+                warnings.simplefilter("ignore", PrefixWarning)
+                result = asyncio.run(self._send())
+        except KeyboardInterrupt:
+            text = self._printer.text
+            if self._request.as_json:
+                self._print_json({"answer": text, "interrupted": True})
+            elif text and self._request.output is not None:
+                click.echo(text)
+            self._printer.warn("interrupted; the incomplete answer is not stored")
+            stop(INTERRUPTED)
+        except AnaphoraError as problem:
+            self._printer.warn(self._error_line(problem))
+            mismatch = self._request.output is not None and isinstance(problem, errors.Parse)
+            stop(MISMATCH if mismatch else exit_code(problem))
+        self._print(result)
+        if result.stop_reason == "turns" or self._store_failed:
+            stop(FOUND)
+
+    async def _send(self) -> RunResult:
+        def on_wait(seconds: float) -> None:
+            self._printer.note(f"waiting {seconds:.1f} s for the provider's rate limit")
+
+        request, choice = self._request, self._choice
+        content, output = request.content or None, request.output
+        async with AsyncClient(choice.providers, choice.routes, on_wait=on_wait) as client:
+            session = self._session(client)
+            if request.registry is not None:
+                run = session.run(content, output=output, max_turns=request.max_turns)
+                await self._stream(run, session)
+                assert run.result is not None
+                result = run.result
+            else:
+                turn = session.send(content, output=output)
+                await self._stream(turn, session)
+                assert turn.response is not None
+                result = RunResult(
+                    stop_reason="done",
+                    responses=(turn.response,),
+                    cost_usd=turn.response.cost_usd,
+                    seconds=turn.response.record.seconds,
+                )
+            self._printer.end_line()
+            self._append(StoredLine(last_call=self._last_call(result.responses[-1])))
+            return result
+
+    async def _stream(self, pending: Turn | Run, session: Session) -> None:
+        """Send it, and print the text as it streams, or when it is complete."""
+        if self._request.stream:
+            async with aclosing(pending.__aiter__()) as events:  # type: ignore[type-var]
+                async for event in events:
+                    self._printer.show(event)
+            return
+        await pending
+        if session.last is not None:
+            for index, part in enumerate(session.last.reply.message.parts):
+                self._printer.show(PartEnd(index=index, part=part))
+
+    # ── The session, and what is stored of it ────────────────────────────────────────────────────
+
+    def _session(self, client: AsyncClient) -> Session:
+        request, stored = self._request, self._stored
+        session = client.session(
             request.choice.name,
             model=request.choice.model,
             system=request.settings.system,
@@ -184,52 +198,15 @@ class AskChat:
             params=request.params,
             save=self._save,
         )
-        tools = () if request.registry is None else request.registry.tools()
-        self._prefix = blake3(to_json((request.settings.system, tools))).hexdigest(16)
-        if stored is not None and stored.last_call is not None and not request.settings.emulated:
-            self._recall(stored.last_call)
-
-    def preview(self) -> Preview:
-        output = self._request.output
-        params = {} if output is None else {"output": output.output}
-        return self._session.preview(self._request.content, **params)
-
-    async def send(self) -> AskResult:
-        request, content = self._request, self._request.content or None
-        if request.registry is None:
-            turn = self._session.send(content, output=request.output)
-            await self._print(turn)
-            assert turn.response is not None
-            response = turn.response
-            result = RunResult(
-                stop_reason="done",
-                responses=(response,),
-                cost_usd=response.cost_usd,
-                seconds=response.record.seconds,
+        call = None if stored is None or request.settings.emulated else stored.last_call
+        if call is not None and call.prefix_digest == self._prefix:
+            _recall(session, call)
+        elif call is not None:
+            self._printer.note(
+                "note: the system prompt or the tools changed; nothing of this conversation will"
+                " be read from the cache"
             )
-        else:
-            run = self._session.run(content, output=request.output, max_turns=request.max_turns)
-            await self._print(run)
-            assert run.result is not None
-            result = run.result
-        self._printer.end_line()
-        self._append(StoredLine(last_call=self._last_call(result.responses[-1])))
-        return AskResult(result, stored=self._stored is not None and not self._store_failed)
-
-    async def _print(self, pending: Turn | Run) -> None:
-        """Send it, and print the text as it streams, or when it is complete."""
-        show = _StreamPrinter(self._printer)
-        if self._request.stream:
-            async with aclosing(pending.__aiter__()) as events:  # type: ignore[type-var]
-                async for event in events:
-                    show(event)
-            return
-        await pending
-        if self._session.last is not None:
-            for index, part in enumerate(self._session.last.reply.message.parts):
-                show(PartEnd(index=index, part=part))
-
-    # ── Storing ──────────────────────────────────────────────────────────────────────────────────
+        return session
 
     def _save(self, message: Message) -> None:
         for part in message.parts:
@@ -244,9 +221,8 @@ class AskChat:
         if self._stored is None or self._store_failed:
             return
         try:
-            self._stored.use(self._request.settings)
-            self._stored.append(line)
-        except Io as problem:
+            self._stored.append(line, self._request.settings)
+        except errors.Io as problem:
             self._store_failed = True
             self._printer.warn(f"not stored: {problem}")
 
@@ -268,18 +244,149 @@ class AskChat:
             first_token_at=record.at + (record.first or 0.0),
         )
 
-    def _recall(self, call: LastCall) -> None:
-        """Tell the session what the last call cached, unless the prefix changed since."""
-        if call.prefix_digest != self._prefix:
-            self._printer.note(
-                "note: the system prompt or the tools changed; nothing of this conversation will"
-                " be read from the cache"
-            )
+    # ── Output ───────────────────────────────────────────────────────────────────────────────────
+
+    def _introduce(self) -> None:
+        """Print what is known before the call."""
+        choice, stored, note = self._choice, self._stored, self._printer.note
+        if stored is not None and stored.torn:
+            note(f"note: the last line of {stored.path} is incomplete and is left out")
+        if self._request.config.emulated:
+            note(f"emulated: no provider is called; the answer of {choice.model} is generated here")
+        elif self._request.config.generated:
+            key = choice.providers[choice.name].provider.key
+            note(f"no llm.yaml: using {choice.name}/{choice.model} with the key from {key}")
+        for one in choice.providers.values():
+            for notice in one.notices:
+                note(f"note: {notice}")
+
+    def _print(self, result: RunResult) -> None:
+        last = result.responses[-1]
+        id = None if self._stored is None or self._store_failed else self._stored.id
+        schema = self._request.output is not None
+        if self._request.as_json:
+            fields: dict[str, Any] = {"answer": last.text}
+            if schema:
+                fields["parsed"] = last.parsed
+            fields |= _result_fields(result, last) | {"conversation": id}
+            self._print_json(fields | {"config": self._request.config.place})
             return
-        _recall(self._session, call)
+        if schema and result.stop_reason != "turns":
+            self._print_json(last.parsed)
+        for line in dict.fromkeys(f"note: {one} [{one.code}]" for one in result.notices):
+            self._printer.note(line)
+        if early := _EARLY_STOPS.get(result.stop_reason) or _EARLY_STOPS.get(
+            last.reply.stop_reason
+        ):
+            place = "ID" if self._stored is None else self._stored.id
+            self._printer.warn(early.format(id=place))
+        # anthropic/claude-sonnet-5-5 · Hit: 2,847 of 2,920 tokens read, saved $0.0076. · $0.0019
+        cost = result.cost_usd
+        summary = [
+            f"{last.record.provider}/{last.record.model}",
+            str(last.verdict or "no verdict"),
+            f"{result.turns} turns" if result.turns > 1 else None,
+            "price unknown" if cost is None else format_usd(cost),
+            id,
+        ]
+        self._printer.note(" · ".join(part for part in summary if part is not None))
+
+    def _print_json(self, value: Any) -> None:
+        click.echo(self._without_secrets(common.to_json(value)))
+
+    def _error_line(self, problem: AnaphoraError) -> str:
+        """Provider, problem, attempts and advice in one line, without any key."""
+        line, providers = one_line(str(problem), _ERROR), self._choice.providers.values()
+        if isinstance(problem, errors.Upstream | errors.Transport | errors.Timeout):
+            attempts = problem.attempts
+            status = getattr(problem, "status", None)
+            line = f"{attempts[-1].provider if attempts else self._choice.name}: {line}"
+            line += f" ({status})" if status else ""
+            line += f", after {len(attempts)} attempts" if len(attempts) > 1 else ""
+        advice = next((text for kind, text in _ADVICE if isinstance(problem, kind)), "")
+        if advice:
+            keys = ", ".join(str(one.provider.key or "none") for one in providers)
+            hosts = ", ".join(one.base_url for one in providers)
+            line = f"{line.rstrip('.')}; {advice.format(keys=keys, hosts=hosts)}"
+        return self._without_secrets(line)
+
+    def _without_secrets(self, text: str) -> str:
+        for one in self._choice.providers.values():
+            if one.secret is not None:
+                text = text.replace(one.secret.reveal(), "<secret>")
+        return text
+
+
+class AnswerPrinter:
+    """Prints the answer to standard output, and everything about it, dimmed, to standard error."""
+
+    def __init__(self, *, quiet: bool, silent: bool) -> None:
+        """`quiet` leaves out the notes; `silent` also the answer, which is only collected."""
+        self.text = ""
+        """The answer so far."""
+        self._quiet = quiet
+        self._silent = silent
+        self._midline = False
+        self._kinds: dict[int, str] = {}
+        self._printed: set[int] = set()
+
+    def show(self, event: object) -> None:
+        """Print the text of a stream; reasoning and tool calls are left out."""
+        match event:
+            case ReplyStart():
+                self.end_line()
+                self._kinds.clear()
+                self._printed.clear()
+            case PartStart(index=index, kind=kind):
+                self._kinds[index] = kind
+            case PartDelta(index=index, delta=delta):
+                if self._kinds.get(index) in ("text", "refusal"):
+                    self._printed.add(index)
+                    self._write(delta)
+            case PartEnd(index=index, part=Text(text=text) | Refusal(text=text)):
+                if index not in self._printed:  # it came without deltas
+                    self._write(text)
+
+    def end_line(self) -> None:
+        if self._midline:
+            self._midline = False
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        if not self._quiet:
+            line = one_line(text)
+            self._print_error(f"\x1b[2m{line}\x1b[0m" if _stderr_has_colours() else line)
+
+    def warn(self, text: str) -> None:
+        """Print a problem, even when quiet."""
+        self._print_error(f"anaphora: {one_line(text)}")
+
+    def _write(self, text: str) -> None:
+        self.text += text
+        if self._silent:
+            return
+        shown = _CONTROL.sub("", text) if sys.stdout.isatty() else text
+        sys.stdout.write(shown)
+        sys.stdout.flush()
+        self._midline = not shown.endswith("\n") if shown else self._midline
+
+    def _print_error(self, line: str) -> None:
+        self.end_line()
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def _stderr_has_colours() -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _recall(session: Session, call: LastCall) -> None:
+    """Tell the session what the last call cached."""
     reply = Reply(
         id=call.id,
         model=call.served_model,
@@ -287,11 +394,11 @@ def _recall(session: Session, call: LastCall) -> None:
         stop_reason=call.stop_reason,
         usage=call.usage,
     )
-    params = {
-        name: value
-        for name in _PARAMS
-        if (value := getattr(call.params, name)) is not None or name not in _CONFIGURED
-    }
+    params = msgspec.structs.asdict(call.params)
+    del params["stream"]
+    for name in _CONFIGURED:
+        if params[name] is None:
+            del params[name]
     session.recall(
         reply,
         provider=call.provider,
@@ -310,3 +417,44 @@ def _excerpt(result: ToolResult) -> str:
         for part in result.content
     )
     return one_line(" ".join(shown), _EXCERPT)
+
+
+def _result_fields(result: RunResult, last: Response) -> dict[str, Any]:
+    """Fields of --json: the sums of all turns, and the verdict of the last."""
+    responses, verdict = result.responses, last.verdict
+    usage: dict[str, int | None] = {}
+    for name, attribute in _COUNTS.items():
+        counts = [getattr(response.usage, attribute) for response in responses]
+        known = [count for count in counts if count is not None]
+        usage[name] = sum(known) if known else None
+    return {
+        "stop": last.reply.stop_reason,
+        "stop_reason": result.stop_reason,
+        "provider": last.record.provider,
+        "model": last.record.model,
+        "served_model": last.reply.model,
+        "turns": result.turns,
+        "tools": [
+            {"name": call.name, "arguments": call.arguments}
+            for response in responses
+            for call in response.tool_calls
+        ],
+        "usage": usage,
+        "verdict": None
+        if verdict is None
+        else {"result": verdict.result, "sentence": str(verdict)},
+        "cost_usd": result.cost_usd,
+        "attempts": [attempt for response in responses for attempt in response.attempts],
+        "notices": result.notices,
+    }
+
+
+def _preview_lines(preview: Preview) -> list[str]:
+    lines = [f"{preview.provider}/{preview.model}: {preview.size:,} bytes", str(preview)]
+    if preview.cost_usd is None:
+        lines.append("the price is unknown")
+    elif preview.uncached_cost_usd is not None:
+        lines.append(f"{format_usd(preview.uncached_cost_usd)} if nothing were cached")
+    lines += [f"marker: {marker}" for marker in preview.markers]
+    lines += [f"note: {notice} [{notice.code}]" for notice in preview.notices]
+    return [*lines, "Nothing was sent."]

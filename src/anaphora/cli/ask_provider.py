@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,8 @@ class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     """None: the hops of a route have their own."""
     providers: dict[str, ResolvedProvider]
+    """Those that may be called."""
     routes: dict[str, tuple[Hop, ...]]
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        secrets = (one.secret for one in self.providers.values())
-        return tuple(secret.reveal() for secret in secrets if secret is not None)
 
 
 # ── Configuration ────────────────────────────────────────────────────────────────────────────────
@@ -70,26 +66,39 @@ def user_folder(variable: str, default: str) -> Path:
 def find_config(named: Path | None) -> AskConfig:
     """The configuration from a file, or from the keys in the environment."""
     user_file = user_folder("XDG_CONFIG_HOME", ".config") / _FILE
-    file = named or _variable_file()
-    if file is None:
-        file = next((path for path in (Path(_FILE), user_file) if path.is_file()), None)
+    if named is None and (variable := os.environ.get(_VARIABLE)):
+        named = Path(variable)
+        if not named.is_file():
+            raise InvalidConfig(f"${_VARIABLE} names {variable}, which does not exist")
+    file = named or next((path for path in (Path(_FILE), user_file) if path.is_file()), None)
     if file is not None:
         return AskConfig(client=ClientConfig.read(file), place=str(file), environ=os.environ)
-    config = _environment_config(os.environ)
-    if not config.providers:
-        names = [name for names in _key_variables().values() for name in names]
+    # The variables that hold each provider's key, for hosted providers with one address.
+    variables = {
+        provider: row.key_variables or (f"{provider.upper()}_API_KEY",)
+        for provider, row in _first_dialects().items()
+        if row.base_url.startswith("https:") and "{" not in row.base_url and row.auth != "none"
+    }
+    keys = {
+        provider: [name for name in names if os.environ.get(name)]
+        for provider, names in variables.items()
+    }
+    providers = {provider: _provider(provider, set_[0]) for provider, set_ in keys.items() if set_}
+    if not providers:
+        names = [name for names in variables.values() for name in names]
         raise MissingSecret(
             f"no provider is configured: no llm.yaml (looked for ./{_FILE}, {user_file}), and no"
             f" key in the environment ({', '.join(names[:3])}, …). Set one, write an llm.yaml, or"
             " use the emulator: anaphora ask --emulate"
         )
-    return AskConfig(client=config, place="environment", environ=os.environ, generated=True)
+    client = ClientConfig.from_mapping({"providers": providers})
+    return AskConfig(client=client, place="environment", environ=os.environ, generated=True)
 
 
 def emulator_config(url: str) -> AskConfig:
     """Every provider of the catalog at the emulator."""
     (key,) = _EMULATOR_KEY
-    names = dict.fromkeys((_EMULATED_PROVIDER, *(row.provider for row in _first_dialects())))
+    names = dict.fromkeys((_EMULATED_PROVIDER, *_first_dialects()))
     providers = {name: _provider(name, key) | {"base_url": f"{url}/{name}"} for name in names}
     return AskConfig(
         client=ClientConfig.from_mapping({"providers": providers}),
@@ -100,43 +109,16 @@ def emulator_config(url: str) -> AskConfig:
     )
 
 
-def _variable_file() -> Path | None:
-    named = os.environ.get(_VARIABLE)
-    if named and not Path(named).is_file():
-        raise InvalidConfig(f"${_VARIABLE} names {named}, which does not exist")
-    return Path(named) if named else None
-
-
-def _environment_config(environ: Mapping[str, str]) -> ClientConfig:
-    """Every provider whose key is set, by its name in the catalog."""
-    providers = {}
-    for provider, names in _key_variables().items():
-        found = next((name for name in names if environ.get(name)), None)
-        if found is not None:
-            providers[provider] = _provider(provider, found)
-    return ClientConfig.from_mapping({"providers": providers})
-
-
 def _provider(name: str, key: str) -> dict[str, Any]:
     return {"dialect": name, "key": {"env": key}, "max_tokens": _MAX_TOKENS}
 
 
-def _key_variables() -> dict[str, tuple[str, ...]]:
-    """The variables that hold each provider's key, for hosted providers with one address."""
-    return {
-        row.provider: row.key_variables or (f"{row.provider.upper()}_API_KEY",)
-        for row in _first_dialects()
-        if row.base_url.startswith("https:") and "{" not in row.base_url and row.auth != "none"
-    }
-
-
-def _first_dialects() -> Iterator[Dialect]:
+def _first_dialects() -> dict[str, Dialect]:
     """The first row of each provider."""
-    seen = set()
+    first: dict[str, Dialect] = {}
     for row in catalog.dialects().rows:
-        if row.provider not in seen:
-            seen.add(row.provider)
-            yield row
+        first.setdefault(row.provider, row)
+    return first
 
 
 # ── Choice ───────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +142,12 @@ def choose(
             listed = models_of(config, name)[:3]
             known = f": {', '.join(listed)}, …" if listed else ""
             raise InvalidRequest(f"choose a model of {name} with -m{known}")
-    providers = _resolved(config, needed, keys=keys)
+    providers = {}
+    for one, missing in resolve_each(client, environ=config.environ):
+        if one.id in needed:
+            if missing is not None and keys:
+                raise missing
+            providers[one.id] = one
     return ProviderChoice(name=name, model=model, providers=providers, routes=routes)
 
 
@@ -200,14 +187,3 @@ def _named(config: AskConfig, provider: str | None, model: str | None) -> tuple[
             if model in models_of(config, name):
                 return name, model
     return config.names[0], model
-
-
-def _resolved(config: AskConfig, needed: set[str], *, keys: bool) -> dict[str, ResolvedProvider]:
-    """The providers that may be called; keys of the others may be missing."""
-    resolved = {}
-    for one, missing in resolve_each(config.client, environ=config.environ):
-        if one.id in needed:
-            if missing is not None and keys:
-                raise missing
-            resolved[one.id] = one
-    return resolved

@@ -12,12 +12,13 @@ by the user.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,6 +30,9 @@ from .ask_provider import user_folder
 
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*\Z")
 _SUFFIX = ".jsonl"
+#: Characters of a question in the list.
+_QUESTION = 60
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -87,21 +91,15 @@ class StoredConversation:
     def id(self) -> str:
         return self.path.name.removesuffix(_SUFFIX)
 
-    def append(self, line: StoredLine) -> None:
-        """Write a line, or nothing."""
+    def append(self, line: StoredLine, settings: ConversationSettings) -> None:
+        """Write a line or nothing; before it the settings, if they changed."""
+        lines = [line] if settings == self.settings else [StoredLine(settings=settings), line]
         try:
-            if self._file is None:
-                self._create()
-            assert self._file is not None
-            _write(self._file, to_json(line) + b"\n")
+            for one in lines:
+                self._write(to_json(one) + b"\n")
+                self._apply(one)
         except OSError as problem:
             raise Io(f"{self.path}: cannot be written: {problem.strerror}") from None
-        self._apply(line)
-
-    def use(self, settings: ConversationSettings) -> None:
-        """Store the settings if they changed."""
-        if settings != self.settings:
-            self.append(StoredLine(settings=settings))
 
     def close(self) -> None:
         if self._file is not None:
@@ -111,14 +109,13 @@ class StoredConversation:
     def open(self) -> None:
         """Read the file, and lock it until `close`."""
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
-            _lock(self._file, self.id)
-            with os.fdopen(os.dup(self._file), "rb") as opened:
+            file = self._open()
+            with os.fdopen(os.dup(file), "rb") as opened:
                 data = opened.read()
             whole = data.rfind(b"\n") + 1
             if whole < len(data):
                 self.torn = True
-                os.ftruncate(self._file, whole)
+                os.ftruncate(file, whole)
         except OSError as problem:
             raise Io(f"{self.path}: cannot be read: {problem.strerror}") from None
         self._read(data[:whole])
@@ -146,11 +143,33 @@ class StoredConversation:
         if line.last_call is not None:
             self.last_call = line.last_call
 
-    def _create(self) -> None:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
-        self._file = os.open(self.path, flags, 0o600)
-        _lock(self._file, self.id)
+    def _write(self, data: bytes) -> None:
+        """Write all of it or nothing: a full disk leaves no partial line behind."""
+        if self._file is None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._open(os.O_CREAT | os.O_EXCL)
+        assert self._file is not None
+        before = os.fstat(self._file).st_size
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError:
+            os.ftruncate(self._file, before)
+            raise
+
+    def _open(self, flags: int = 0) -> int:
+        file = self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | flags, 0o600)
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # on Windows, where two processes may use one conversation
+            pass
+        except BlockingIOError:
+            raise InvalidRequest(
+                f"conversation {self.id} is in use by another process; wait for it", path="-c"
+            ) from None
+        return file
 
 
 def new() -> StoredConversation:
@@ -173,20 +192,55 @@ def find(id: str) -> StoredConversation:
 
 def latest(*, emulated: bool) -> StoredConversation:
     """The last conversation, with providers or with the emulator."""
-    for stored in every():
-        if stored.settings is not None and stored.settings.emulated == emulated:
-            return StoredConversation(stored.path)
+    for path in _paths():
+        settings = _peeked(path).settings
+        if settings is not None and settings.emulated == emulated:
+            return StoredConversation(path)
     where = " with the emulator" if emulated else ""
     raise InvalidRequest(f"there is no conversation{where} to continue", path="-c")
 
 
-def every() -> Iterator[StoredConversation]:
-    """All of them, the newest first; an unreadable one has no settings."""
+def listing() -> list[dict[str, Any]]:
+    """All conversations, the newest first; an unreadable one has no provider."""
+    rows = []
     for path in _paths():
-        stored = StoredConversation(path)
-        with contextlib.suppress(OSError, Parse):
-            stored.peek()
-        yield stored
+        stored = _peeked(path)
+        settings = stored.settings
+        rows.append(
+            {
+                "id": stored.id,
+                "at": datetime.datetime.fromtimestamp(path.stat().st_mtime).astimezone(),
+                "provider": settings and settings.provider,
+                "model": settings and settings.model,
+                "emulated": settings is not None and settings.emulated,
+                "messages": len(stored.messages),
+                "question": _question(stored),
+                "readable": settings is not None,
+            }
+        )
+    return rows
+
+
+def one_line(text: str, longest: int = 1000) -> str:
+    """Without line breaks and control characters, cut to a length."""
+    line = _CONTROL.sub("", " ".join(text.split()))
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def _question(stored: StoredConversation) -> str:
+    """The first question: attached files come before it in the message."""
+    for message in stored.messages:
+        if message.role == "user":
+            texts = [part.text for part in message.parts if hasattr(part, "text")]
+            return one_line(texts[-1], _QUESTION) if texts else ""
+    return ""
+
+
+def _peeked(path: Path) -> StoredConversation:
+    stored = StoredConversation(path)
+    with contextlib.suppress(OSError, Parse):
+        stored.peek()
+    return stored
 
 
 def _folder() -> Path:
@@ -194,36 +248,9 @@ def _folder() -> Path:
 
 
 def _paths() -> list[Path]:
-    folder = _folder()
-    if not folder.is_dir():
-        return []
+    """The files, the newest first."""
     found: list[tuple[int, Path]] = []
-    for path in folder.glob(f"*{_SUFFIX}"):
+    for path in _folder().glob(f"*{_SUFFIX}"):
         with contextlib.suppress(OSError):  # it may have been deleted just now
             found.append((path.stat().st_mtime_ns, path))
     return [path for _, path in sorted(found, reverse=True)]
-
-
-def _write(file: int, data: bytes) -> None:
-    """Write all of it or nothing: a full disk leaves no partial line behind."""
-    before = os.fstat(file).st_size
-    try:
-        written = os.write(file, data)
-        while written < len(data):
-            written += os.write(file, data[written:])
-    except OSError:
-        os.ftruncate(file, before)
-        raise
-
-
-def _lock(file: int, id: str) -> None:
-    try:
-        import fcntl
-    except ImportError:  # not on Windows, where two processes may use one conversation
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InvalidRequest(
-            f"conversation {id} is in use by another process; wait for it", path="-c"
-        ) from None

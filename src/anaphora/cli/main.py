@@ -17,7 +17,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from anaphora.errors import AnaphoraError, InvalidConfig, InvalidRequest, MissingSecret
+from anaphora.errors import (
+    AnaphoraError,
+    InvalidConfig,
+    InvalidRequest,
+    MissingSecret,
+    Unauthenticated,
+)
 
 OK, FOUND, USAGE, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 7, 64, 130
 
@@ -42,9 +48,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except AnaphoraError as problem:
         _print_error(str(problem))
-        if isinstance(problem, MissingSecret):
-            return UNMET
-        return USAGE if isinstance(problem, InvalidRequest | InvalidConfig) else FOUND
+        return exit_code(problem)
     except OSError as problem:
         _print_error(str(problem))
         return FOUND
@@ -57,6 +61,12 @@ def main(args: Sequence[str] | None = None) -> int:
             return USAGE
         _print_internal(problem)
         return INTERNAL
+
+
+def exit_code(problem: AnaphoraError) -> int:
+    if isinstance(problem, MissingSecret | Unauthenticated):
+        return UNMET
+    return USAGE if isinstance(problem, InvalidRequest | InvalidConfig) else FOUND
 
 
 def _run(args: Sequence[str] | None) -> int:

@@ -4,16 +4,19 @@ cost so far with and without a cache, as an SVG."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 from xml.sax.saxutils import escape
 
 from anaphora import catalog
 
-from .simulate_report import CallRow, SimulationReport, TokenCost
+if TYPE_CHECKING:
+    from .simulate import CallRow, SimulationReport
 
 WIDTH, HEIGHT = 960, 560
-_LEFT, _RIGHT = 78, 24
+_LEFT, _RIGHT = 78, 936
+#: The top and the bottom of the bars, and of the lines below them.
 _BARS = (70, 300)
 _LINES = (356, 510)
 
@@ -40,107 +43,81 @@ class PlottedTurn(NamedTuple):
     bill: float
     full: float
 
-    @property
-    def tokens(self) -> float:
-        return self.read + self.written + self.fresh
-
 
 def draw(report: SimulationReport) -> str:
     """The SVG."""
+    rows = report.rows
     in_usd = all(
-        row.without_cache is not None and _shown(row).cost_usd is not None for row in report.rows
+        row.without_cache is not None and (row.billed or row.predicted).cost_usd is not None
+        for row in rows
     )
-    turns = _binned([_turn(row, in_usd) for row in report.rows])
-    share = math.ceil(len(report.rows) / max(1, len(turns)))
+    turns = [_turn(row, in_usd) for row in rows]
+    share = max(1, math.ceil(len(turns) / _MOST_BARS))
+    bars = [turns[start : start + share] for start in range(0, len(turns), share)]
+    count = len(report.conversations)
+    name = report.conversations[0].conversation if count == 1 else f"{count} conversations"
+    where = report.elsewhere or f"{report.total.provider} {report.total.model}"
+    title = escape(f"{name}, {len(rows):,} calls: {where}")
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-            f"<title>{escape(_title(report))}</title>",
+            f"<title>{title}</title>",
             f"<style>{_STYLE}</style>",
             f'<rect class="paper" width="{WIDTH}" height="{HEIGHT}"/>',
-            f'<text class="title" x="{_LEFT}" y="28">{escape(_title(report))}</text>',
+            f'<text class="title" x="{_LEFT}" y="28">{title}</text>',
             *_legend(),
-            *_bars(turns, share),
-            *_costs(turns, in_usd),
-            *_turns_axis(len(report.rows)),
+            *_bars(bars, share),
+            *_costs(bars, in_usd),
+            *_turns_axis(len(rows)),
             "</svg>",
             "",
         ]
     )
 
 
-def _title(report: SimulationReport) -> str:
-    count = len(report.conversations)
-    where = report.elsewhere or f"{report.total.provider} {report.total.model}"
-    name = report.conversations[0].conversation if count == 1 else f"{count} conversations"
-    return f"{name}, {len(report.rows):,} calls: {where}"
-
-
-def _shown(row: CallRow) -> TokenCost:
-    """The bill, or the prediction where there is none."""
-    return row.predicted if row.billed is None else row.billed
-
-
 def _turn(row: CallRow, in_usd: bool) -> PlottedTurn:
-    cost = _shown(row)
-    if in_usd:
-        paid, full = float(cost.cost_usd or 0), float(row.without_cache or 0)
-    else:
-        paid, full = _weighted(row, cost), float(cost.input)
+    """The bill, or the prediction where there is none. Where the price is unknown, costs are the
+    input in tokens at full price."""
+    cost = row.billed or row.predicted
+    paid, full = float(cost.cost_usd or 0), float(row.without_cache or 0)
+    if not in_usd:
+        rules = catalog.rules(row.provider, row.model)
+        write = max((figure.value for figure in rules.write_price.values()), default=1.0)
+        paid = cost.read * rules.read_price.value + cost.written * write + cost.uncached
+        full = float(cost.input)
     return PlottedTurn(cost.read, cost.written, cost.uncached, paid, full)
 
 
-def _weighted(row: CallRow, cost: TokenCost) -> float:
-    """The input in tokens at full price, where the price is unknown."""
-    rules = catalog.rules(row.provider, row.model)
-    write = max((figure.value for figure in rules.write_price.values()), default=1.0)
-    return cost.read * rules.read_price.value + cost.written * write + cost.uncached
-
-
-def _binned(turns: list[PlottedTurn]) -> list[PlottedTurn]:
-    """At most `_MOST_BARS`: tokens are means of the turns that share a bar, costs are sums."""
-    size = math.ceil(len(turns) / _MOST_BARS)
-    if size <= 1:
-        return turns
-    bins = [turns[start : start + size] for start in range(0, len(turns), size)]
-    return [
-        PlottedTurn(
-            *(sum(turn[field] for turn in some) / len(some) for field in range(3)),
-            *(sum(turn[field] for turn in some) for field in (3, 4)),
-        )
-        for some in bins
+def _bars(bars: list[list[PlottedTurn]], share: int) -> Iterator[str]:
+    """Means of the turns that share a bar."""
+    means = [
+        [sum(turn[kind] for turn in turns) / len(turns) for kind in range(3)] for turns in bars
     ]
-
-
-def _bars(turns: Sequence[PlottedTurn], share: int) -> Iterator[str]:
     top, bottom = _BARS
-    most = max((turn.tokens for turn in turns), default=0.0)
+    high = _ceiling(max(map(sum, means), default=0.0))
     unit = "tokens by turn" if share == 1 else f"tokens by turn, {share} turns a bar"
-    yield from _axis(top, bottom, most, unit)
-    high = _ceiling(most)
-    step = (WIDTH - _LEFT - _RIGHT) / max(1, len(turns))
-    for index, turn in enumerate(turns):
+    yield from _axis(top, bottom, high, unit)
+    step = (_RIGHT - _LEFT) / max(1, len(bars))
+    for index, mean in enumerate(means):
         base = float(bottom)
-        for kind, tokens in zip(("read", "written", "fresh"), turn[:3], strict=True):
+        for kind, tokens in zip(("read", "written", "fresh"), mean, strict=True):
             size = tokens / high * (bottom - top)
-            if size <= 0:
-                continue
             base -= size
-            left, width = _LEFT + index * step, max(0.5, step * 0.86)
-            yield (
-                f'<rect class="{kind}" x="{left:.2f}" y="{base:.2f}"'
-                f' width="{width:.2f}" height="{size:.2f}"/>'
-            )
+            if size > 0:
+                yield (
+                    f'<rect class="{kind}" x="{_LEFT + index * step:.2f}" y="{base:.2f}"'
+                    f' width="{max(0.5, step * 0.86):.2f}" height="{size:.2f}"/>'
+                )
 
 
-def _costs(turns: Sequence[PlottedTurn], in_usd: bool) -> Iterator[str]:
+def _costs(bars: list[list[PlottedTurn]], in_usd: bool) -> Iterator[str]:
+    bill = list(accumulate((sum(turn.bill for turn in turns) for turns in bars), initial=0.0))
+    full = list(accumulate((sum(turn.full for turn in turns) for turns in bars), initial=0.0))
     top, bottom = _LINES
-    bill, full = _summed(turns, 3), _summed(turns, 4)
-    most = max([*bill, *full])
+    high = _ceiling(max(*bill, *full))
     unit = "dollars so far" if in_usd else "input tokens at full price so far"
-    yield from _axis(top, bottom, most, unit)
-    high = _ceiling(most)
-    step = (WIDTH - _LEFT - _RIGHT) / max(1, len(turns))
+    yield from _axis(top, bottom, high, unit)
+    step = (_RIGHT - _LEFT) / max(1, len(bars))
     for kind, values in (("full", full), ("bill", bill)):
         points = " ".join(
             f"{_LEFT + index * step:.2f},{bottom - value / high * (bottom - top):.2f}"
@@ -149,20 +126,12 @@ def _costs(turns: Sequence[PlottedTurn], in_usd: bool) -> Iterator[str]:
         yield f'<polyline class="{kind}" points="{points}"/>'
 
 
-def _summed(turns: Sequence[PlottedTurn], field: int) -> list[float]:
-    values = [0.0]
-    for turn in turns:
-        values.append(values[-1] + turn[field])
-    return values
-
-
-def _axis(top: int, bottom: int, most: float, unit: str) -> Iterator[str]:
-    yield f'<text class="faint" x="{_LEFT}" y="{top - 10}">{escape(unit)}</text>'
-    high = _ceiling(most)
+def _axis(top: int, bottom: int, high: float, unit: str) -> Iterator[str]:
+    yield f'<text class="faint" x="{_LEFT}" y="{top - 10}">{unit}</text>'
     for part in range(5):
         y = bottom - part / 4 * (bottom - top)
         yield (
-            f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="faint" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">'
             f"{_number(high * part / 4)}</text>"
         )
@@ -170,23 +139,22 @@ def _axis(top: int, bottom: int, most: float, unit: str) -> Iterator[str]:
 
 def _turns_axis(count: int) -> Iterator[str]:
     bottom = _LINES[1]
-    for part in range(5):
-        x = _LEFT + part / 4 * (WIDTH - _LEFT - _RIGHT)
-        anchor = ("start", "middle", "middle", "middle", "end")[part]
+    for part, anchor in enumerate(("start", "middle", "middle", "middle", "end")):
+        x = _LEFT + part / 4 * (_RIGHT - _LEFT)
         yield (
             f'<text class="faint" x="{x:.1f}" y="{bottom + 20}" text-anchor="{anchor}">'
             f"{round(count * part / 4):,}</text>"
         )
-    middle = (_LEFT + WIDTH - _RIGHT) / 2
+    middle = (_LEFT + _RIGHT) / 2
     yield f'<text class="faint" x="{middle}" y="{bottom + 40}" text-anchor="middle">turn</text>'
 
 
 def _legend() -> Iterator[str]:
     x = float(_LEFT)
-    for kind, label in (("read", "read"), ("written", "written"), ("fresh", "fresh")):
+    for kind in ("read", "written", "fresh"):
         yield f'<rect class="{kind}" x="{x}" y="38" width="11" height="11"/>'
-        yield f'<text x="{x + 16}" y="48">{label}</text>'
-        x += 36 + 7.5 * len(label)
+        yield f'<text x="{x + 16}" y="48">{kind}</text>'
+        x += 36 + 7.5 * len(kind)
     for kind, label in (("bill", "the bill"), ("full", "the bill without a cache")):
         yield f'<line class="{kind}" x1="{x}" x2="{x + 22}" y1="44" y2="44"/>'
         yield f'<text x="{x + 28}" y="48">{label}</text>'
@@ -204,6 +172,4 @@ def _ceiling(most: float) -> float:
 def _number(value: float) -> str:
     if value >= 1_000_000:
         return f"{value / 1_000_000:g} M"
-    if value >= 1000:
-        return f"{value / 1000:g} k"
-    return f"{value:g}"
+    return f"{value / 1000:g} k" if value >= 1000 else f"{value:g}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from anaphora import catalog
 from anaphora.cache.verdict import format_usd
 from anaphora.catalog import Price, PriceRows
-from anaphora.catalog.price_rows import PriceRow, TierRow
+from anaphora.catalog.price_data import PriceRow, TierRow
 from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.values import Notice, Ttl, Usage
 

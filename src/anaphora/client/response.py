@@ -16,7 +16,7 @@ import msgspec
 from anaphora.cache.verdict import Verdict
 from anaphora.tokens import Counts
 from anaphora.values import Notice, Reply, StopReason, ToolCall, Usage
-from anaphora.values.display import html_of
+from anaphora.values.codec import html_of
 
 if TYPE_CHECKING:
     from anaphora.rendered import Rendered

@@ -13,8 +13,14 @@ from .blocks import (
     flatten_blocks,
 )
 from .call import Call, OutputSchema, Params, Reasoning, ToolChoice
-from .compaction import Compaction, atomic_units, compact
-from .context import ContextFingerprint, PrefixFingerprint, RenderedContext
+from .context import (
+    Compaction,
+    ContextFingerprint,
+    PrefixFingerprint,
+    RenderedContext,
+    atomic_units,
+    compact,
+)
 from .ir import Continuation, PromptIR, ResponsesRequestOptions, Segment
 
 __all__ = [

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from .chunks import Chunk, ChunkRun, Rendered
 from .hashing import digest
-from .log import ChunkLog, Kind, LogAppend
-from .plan import CacheHandle, CreateHandle, DeleteHandle, ExtendHandle, Mark, Plan, Prelude
-from .request import Body, Envelope, Request
+from .log import Body, ChunkLog, Kind, LogAppend
+from .plan import (
+    CacheHandle,
+    CreateHandle,
+    DeleteHandle,
+    Envelope,
+    ExtendHandle,
+    Mark,
+    Plan,
+    Prelude,
+    Request,
+)
 
 __all__ = [
     "Body",

@@ -17,8 +17,7 @@ from anaphora.values import Notice, Section, SegmentRole, Ttl
 
 from .hashing import digest
 from .log import ChunkLog, Kind
-from .plan import Mark
-from .request import Envelope
+from .plan import Envelope, Mark
 
 
 class ChunkRun(msgspec.Struct, frozen=True, eq=False):

@@ -11,6 +11,7 @@ import enum
 import threading
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import accumulate, count
 from typing import Any
 
@@ -39,24 +40,10 @@ class Kind(enum.Enum):
 class LogAppend:
     """Chunks to append to a log at once, and the messages that they come from."""
 
-    __slots__ = (
-        "contextual",
-        "first_chunk",
-        "first_message",
-        "ids",
-        "kinds",
-        "message_ends",
-        "notices",
-        "opens",
-        "pieces",
-        "roles",
-        "splices",
-    )
-
-    def __init__(self) -> None:
-        self.first_chunk = 0
-        self.first_message = 0
-        """Its position in the log."""
+    def __init__(self, first_chunk: int = 0, first_message: int = 0) -> None:
+        """`first_chunk` and `first_message` are its position in the log."""
+        self.first_chunk = first_chunk
+        self.first_message = first_message
         self.pieces: list[bytes] = []
         self.splices: list[int | None] = []
         """Counted back from the end of each piece."""
@@ -82,11 +69,8 @@ class LogAppend:
 
     def item(self, role: str, kind: Kind, data: bytes, splice: int | None) -> None:
         """One chunk that begins a message on the wire."""
-        self.opens.append(self.first_chunk + len(self.pieces))
-        self.roles.append(role)
-        self.pieces.append(data)
-        self.splices.append(splice)
-        self.kinds.append(kind)
+        self.open(role)
+        self.chunk(kind, data, splice)
 
     def open(self, role: str) -> None:
         """The next chunk begins a message on the wire."""
@@ -115,34 +99,9 @@ class LogAppend:
 class ChunkLog:
     """Chunks in the order they were rendered. Positions count chunks, offsets count bytes."""
 
-    __slots__ = (
-        "_lock",
-        "__weakref__",
-        "_hashing",
-        "_placed",
-        "_positions",
-        "buffer",
-        "contextual",
-        "ends",
-        "first_image",
-        "ids",
-        "keys",
-        "kinds",
-        "labels",
-        "message_ends",
-        "notices",
-        "odd",
-        "opens",
-        "policies",
-        "roles",
-        "source",
-        "splices",
-    )
-
     def __init__(self, first: LogAppend | None = None) -> None:
         """A log that begins with an addition, whose lists it takes over."""
-        if first is None:
-            first = LogAppend()
+        first = first or LogAppend()
         ends, splices = first.places(0)
         self.buffer = bytearray().join(first.pieces)  # a long prompt is copied once, not twice
         self.ends = array("Q", ends)
@@ -201,13 +160,6 @@ class ChunkLog:
                 if index + 1 == len(policies) or policies[index + 1] is not policy
             )
         return log
-
-    def continued(self, chunks: int, messages: int) -> LogAppend:
-        """An empty addition after the first `chunks` chunks (`messages` messages)."""
-        addition = LogAppend()
-        addition.first_chunk = chunks
-        addition.first_message = messages
-        return addition
 
     def append(self, addition: LogAppend) -> ChunkLog:
         """The log with the addition at its position: this log if it ends there, else a copy of its
@@ -296,3 +248,42 @@ class ChunkLog:
         copy.contextual = self.contextual
         copy.notices = [(index, notice) for index, notice in self.notices if index < messages]
         return copy
+
+
+Piece = bytes | tuple[ChunkLog, int, int]
+
+
+class Body:
+    """The body of a request. `len()` is known without joining; `join()` gives the bytes.
+
+    Iterating yields the slices without copying. A slice that is kept pins its buffer, and the next
+    turn then has to copy that buffer; so do not keep slices.
+    """
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+
+    def __len__(self) -> int:
+        return sum(
+            len(piece) if isinstance(piece, bytes) else piece[2] - piece[1]
+            for piece in self._pieces
+        )
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        return iter(self._slices())
+
+    def join(self) -> bytes:
+        return b"".join(self._slices())
+
+    def _slices(self) -> list[bytes | memoryview]:
+        return [
+            piece if isinstance(piece, bytes) else memoryview(piece[0].buffer)[piece[1] : piece[2]]
+            for piece in self._pieces
+        ]
+
+    __bytes__ = join
+
+    def __repr__(self) -> str:
+        return f"<Body of {len(self)} bytes in {len(self._pieces)} slices>"

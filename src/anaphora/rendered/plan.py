@@ -1,13 +1,16 @@
-"""Cache plans: where the markers go, and prefixes stored at the provider under a handle."""
+"""Cache plans: where the markers go, and prefixes stored at the provider under a handle; and the
+requests that are assembled from them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.values import Notice, Ttl
+
+from .log import Body
 
 if TYPE_CHECKING:
     from .chunks import Rendered
@@ -69,6 +72,36 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The stored prefix that is not sent."""
     preludes: tuple[Prelude, ...] = ()
     notices: tuple[Notice, ...] = ()
+
+
+class Envelope(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The body around the chunks, the headers, and the parameters the cache depends on."""
+
+    source: Any
+    """The parameters it was made from: equal ones have the same envelope."""
+    method: str = "POST"
+    path: str
+    headers: tuple[tuple[str, str], ...] = ()
+    head: bytes
+    """The body before the first run."""
+    tail: bytes
+    """The body after the last run."""
+    cache_params: tuple[tuple[str, bytes], ...] = ()
+    """Every parameter that affects the cache without being a chunk, as it is sent."""
+    notices: tuple[Notice, ...] = ()
+    plain: Envelope | None = None
+    """The wire's own envelope, where a dialect changed it."""
+    speaker: Any = None
+    """The dialect codec that changed it."""
+
+
+class Request(msgspec.Struct, frozen=True, eq=False):
+    """Method, path, headers and body. The client adds the host and credentials."""
+
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: Body
 
 
 class Misfit(msgspec.Struct, frozen=True):

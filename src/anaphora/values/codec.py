@@ -1,4 +1,4 @@
-"""Values to JSON and back, for files, databases and other processes.
+"""Values to JSON and back, for files, databases and other processes; values to HTML, for notebooks.
 
 The round trip is exact: a decoded message renders to the same bytes as the original. Decoding is
 strict; an unknown field is an error that names it.
@@ -7,6 +7,7 @@ strict; an unknown field is an error that names it.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,6 +17,14 @@ from anaphora.errors import InvalidJson, Parse
 from .conversation import Conversation, Message
 
 T = TypeVar("T")
+
+#: Set by `anaphora/__init__.py`; loads `anaphora.notebook` at the first call.
+renderer: Callable[[object], str] = repr
+
+
+def html_of(value: object) -> str:
+    """What `_repr_html_` methods return; values do not import what renders them."""
+    return renderer(value)
 
 
 def to_json(value: object) -> bytes:

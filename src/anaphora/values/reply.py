@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from .codec import html_of
 from .conversation import Message
-from .display import html_of
 from .parts import Extras, Notice, ToolCall
 from .stability import Ttl
 

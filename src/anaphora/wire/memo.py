@@ -193,7 +193,7 @@ class RequestLog:
         marks = cast(_Source, log.source)[1]
         self._marks = [placed for placed in marks if placed[0] < known] if marks else []
         self.known = self._ended = known
-        self.append: LogAppend = log.continued(log.message_ends[known - 1] if known else 0, known)
+        self.append = LogAppend(log.message_ends[known - 1] if known else 0, known)
 
     @property
     def count(self) -> int:

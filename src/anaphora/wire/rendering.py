@@ -28,7 +28,7 @@ from anaphora.rendered import (
     Rendered,
     Request,
 )
-from anaphora.rendered.request import Piece
+from anaphora.rendered.log import Piece
 from anaphora.values import (
     AnyTool,
     Conversation,
@@ -204,7 +204,7 @@ def extend_log(
     end = log.message_ends[shared - 1]
     if shared < len(messages):
         role = log.roles[log.wire_message_of(end - 1)] if end else None
-        append = log.continued(end, shared)
+        append = LogAppend(end, shared)
         add(append, messages[shared:], role)
         log = log.append(append)
         end = log.message_ends[len(messages) - 1]

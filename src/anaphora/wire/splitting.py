@@ -170,7 +170,7 @@ class RequestSplit:
         marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
         last = log.roles[log.wire_message_of(count - 1)] if count else None
-        append = log.continued(count, known)
+        append = LogAppend(count, known)
         for index in range(known, len(raws)):
             message = read(raws[index], f"$.{place}[{first_message + index}]")
             role = message.role

@@ -610,3 +610,22 @@ def test_reasoning_in_the_content_stays_before_the_text() -> None:
     writer = openai_chat.writer()
     again = final(*(writer.write(event) for event in notices))
     assert again.message.parts == (thinking, text)
+
+
+def test_usage_of_another_provider_is_converted() -> None:
+    """A usage object of another provider has no counts for this wire."""
+    raw = '{"input_tokens":3,"cache_read_input_tokens":4,"output_tokens":5}'
+    usage = Usage(uncached=3, read=4, output=5, raw=raw)
+    reply = Reply(
+        id="r",
+        model="m",
+        message=Message.assistant("x"),
+        stop_reason="end",
+        usage=usage,
+    )
+    assert json.loads(openai_chat.write_reply(reply))["usage"] == {
+        "prompt_tokens": 7,
+        "completion_tokens": 5,
+        "total_tokens": 12,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }

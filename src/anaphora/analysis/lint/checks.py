@@ -41,9 +41,6 @@ _CHANGE_RULES: dict[str, str] = {
 }
 
 
-# ── Texts ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def lint_text(
     text: str, file: str, costs: Costs | None = None, ratio: float = PER_TOKEN
 ) -> Iterator[Finding]:
@@ -111,7 +108,6 @@ def _line_and_column(text: str, offset: int) -> tuple[int, int]:
 
 
 def _excerpt(text: str, start: int, end: int) -> str:
-    """A part of a text with a little of the line around it."""
     begin = max(text.rfind("\n", 0, start) + 1, start - _CONTEXT)
     stop = text.find("\n", end)
     stop = min(len(text) if stop < 0 else stop, end + _CONTEXT)
@@ -127,9 +123,6 @@ def _text_tokens(text: str, ratio: float) -> int:
 
 def _too_short(tokens: int, costs: Costs) -> str:
     return f"about {tokens:,} tokens, below the minimum of {costs.minimum:,}"
-
-
-# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def lint_request(
@@ -262,9 +255,6 @@ def _changed(
     )
 
 
-# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
-
-
 class WastedMarker(msgspec.Struct, frozen=True):
     why: str
     severity: Severity = "warning"
@@ -302,7 +292,6 @@ def _lint_markers(
 def _wasted(
     rendered: Rendered, plan: Plan, rules: CacheRules, index: int, tokens: int, volatile: set[int]
 ) -> WastedMarker | None:
-    """Why a marker is wasted; None when it is not."""
     mark = plan.marks[index]
     if not rules.slots.value:
         why = f"{rules.provider} ignores markers for this model"
@@ -330,6 +319,5 @@ def _wasted(
 
 
 def _rises(marks: tuple[Mark, ...]) -> bool:
-    """Whether the last TTL is longer than one before it."""
     seconds = [TTL_SECONDS[mark.ttl] for mark in marks]
     return seconds[-1] > min(seconds)

@@ -95,9 +95,6 @@ def suppressed(
                 yield finding_of("unused-ignore", file=file, line=one.line, column=1, why=why)
 
 
-# ── SARIF ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def sarif(findings: Iterable[Finding], version: str) -> dict[str, Any]:
     driver = {
         "name": "anaphora",

@@ -17,8 +17,6 @@ UNREADABLE: Any = object()
 
 
 class JsonBlock(msgspec.Struct, frozen=True):
-    """The JSON of a chunk."""
-
     raw: bytes
     """The block itself, without the message around it."""
     outer: bytes
@@ -79,8 +77,6 @@ def without_whitespace(raw: bytes) -> bytes:
     )
 
 
-# ── Excerpts ─────────────────────────────────────────────────────────────────────────────────────
-
 _BEFORE, _AFTER = 16, 40
 
 _SECRETS = re.compile(
@@ -118,8 +114,6 @@ def redacted(data: bytes, begin: int, end: int) -> str:
             done = match.end()
     return b"".join([*pieces, data[done:end]]).decode(errors="ignore")
 
-
-# ── Volatile texts ───────────────────────────────────────────────────────────────────────────────
 
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DAY = r"(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?,?\s+)?"
@@ -171,7 +165,6 @@ def _volatile(text: str) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _between(text: str, matches: list[tuple[int, int, str, str]]) -> list[str]:
-    """The text between the matches."""
     ends = [0, *(end for _, end, _, _ in matches)]
     starts = [*(start for start, _, _, _ in matches), len(text)]
     return [text[end:start] for end, start in zip(ends, starts, strict=True)]

@@ -152,7 +152,7 @@ class _ProviderCheck:
         self._check_headers(header)
         self._check_models()
         self._check_proxy()
-        is_home = row.key == (wire.PROVIDERS.get(row.wire), row.wire, "")
+        is_home = row.name == f"{wire.PROVIDERS.get(row.wire)}/{row.wire}"
         if provider.ca is not None:
             file = folder / provider.ca
             if not file.is_file():

@@ -20,7 +20,7 @@ from anaphora.client.response import Response
 from anaphora.client.turn import TurnRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, ToolChoice
-from anaphora.prompt.compaction import TokenCount
+from anaphora.prompt.context import TokenCount
 from anaphora.values import Conversation, Message, Notice, Reply
 
 from .compaction import compacted

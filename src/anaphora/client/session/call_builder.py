@@ -22,7 +22,7 @@ from anaphora.prompt import (
     Segment,
     ToolChoice,
 )
-from anaphora.prompt.compaction import TokenCount
+from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Extras, Message, SegmentRole
 

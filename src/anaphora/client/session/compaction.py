@@ -15,7 +15,7 @@ from anaphora.catalog import Profile
 from anaphora.client.arguments import wrong_type
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, compact
-from anaphora.prompt.compaction import TokenCount
+from anaphora.prompt.context import TokenCount
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts, tokens_in
 from anaphora.values import Message, Notice, SegmentRole, to_json

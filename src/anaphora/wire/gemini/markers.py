@@ -23,8 +23,8 @@ from anaphora.rendered import (
     Rendered,
     Request,
 )
+from anaphora.rendered.log import Piece
 from anaphora.rendered.plan import misfit, unholdable
-from anaphora.rendered.request import Piece
 from anaphora.wire import rendering
 from anaphora.wire.reading import (
     converts_errors,

@@ -1,14 +1,31 @@
-"""The shipped price table: base prices of every model that genai-prices lists for our providers.
+"""Base prices: a generated table, and rows in TOML.
 
-`make prices` writes `price_table.json` (scripts/prices.py); a test compares it with the pinned
-release of genai-prices. A provider's models are decoded on first use.
-
-A model is found by patterns, in the order of the table; the first match counts:
+`make prices` writes `price_table.json` (scripts/prices.py): every model that genai-prices lists for
+our providers. A test compares it with the pinned release. A provider's models are decoded on first
+use. A model is found by patterns, in the order of the table; the first match counts:
 
     gpt-5            this name
     gpt-5*  *-5  *5* begins with, ends with, contains
     gpt-5-####       `#` is a digit
     [a*, !*-tts]     all of these; `!` means not
+
+`prices.toml`, and rows of applications, with exact decimals:
+
+    [[price]]
+    provider = "acme"
+    source = "the price page"
+    date = 2026-11-15
+    models = ["acme-1"]
+    input = 0.25                                       # dollars per million tokens
+    output = 1.5
+    tiers = [{ above = 200000, input = 0.5, output = 3 }]   # the price of all of a longer prompt
+
+    [[weekend]]                                        # weekends have the price of noon all day
+    provider = "acme"
+    source = "the price page"
+    date = 2026-11-15
+    since = 2026-08-23
+    as_at = 12:00:00
 """
 
 from __future__ import annotations
@@ -16,13 +33,16 @@ from __future__ import annotations
 import datetime
 import re
 from decimal import Decimal
-from typing import TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidCatalog
 
-FILE = "price_table.json"
+from .rows import decode_structs, read_toml
+
+TABLE_FILE = "price_table.json"
+ROWS_FILE = "prices.toml"
 
 T = TypeVar("T")
 
@@ -40,6 +60,7 @@ FIELDS = ("input", "output", "read", "write", "write_5m", "write_1h")
 _MAX_FOUND = 1024
 
 _COMPACT_DATE = re.compile(r"-(20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=-|:|$)", re.ASCII)
+_SATURDAY = 6
 
 
 class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,6 +110,12 @@ class PricedModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         active = (entry for entry in reversed(self.prices) if entry.active(when))
         return next(active, self.prices[0])
 
+    def matches(self, name: str) -> bool:
+        return any(
+            all(matches(one, name) for one in ([pattern] if isinstance(pattern, str) else pattern))
+            for pattern in self.match
+        )
+
 
 class PricedProvider(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fallback: tuple[str, ...] = ()
@@ -113,22 +140,15 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if key not in found:
             if len(found) >= _MAX_FOUND:
                 found.clear()
-            name = model.lower()
-            match = self._match(provider, name)
-            if match is None and (dashed := _COMPACT_DATE.sub(_dashed, name)) != name:
-                match = self._match(provider, dashed)
-            found[key] = match
+            found[key] = self._match(provider, model.lower())
         return found[key]
 
     def _match(self, provider: str, name: str) -> tuple[PricedModel, bool] | None:
-        rows = self._provider(provider)
-        own = _first(rows.models, name)
-        if own is not None:
-            return own, True
-        for other in rows.fallback:
-            borrowed = _first(self._provider(other).models, name)
-            if borrowed is not None:
-                return borrowed, False
+        for spelling in dict.fromkeys((name, _COMPACT_DATE.sub(_dashed, name))):
+            for owner in (provider, *self._provider(provider).fallback):
+                for row in self._provider(owner).models:
+                    if row.matches(spelling):
+                        return row, owner == provider
         return None
 
     def _provider(self, name: str) -> PricedProvider:
@@ -142,13 +162,11 @@ def decode_table(data: bytes) -> PriceTable:
     return _decode(data, PriceTable)
 
 
-def _first(models: tuple[PricedModel, ...], name: str) -> PricedModel | None:
-    for model in models:
-        for pattern in model.match:
-            conditions = (pattern,) if isinstance(pattern, str) else pattern
-            if all(matches(condition, name) for condition in conditions):
-                return model
-    return None
+def _decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidCatalog(f"{error}; run `make prices`", file=TABLE_FILE) from error
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -178,8 +196,72 @@ def _dashed(date: re.Match[str]) -> str:
         return date[0]
 
 
-def _decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise InvalidCatalog(f"{error}; run `make prices`", file=FILE) from error
+class TierRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    above: Annotated[int, msgspec.Meta(gt=0)]
+    """The price of the whole call above so many input tokens, cached ones included."""
+    input: Decimal
+    output: Decimal
+
+
+class PriceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    provider: str
+    models: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    source: Annotated[str, msgspec.Meta(min_length=1)]
+    date: datetime.date | None
+    """None: the source has no date."""
+    input: Decimal
+    output: Decimal
+    tiers: tuple[TierRow, ...] = ()
+
+    def __post_init__(self) -> None:
+        levels: list[PriceRow | TierRow] = [self, *self.tiers]
+        if any(price.is_signed() for level in levels for price in (level.input, level.output)):
+            raise ValueError("prices must be >= 0")
+        starts = [tier.above for tier in self.tiers]
+        if starts != sorted(set(starts)):
+            raise ValueError("tiers must be listed once each, lowest first")
+
+
+class WeekendRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A provider whose hourly prices in the table hold on working days only."""
+
+    provider: str
+    source: Annotated[str, msgspec.Meta(min_length=1)]
+    date: datetime.date
+    since: datetime.date
+    as_at: datetime.time
+
+
+class PriceRows(msgspec.Struct, frozen=True):
+    """All rows; of two for one model the later one counts."""
+
+    prices: tuple[PriceRow, ...] = ()
+    weekends: tuple[WeekendRow, ...] = ()
+
+    def find(self, provider: str, *models: str) -> PriceRow | None:
+        """The row of the first of these names that has one."""
+        own = {id: row for row in self.prices if row.provider == provider for id in row.models}
+        return next((own[model] for model in models if model in own), None)
+
+    def moved(self, provider: str, when: datetime.datetime) -> datetime.datetime:
+        """The time whose listed price applies at that time."""
+        for row in self.weekends:
+            weekend = when.isoweekday() >= _SATURDAY and when.date() >= row.since
+            if row.provider == provider and weekend:
+                when = datetime.datetime.combine(when.date(), row.as_at, when.tzinfo)
+        return when
+
+
+def decode_prices(text: str, *, file: str = "<text>") -> PriceRows:
+    """The rows of one file, in its order."""
+    content = _exact(read_toml(text, file, parse_float=Decimal))
+    return PriceRows(*decode_structs(content, file, price=PriceRow, weekend=WeekendRow))
+
+
+def _exact(value: Any, key: str = "") -> Any:
+    """Accept integers as prices."""
+    if isinstance(value, dict):
+        return {key: _exact(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_exact(item) for item in value]
+    return Decimal(value) if key in ("input", "output") and type(value) is int else value
