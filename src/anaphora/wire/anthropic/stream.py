@@ -111,7 +111,7 @@ class StreamReader:
         event: types.StreamEvent | OtherBlock
         build, add_text = self._build, self._build.add_text
         try:
-            for payload in self._sse.feed_data(data):
+            for payload in self._sse.feed(data):
                 try:
                     event = _decode(payload)
                 except DECODE_ERRORS:
