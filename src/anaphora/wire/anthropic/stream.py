@@ -57,7 +57,7 @@ class _OpenBlock:
 
     @property
     def extras(self) -> Extras | None:
-        return extras_of(WIRE, self.unknown)
+        return extras_of(WIRE, self.unknown) if self.unknown else None
 
     def add(self, name: str, text: str | None) -> None:
         """More of one of the block's own members."""
