@@ -24,7 +24,7 @@ from anaphora import (
 from anaphora.client.dispatch import dispatch_all
 from anaphora.client.session import PrefixWarning
 from anaphora.emulator import Emulator
-from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.engine import EmulatorOptions
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import BlockMark, PromptCachePlan
 

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .engine import EmulatorOptions, Latency
     from .faults import Faults
-    from .options import EmulatorOptions, Latency
     from .replies.script import Script
     from .server import Emulator
 
@@ -26,9 +26,9 @@ __all__ = ["Emulator", "EmulatorOptions", "Faults", "Latency", "Script", "runnin
 #: Loaded on first use: the command line imports this package without the extra.
 _MODULES = {
     "Emulator": ".server",
-    "EmulatorOptions": ".options",
+    "EmulatorOptions": ".engine",
     "Faults": ".faults",
-    "Latency": ".options",
+    "Latency": ".engine",
     "Script": ".replies.script",
 }
 

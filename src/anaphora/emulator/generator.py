@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -34,11 +34,13 @@ from .billing import Billing, ModelFacts
 from .exchange import EmulatorResponse, ResponseChunk
 from .hosts.host import EmulatorRoute, Host, ReplyContext, RoutedRequest
 from .journal import CallRecord, Journal
-from .options import EmulatorOptions, Latency
 from .replies import GeneratedReply, generate_reply
 from .replies.schema_value import SchemaGenerator
 from .replies.script import ScriptInput
 from .replies.text import IdGenerator, join_seed, split_text
+
+if TYPE_CHECKING:
+    from .engine import EmulatorOptions, Latency
 
 #: Characters of arguments in one event of a stream.
 _ARGUMENTS = 16

@@ -1,4 +1,23 @@
-"""The kinds of faults, and what each does to a response.
+"""Faults to inject.
+
+    faults = Faults.decode(text, file)            rules of a YAML file, or Faults() for none
+    selector = faults.selector(seed)              counts requests, draws random numbers
+    fault = selector.next(request, provider)      by header, else by the first rule that applies
+    fault.apply(response)                         the faulty response
+
+A file selects the requests of each fault:
+
+    faults:
+      - fault: rate-limit       # about every tenth request
+        seconds: 2
+        rate: 0.1
+      - fault: cut              # the second and the fifth of these, after three events
+        after: 3
+        nth: [2, 5]
+        path: /v1/messages
+        provider: anthropic
+
+A request may ask for a fault itself: `x-emulator-fault: slow-drip; seconds=0.5`.
 
 An error is in the format of the response's wire, or of its dialect where that has its own.
 """
@@ -8,31 +27,35 @@ from __future__ import annotations
 import email.utils
 import math
 from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+from blake3 import blake3
+from msgspec import Meta
 
-from anaphora import errors, wire
-from anaphora.emulator.exchange import (
+from anaphora import catalog, errors, wire
+from anaphora.errors import InvalidRequest, Upstream
+from anaphora.values import ReplyEnd, ReplyFail
+from anaphora.wire import sse
+from anaphora.wire.replies import reply_events
+from anaphora.yaml_values import read_yaml, seconds_in
+
+from .exchange import (
     JSON,
     NDJSON,
     SSE,
+    EmulatorRequest,
     EmulatorResponse,
     ResponseChunk,
     json_response,
 )
-from anaphora.emulator.hosts import DEFAULT_WIRE, HOSTS
-from anaphora.emulator.strict import overflow_row
-from anaphora.errors import Upstream
-from anaphora.values import ReplyEnd, ReplyFail
-from anaphora.wire import sse
-from anaphora.wire.replies import reply_events
+from .hosts import DEFAULT_WIRE, HOSTS
+from .strict import overflow_row
 
-RetryFormat: TypeAlias = Literal["own", "seconds", "milliseconds", "date", "none"]
-"""How the time to wait is sent: as the provider does (Google in the body, the others in
-`retry-after`), in a header of that format, or not at all."""
-
+HEADER = "x-emulator-fault"
+_SELECTORS = ("nth", "every", "rate")
 #: The tokens and the limit in the error of an overflow fault.
 _OVERFLOW = (208_310, 200_000)
 #: Into how many pieces a whole body is split for a slow drip.
@@ -75,21 +98,24 @@ def _error(response: EmulatorResponse, error: Upstream) -> EmulatorResponse:
     return msgspec.structs.replace(replaced, wire=response.wire)
 
 
-def _rate_limit(
-    response: EmulatorResponse, fault: Fault, retry_format: RetryFormat
-) -> EmulatorResponse:
-    seconds = fault.seconds
+#: Other forms of the time to wait than the provider's own (Google's is in the body).
+_RETRY_HEADERS: dict[str, Callable[[Fault], dict[str, str]]] = {
+    "rate-limit-seconds": lambda fault: {"retry-after": f"{fault.seconds:g}"},
+    "rate-limit-ms": lambda fault: {"retry-after-ms": f"{fault.seconds * 1000:g}"},
+    # Rounded up: an earlier retry would come too early.
+    "rate-limit-date": lambda fault: {
+        "retry-after": email.utils.formatdate(math.ceil(fault.now + fault.seconds), usegmt=True)
+    },
+    "rate-limit-bare": lambda _: {},
+}
+
+
+def _rate_limit(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+    header = _RETRY_HEADERS.get(fault.name)
+    wait = fault.seconds if header is None else None
     message = "This request would exceed the rate limit."
-    wait = seconds if retry_format == "own" else None
     limited = _error(response, errors.RateLimited(message, status=429, retry_after=wait))
-    if retry_format == "seconds":
-        limited.headers["retry-after"] = f"{seconds:g}"
-    elif retry_format == "milliseconds":
-        limited.headers["retry-after-ms"] = f"{seconds * 1000:g}"
-    elif retry_format == "date":
-        # Rounded up: an earlier retry would come too early.
-        date = email.utils.formatdate(math.ceil(fault.now + seconds), usegmt=True)
-        limited.headers["retry-after"] = date
+    limited.headers.update({} if header is None else header(fault))
     return limited
 
 
@@ -292,18 +318,12 @@ def _is_array(response: EmulatorResponse) -> bool:
     return response.stream and response.headers.get("content-type") not in (SSE, NDJSON)
 
 
-def _limit_kind(retry_format: RetryFormat) -> FaultKind:
-    effect = partial(_rate_limit, retry_format=retry_format)
-    return FaultKind(effect, ("seconds",), 1, unbilled=True)
-
-
 #: By the name in files and in the header.
 KINDS: dict[str, FaultKind] = {
-    "rate-limit": _limit_kind("own"),
-    "rate-limit-seconds": _limit_kind("seconds"),
-    "rate-limit-ms": _limit_kind("milliseconds"),
-    "rate-limit-date": _limit_kind("date"),
-    "rate-limit-bare": _limit_kind("none"),
+    **{
+        name: FaultKind(_rate_limit, ("seconds",), 1, unbilled=True)
+        for name in ("rate-limit", *_RETRY_HEADERS)
+    },
     "spend-cap": FaultKind(_spend_cap, unbilled=True),
     "500": FaultKind(partial(_server_error, status=500), unbilled=True),
     "503": FaultKind(partial(_server_error, status=503), unbilled=True),
@@ -323,3 +343,132 @@ KINDS: dict[str, FaultKind] = {
     "duplicate-events": FaultKind(_duplicate_events, ("after",)),
     "unknown-events": FaultKind(_unknown_events, ("after",)),
 }
+
+
+# ── Which requests get a fault ───────────────────────────────────────────────────────────────────
+
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Counts: TypeAlias = Count | Annotated[tuple[Count, ...], Meta(min_length=1)]
+"""One of several requests, or a list of them; counted from 1."""
+
+
+class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One fault, and the requests that get it: all that match, unless `nth`, `every` or `rate`
+    selects some of them."""
+
+    fault: str | int
+    seconds: float | str | None = None
+    after: Annotated[int, Meta(ge=0)] | None = None
+    path: str = "*"
+    provider: str = "*"
+    nth: Counts | None = None
+    every: Count | None = None
+    rate: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+    def __post_init__(self) -> None:
+        name = str(self.fault)
+        if name not in KINDS:
+            raise ValueError(f"fault: {name!r} is none of {', '.join(KINDS)}")
+        for field in ("seconds", "after"):
+            if getattr(self, field) is not None and field not in KINDS[name].settings:
+                raise ValueError(f"{field}: {name} has no {field}")
+        selectors = [field for field in _SELECTORS if getattr(self, field) is not None]
+        if len(selectors) > 1:
+            first, second = selectors[:2]
+            raise ValueError(f"{second}: {first} and {second} exclude each other")
+        check_provider(self.provider)
+        self.to_fault()
+
+    def to_fault(self) -> Fault:
+        return _fault(str(self.fault), self.seconds, self.after)
+
+    def matches(self, request: EmulatorRequest, provider: str) -> bool:
+        return fnmatchcase(request.path, self.path) and fnmatchcase(provider, self.provider)
+
+    def applies(self, count: int, roll: float) -> bool:
+        """Whether the `count`th matching request gets the fault; `roll` is from 0 to below 1."""
+        if self.rate is not None:
+            return roll < self.rate
+        if self.every is not None:
+            return count % self.every == 0
+        return counts(self.nth, count)
+
+
+class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rules of a file, in its order."""
+
+    rules: tuple[FaultRule, ...] = msgspec.field(default=(), name="faults")
+
+    @classmethod
+    def decode(cls, text: str, file: str) -> Faults:
+        """Reads a YAML file; errors name file and line."""
+        return read_yaml(text, file, cls)[0]
+
+    def selector(self, seed: int = 0) -> FaultSelector:
+        return FaultSelector(self, seed)
+
+
+class FaultSelector:
+    """Selects the fault of each request. The same requests and seed give the same faults."""
+
+    def __init__(self, faults: Faults, seed: int) -> None:
+        self._rules = faults.rules
+        self._seed = seed
+        self._counts = [0] * len(faults.rules)
+
+    def next(self, request: EmulatorRequest, provider: str = "") -> Fault | None:
+        """The fault of a request. Its own header decides; the rules count it nevertheless."""
+        fault = None
+        for index, rule in enumerate(self._rules):
+            if not rule.matches(request, provider):
+                continue
+            self._counts[index] += 1
+            count = self._counts[index]
+            if fault is None and rule.applies(count, self._roll(index, count)):
+                fault = rule.to_fault()
+        header = request.headers.get(HEADER)
+        if header is not None:
+            fault = parse_header(header)
+        return None if fault is None else msgspec.structs.replace(fault, now=request.now)
+
+    def _roll(self, rule: int, count: int) -> float:
+        drawn = blake3(b"%d %d %d" % (self._seed, rule, count)).digest(7)
+        return int.from_bytes(drawn, "big") / 2**56
+
+
+def parse_header(text: str) -> Fault:
+    """Reads `cut; after=3`: the name and its settings."""
+    name, *parts = (part.strip() for part in text.split(";"))
+    if name not in KINDS:
+        raise InvalidRequest(f"{name!r} is none of {', '.join(KINDS)}", path=HEADER)
+    values: dict[str, float | int] = {}
+    for part in parts:
+        field, _, value = part.partition("=")
+        try:
+            values[field] = int(value) if field == "after" else float(value)
+        except ValueError:
+            raise InvalidRequest(
+                f"{part!r} is not of the form seconds=2 or after=3", path=HEADER
+            ) from None
+        if not 0 <= values[field] < float("inf"):
+            raise InvalidRequest(f"{part!r} is negative or infinite", path=HEADER)
+        if field not in KINDS[name].settings:
+            raise InvalidRequest(f"{name} has no {field!r}", path=HEADER)
+    return _fault(name, values.get("seconds"), values.get("after"))
+
+
+def _fault(name: str, seconds: float | str | None, after: float | None) -> Fault:
+    wait = KINDS[name].seconds or 0.0 if seconds is None else seconds_in(seconds, "seconds")
+    return Fault(name=name, seconds=wait, after=None if after is None else int(after))
+
+
+def counts(nth: Counts | None, count: int) -> bool:
+    """Whether a rule with this `nth` applies to the `count`th request."""
+    return nth is None or count in ((nth,) if isinstance(nth, int) else nth)
+
+
+def check_provider(pattern: str) -> None:
+    """A provider's name, or a pattern such as `open*`. A name must be a known one."""
+    known = dict.fromkeys(row.provider for row in catalog.dialects().rows)
+    if not any(letter in pattern for letter in "*?[") and pattern not in known:
+        raise ValueError(f"provider: {pattern!r} is none of the providers {', '.join(known)}")
