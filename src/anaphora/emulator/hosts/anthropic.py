@@ -26,9 +26,9 @@ from .host import (
     RoutedRequest,
     Thought,
     cached_tokens,
+    changed_param,
     model_limits,
     opaque,
-    param_differs,
     read_tokens,
     thinking_text,
 )
@@ -131,11 +131,12 @@ def _diagnostics(context: ReplyContext) -> dict[str, Any] | None:
         return None
     if earlier is None:
         return {"cache_miss_reason": {"type": "previous_message_not_found"}}
-    if param_differs(earlier, later, "model") or param_differs(earlier, later, "speed"):
-        reason = "model_changed"
-    elif (change := verdict.find_change(earlier, later)) is not None:
+    params = (("model", "model_changed"), ("speed", "model_changed"))
+    reason = changed_param(earlier, later, params)
+    if reason is None:
+        change = verdict.find_change(earlier, later)
+        if change is None:
+            return None
         reason = f"{change.section}_changed"
-    else:
-        return None
     missed = max(0, cached_tokens(earlier.usage) - read_tokens(later.usage))
     return {"cache_miss_reason": {"type": reason, "cache_missed_input_tokens": missed}}
