@@ -12,14 +12,13 @@ Starlette and Granian, which come with the extra `anaphora[emulator]`.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .engine import EmulatorOptions, Latency
     from .faults import Faults
     from .replies.script import Script
-    from .server import Emulator
+    from .server import Emulator, running
 
 __all__ = ["Emulator", "EmulatorOptions", "Faults", "Latency", "Script", "running"]
 
@@ -30,16 +29,8 @@ _MODULES = {
     "Faults": ".faults",
     "Latency": ".engine",
     "Script": ".replies.script",
+    "running": ".server",
 }
-
-
-def running(
-    options: EmulatorOptions | None = None, *, host: str = "127.0.0.1", port: int = 0
-) -> AbstractContextManager[Emulator]:
-    """An emulator for the duration of the block; port 0 takes a free one."""
-    from .server import running as run
-
-    return run(options, host=host, port=port)
 
 
 def __getattr__(name: str) -> Any:

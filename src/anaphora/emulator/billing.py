@@ -97,7 +97,6 @@ class UsageWindows:
     def add(
         self, account: tuple[str, str], now: float, input_tokens: int = 0, output_tokens: int = 0
     ) -> UsageWindow:
-        """Counts one request."""
         window = self._windows.get(account)
         if window is None or not 0 <= now - window.since < _MINUTE:
             window = self._windows[account] = UsageWindow(now)

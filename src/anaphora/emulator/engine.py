@@ -128,8 +128,8 @@ class Engine:
         if fault is None:
             return response
         entry.fault = fault.name
-        named = msgspec.structs.replace(response, wire=host.wire, dialect=route.dialect.name)
-        return fault.apply(named)
+        response.wire, response.dialect = host.wire, route.dialect.name
+        return fault.apply(response)
 
     # ── Operations ───────────────────────────────────────────────────────────────────────────────
 
@@ -179,7 +179,6 @@ class Engine:
         params: Params | None = None,
         tokens: int = 0,
     ) -> None:
-        """Raises the error for a request that the provider rejects."""
         counts = request.route.operation == "count"
         checks = request.host.checks
         strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)

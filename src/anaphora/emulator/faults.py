@@ -24,9 +24,10 @@ An error is in the format of the response's wire, or of its dialect where that h
 
 from __future__ import annotations
 
+import copy
 import email.utils
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Annotated, TypeAlias
@@ -49,7 +50,6 @@ from .exchange import (
     EmulatorRequest,
     EmulatorResponse,
     ResponseChunk,
-    json_response,
 )
 from .hosts import DEFAULT_WIRE, HOSTS
 from .strict import overflow_row
@@ -73,11 +73,15 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """When the request came: dates count from there."""
 
     def apply(self, response: EmulatorResponse) -> EmulatorResponse:
-        return KINDS[self.name].effect(response, self)
+        """The faulty response; the given one stays as it is."""
+        faulty = copy.deepcopy(response)
+        KINDS[self.name].effect(faulty, self)
+        return faulty
 
 
 class FaultKind(msgspec.Struct, frozen=True):
-    effect: Callable[[EmulatorResponse, Fault], EmulatorResponse]
+    effect: Callable[[EmulatorResponse, Fault], None]
+    """Changes a response in place."""
     settings: tuple[str, ...] = ()
     """The settings it has: `seconds`, `after`."""
     seconds: float | None = None
@@ -89,13 +93,13 @@ class FaultKind(msgspec.Struct, frozen=True):
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _error(response: EmulatorResponse, error: Upstream) -> EmulatorResponse:
+def _error(response: EmulatorResponse, error: Upstream) -> None:
     """The error in place of the response, which keeps its headers that are not about the body."""
     codec = wire.get(response.dialect or response.wire or DEFAULT_WIRE)
-    status, headers, body = codec.write_error(error)
-    kept = {name: value for name, value in response.headers.items() if name != "cache-control"}
-    replaced = json_response(body, status=status, headers={**kept, **headers})
-    return msgspec.structs.replace(replaced, wire=response.wire)
+    response.status, headers, body = codec.write_error(error)
+    response.headers.pop("cache-control", None)
+    response.headers |= {"content-type": JSON, **headers}
+    response.stream, response.chunks = False, [ResponseChunk(0.0, body)]
 
 
 #: Other forms of the time to wait than the provider's own (Google's is in the body).
@@ -110,104 +114,107 @@ _RETRY_HEADERS: dict[str, Callable[[Fault], dict[str, str]]] = {
 }
 
 
-def _rate_limit(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _rate_limit(response: EmulatorResponse, fault: Fault) -> None:
     header = _RETRY_HEADERS.get(fault.name)
     wait = fault.seconds if header is None else None
     message = "This request would exceed the rate limit."
-    limited = _error(response, errors.RateLimited(message, status=429, retry_after=wait))
-    limited.headers.update({} if header is None else header(fault))
-    return limited
+    _error(response, errors.RateLimited(message, status=429, retry_after=wait))
+    response.headers |= {} if header is None else header(fault)
 
 
-def _spend_cap(response: EmulatorResponse, _: Fault) -> EmulatorResponse:
-    return _error(response, HOSTS[response.wire].spend_cap_error("The spend limit is reached."))
+def _spend_cap(response: EmulatorResponse, _: Fault) -> None:
+    _error(response, HOSTS[response.wire].spend_cap_error("The spend limit is reached."))
 
 
-def _server_error(response: EmulatorResponse, _: Fault, status: int) -> EmulatorResponse:
+def _server_error(response: EmulatorResponse, _: Fault, status: int) -> None:
     if status == 500:
-        return _error(response, Upstream("Internal server error", status=500))
-    return _error(response, errors.Overloaded("Overloaded", status=status))
+        _error(response, Upstream("Internal server error", status=500))
+    else:
+        _error(response, errors.Overloaded("Overloaded", status=status))
 
 
-def _ok_error(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _ok_error(response: EmulatorResponse, fault: Fault) -> None:
     """An error with a status of success."""
-    return msgspec.structs.replace(_server_error(response, fault, 503), status=200)
+    _server_error(response, fault, 503)
+    response.status = 200
 
 
-def _context_overflow(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _context_overflow(response: EmulatorResponse, fault: Fault) -> None:
     """The prompt is too long: rejected at once, or in the stream after `after` events."""
     provider = response.dialect.partition("/")[0] or wire.PROVIDERS[response.wire]
     row = overflow_row(provider, response.wire)
     message, code = row.write(*_OVERFLOW), row.code or "invalid_request_error"
-    error = errors.ContextOverflow(message, status=400, code=code)
     if fault.after is None or not response.stream:
-        return _error(response, error)
-    return _broken_off(response, fault, ReplyFail(type(error).__name__, message, code))
+        _error(response, errors.ContextOverflow(message, status=400, code=code))
+    else:
+        _break_off(response, fault, ReplyFail("ContextOverflow", message, code))
 
 
-def _stream_error(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _stream_error(response: EmulatorResponse, fault: Fault) -> None:
     """The stream ends with the provider's error; a whole response fails at once."""
-    if not response.stream:
-        return _server_error(response, fault, 500)
-    code = HOSTS[response.wire].overloaded_code
-    return _broken_off(response, fault, ReplyFail("Overloaded", "Overloaded", code))
+    if response.stream:
+        code = HOSTS[response.wire].overloaded_code
+        _break_off(response, fault, ReplyFail("Overloaded", "Overloaded", code))
+    else:
+        _server_error(response, fault, 500)
 
 
-def _broken_off(response: EmulatorResponse, fault: Fault, failure: ReplyFail) -> EmulatorResponse:
-    """The stream with the failure as its last event."""
+def _break_off(response: EmulatorResponse, fault: Fault, failure: ReplyFail) -> None:
+    """Ends the stream with the failure."""
     end = _position(response, fault)
     event = wire.get(response.wire).writer().write(failure)
     event = event.replace(b'"sequence_number":0', b'"sequence_number":%d' % end)
     if _is_array(response):
         event = event.removeprefix(b"data: ").strip()
         event = (b",\n" if end else b"[") + event + b"]"
-    return _with_chunks(response, (*response.chunks[:end], ResponseChunk(0.0, event)))
+    response.chunks[end:] = [ResponseChunk(0.0, event)]
 
 
 # ── Slow and broken connections: no byte of the response changes ─────────────────────────────────
 
 
-def _reset(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _timeout(response: EmulatorResponse, _: Fault) -> None:
+    response.hang = True
+
+
+def _reset(response: EmulatorResponse, fault: Fault) -> None:
     """Dropped before the first byte, or after `after` chunks."""
+    response.reset = True
     if fault.after is not None:
-        response = _cut(response, fault)
-    return msgspec.structs.replace(response, reset=True)
+        _cut(response, fault)
 
 
-def _slow_first_byte(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
-    if not response.chunks:
-        return response
-    first, *rest = response.chunks
-    return _with_chunks(response, (ResponseChunk(first.delay + fault.seconds, first.data), *rest))
+def _slow_first_byte(response: EmulatorResponse, fault: Fault) -> None:
+    for chunk in response.chunks[:1]:
+        chunk.delay += fault.seconds
 
 
-def _slow_drip(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
-    chunks = response.chunks if response.stream else _pieces(response, _DRIP_PIECES)
-    later = (ResponseChunk(chunk.delay + fault.seconds, chunk.data) for chunk in chunks)
-    return _with_chunks(response, later)
+def _slow_drip(response: EmulatorResponse, fault: Fault) -> None:
+    _split_body(response, _DRIP_PIECES)
+    for chunk in response.chunks:
+        chunk.delay += fault.seconds
 
 
-def _cut(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _cut(response: EmulatorResponse, fault: Fault) -> None:
     """Ends after `after` chunks; a whole response in its middle."""
-    if not response.stream:
-        response = _with_chunks(response, _pieces(response, 2))
-    return msgspec.structs.replace(response, cut_after=_position(response, fault))
+    _split_body(response, 2)
+    response.cut_after = _position(response, fault)
 
 
 # ── Wrong content ────────────────────────────────────────────────────────────────────────────────
 
 
-def _broken_json(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _broken_json(response: EmulatorResponse, fault: Fault) -> None:
     """One chunk lacks its last closing brace."""
 
     def unclose(data: bytes) -> bytes:
         end = data.rfind(b"}")
         return data if end < 0 else data[:end] + data[end + 1 :]
 
-    return _changed(response, fault, unclose)
+    _change_chunk(response, fault, unclose)
 
 
-def _broken_utf8(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _broken_utf8(response: EmulatorResponse, fault: Fault) -> None:
     """One text holds bytes that are not UTF-8. Clients skip most other fields unread."""
 
     def garble(data: bytes) -> bytes:
@@ -215,59 +222,55 @@ def _broken_utf8(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
         index = next(starts, None)
         return data if index is None else data[:index] + b"\xff\xfe" + data[index:]
 
-    return _changed(response, fault, garble)
+    _change_chunk(response, fault, garble)
 
 
-def _wrong_content_type(response: EmulatorResponse, _: Fault) -> EmulatorResponse:
-    headers = {**response.headers, "content-type": "text/html; charset=utf-8"}
-    return msgspec.structs.replace(response, headers=headers)
+def _wrong_content_type(response: EmulatorResponse, _: Fault) -> None:
+    response.headers["content-type"] = "text/html; charset=utf-8"
 
 
-def _wrong_form(response: EmulatorResponse, _: Fault) -> EmulatorResponse:
+def _wrong_form(response: EmulatorResponse, _: Fault) -> None:
     """JSON for a stream request, an event stream for any other, as some gateways send."""
     codec = wire.get(response.dialect or response.wire)
     if response.stream:
         reader = codec.reader()
         end = [*reader.feed(response.body), *reader.close()][-1]
         if not isinstance(end, ReplyEnd):
-            return response  # there is no whole reply
+            return  # there is no whole reply
         data, kind = msgspec.json.format(codec.write_reply(end.reply), indent=2), JSON
     else:
         data = b"".join(map(codec.writer().write, reply_events(codec.read_reply(response.body))))
         kind = HOSTS[response.wire].stream_type
-    return msgspec.structs.replace(
-        response,
-        headers={**response.headers, "content-type": kind},
-        chunks=(ResponseChunk(response.chunks[0].delay, data),),
-        stream=not response.stream,
-    )
+    response.headers["content-type"] = kind
+    response.chunks = [ResponseChunk(response.chunks[0].delay, data)]
+    response.stream = not response.stream
 
 
-def _duplicate_events(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _duplicate_events(response: EmulatorResponse, fault: Fault) -> None:
     """One event of a stream is sent twice; a whole response has none."""
     if not response.stream or not response.chunks:
-        return response
+        return
     index = _position(response, fault)
     data = response.chunks[index].data
     if _is_array(response):
         data = b",\n" + data.lstrip(b"[,\n")
-    return _inserted(response, index + 1, data)
+    response.chunks.insert(index + 1, ResponseChunk(0.0, data))
 
 
-def _unknown_events(response: EmulatorResponse, fault: Fault) -> EmulatorResponse:
+def _unknown_events(response: EmulatorResponse, fault: Fault) -> None:
     """An event that no client knows; in a whole response a field."""
     if not response.stream:
         body = response.body
-        if body[:1] != b"{":
-            return response
-        body = b'{"emulator_unknown":{}' + (b"," if body[1:2] != b"}" else b"") + body[1:]
-        return _with_chunks(response, (ResponseChunk(response.chunks[0].delay, body),))
+        if body[:1] == b"{":
+            comma = b"," if body[1:2] != b"}" else b""
+            response.chunks[0].data = b'{"emulator_unknown":{}' + comma + body[1:]
+        return
     name, data = HOSTS[response.wire].unknown_event
     if response.headers.get("content-type") == NDJSON:
         data += b"\n"
     else:
         data = b",\n" + data if _is_array(response) else sse.encode_event(name, data)
-    return _inserted(response, max(1, _position(response, fault)), data)
+    response.chunks.insert(max(1, _position(response, fault)), ResponseChunk(0.0, data))
 
 
 # ── Helpers ──────────────────────────────────────────────────────────────────────────────────────
@@ -279,38 +282,27 @@ def _position(response: EmulatorResponse, fault: Fault) -> int:
     return max(0, min(wanted, len(response.chunks) - 1))
 
 
-def _with_chunks(response: EmulatorResponse, chunks: Iterable[ResponseChunk]) -> EmulatorResponse:
-    return msgspec.structs.replace(response, chunks=tuple(chunks))
-
-
-def _inserted(response: EmulatorResponse, index: int, data: bytes) -> EmulatorResponse:
-    chunks = response.chunks
-    return _with_chunks(response, (*chunks[:index], ResponseChunk(0.0, data), *chunks[index:]))
-
-
-def _changed(
+def _change_chunk(
     response: EmulatorResponse, fault: Fault, change: Callable[[bytes], bytes]
-) -> EmulatorResponse:
-    """One chunk changed: the one at the fault's position, or the next that can be."""
-    chunks = list(response.chunks)
+) -> None:
+    """Changes the chunk at the fault's position, or the next one that can be changed."""
     start = _position(response, fault)
-    for index in (*range(start, len(chunks)), *range(start)):
-        data = change(chunks[index].data)
-        if data != chunks[index].data:
-            chunks[index] = ResponseChunk(chunks[index].delay, data)
-            break
-    return _with_chunks(response, chunks)
+    for chunk in (*response.chunks[start:], *response.chunks[:start]):
+        data = change(chunk.data)
+        if data != chunk.data:
+            chunk.data = data
+            return
 
 
-def _pieces(response: EmulatorResponse, count: int) -> list[ResponseChunk]:
-    """A whole body in about `count` pieces."""
+def _split_body(response: EmulatorResponse, count: int) -> None:
+    """Splits a whole body into about `count` pieces; a stream has its chunks."""
     body = response.body
-    size = max(1, -(-len(body) // count))
-    delay = response.chunks[0].delay if response.chunks else 0.0
-    return [
-        ResponseChunk(0.0 if start else delay, body[start : start + size])
-        for start in range(0, len(body), size)
-    ]
+    if response.stream or not body:
+        return
+    delay, size = response.chunks[0].delay, -(-len(body) // count)
+    starts = range(0, len(body), size)
+    response.chunks = [ResponseChunk(0.0, body[start : start + size]) for start in starts]
+    response.chunks[0].delay = delay
 
 
 def _is_array(response: EmulatorResponse) -> bool:
@@ -329,7 +321,7 @@ KINDS: dict[str, FaultKind] = {
     "503": FaultKind(partial(_server_error, status=503), unbilled=True),
     "529": FaultKind(partial(_server_error, status=529), unbilled=True),
     "ok-error": FaultKind(_ok_error),
-    "timeout": FaultKind(lambda response, _: msgspec.structs.replace(response, hang=True)),
+    "timeout": FaultKind(_timeout),
     "reset": FaultKind(_reset, ("after",)),
     "slow-first-byte": FaultKind(_slow_first_byte, ("seconds",), 2),
     "slow-drip": FaultKind(_slow_drip, ("seconds",), 0.2),
@@ -395,8 +387,6 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rules of a file, in its order."""
-
     rules: tuple[FaultRule, ...] = msgspec.field(default=(), name="faults")
 
     @classmethod

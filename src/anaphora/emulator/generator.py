@@ -148,7 +148,7 @@ class Generator:
             return _stream_response(request, reply, latency)
         chunk = ResponseChunk(latency.first, request.route.codec.write_reply(reply))
         headers = {"content-type": host.content_type}
-        return EmulatorResponse(headers=headers, chunks=(chunk,))
+        return EmulatorResponse(headers=headers, chunks=[chunk])
 
     def _seed(self, prompt: ParsedPrompt) -> bytes:
         """Depends on the prompt and its parameters only: the reply is the same in a stream."""
@@ -242,14 +242,12 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
     # One write may hold several events.
     end = host.event_end
     pieces = [data + end for data in b"".join(events).split(end) if data]
-    first, *rest = pieces
-    chunks = (
-        ResponseChunk(latency.first, first),
-        *(ResponseChunk(latency.pace, data) for data in rest),
-    )
+    chunks = [ResponseChunk(latency.pace, data) for data in pieces]
+    chunks[0].delay = latency.first
     headers = {"content-type": host.stream_type, "cache-control": "no-cache"}
     response = EmulatorResponse(headers=headers, chunks=chunks, stream=True)
-    return host.frame_stream(request, response)
+    host.frame_stream(request, response)
+    return response
 
 
 def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:

@@ -30,8 +30,6 @@ _GC_THRESHOLD = 20_000
 
 
 class Emulator:
-    """A running emulator."""
-
     def __init__(self, engine: Engine, host: str, port: int) -> None:
         self.engine = engine
         self.host = host

@@ -64,8 +64,6 @@ class EmulatorRoute(msgspec.Struct, frozen=True):
 
 
 class RoutedRequest(EmulatorRequest, frozen=True, kw_only=True, dict=True):
-    """A request with its route and its entry in the journal."""
-
     route: EmulatorRoute
     entry: JournalEntry
 
@@ -207,7 +205,6 @@ class Host:
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
     ) -> Usage:
-        """The counts that the provider reports."""
         counts = [reply.tokens(facts.profile) for reply in replies]
         reasoning = sum(thought for _, thought in counts)
         shown = any(isinstance(part, Thinking) for part in replies[0].parts)
@@ -234,8 +231,8 @@ class Host:
     def edit_events(self, events: list[bytes], reply: Reply) -> None:
         """Changes the written events of a stream in place."""
 
-    def frame_stream(self, request: RoutedRequest, response: EmulatorResponse) -> EmulatorResponse:
-        return response
+    def frame_stream(self, request: RoutedRequest, response: EmulatorResponse) -> None:
+        """Changes a finished stream in place."""
 
     # ── Other bodies ─────────────────────────────────────────────────────────────────────────────
 
@@ -246,7 +243,6 @@ class Host:
         return dumps({"models": [self.model_fields(profile) for profile in profiles]})
 
     def model_fields(self, profile: Profile) -> dict[str, Any]:
-        """One model as the provider lists it."""
         raise NotImplementedError
 
     @classmethod
@@ -276,7 +272,6 @@ def thinking_text(random: SeededRandom) -> str:
 
 
 def model_limits(profile: Profile, context: str, output: str) -> dict[str, int]:
-    """The known limits of a model under the given names."""
     figures = {context: profile.context_tokens, output: profile.output_tokens}
     return {name: figure.value for name, figure in figures.items() if figure is not None}
 

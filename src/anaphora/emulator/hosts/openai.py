@@ -273,8 +273,6 @@ class StoredResponse(msgspec.Struct, frozen=True):
 
 
 class StoredResponses:
-    """The stored responses of every workspace."""
-
     def __init__(self) -> None:
         self._responses: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
         self._size = 0
@@ -341,7 +339,6 @@ def _response_fields(request: EmulatorRequest, stop: StopReason) -> dict[str, An
 
 
 def _diagnostics(earlier: SentCall | None, later: SentCall) -> dict[str, Any]:
-    """The `prompt_cache_diagnostics` of a reply."""
     if earlier is None:
         return {"type": "comparison_response_not_found"}
     left, read = cached_tokens(earlier.usage), read_tokens(later.usage)
