@@ -7,7 +7,7 @@ from collections import OrderedDict
 import msgspec
 
 from anaphora import catalog
-from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
+from anaphora.cache.simulator import Simulator
 from anaphora.catalog import CacheRules, Profile
 
 #: Models whose caches are kept at a time; the least recently used goes first.
@@ -47,20 +47,6 @@ class Billing:
             facts = ModelFacts(provider, wire, profile, catalog.rules(provider, model, wire))
             self._facts[key] = facts
         return facts
-
-    def bill(
-        self,
-        prompt: RenderedPrompt,
-        facts: ModelFacts,
-        *,
-        now: float,
-        began: float,
-        ended: float,
-        workspace: str,
-    ) -> Outcome:
-        """What a call reads from the cache and writes to it."""
-        scope = "" if facts.rules.isolation.value == "server" else workspace
-        return self.simulator(facts).call(prompt, at=now, began=began, ended=ended, scope=scope)
 
     def simulator(self, facts: ModelFacts) -> Simulator:
         key = facts.provider, facts.wire, facts.profile.id

@@ -130,7 +130,7 @@ class GeminiHost(Host):
     def write_choice(self, reply: Reply, index: int) -> bytes:
         return write_candidate(reply, {}, write_content(reply.message), index)
 
-    def frame_stream(self, request: RoutedRequest, response: EmulatorResponse) -> None:
+    def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
         """Without `alt=sse` a stream is one JSON array."""
         if request.query.get("alt") == "sse":
             return

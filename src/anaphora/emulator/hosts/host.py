@@ -228,11 +228,8 @@ class Host:
     def reports_stream_usage(self, request: RoutedRequest) -> bool:
         return True
 
-    def edit_events(self, events: list[bytes], reply: Reply) -> None:
-        """Changes the written events of a stream in place."""
-
-    def frame_stream(self, request: RoutedRequest, response: EmulatorResponse) -> None:
-        """Changes a finished stream in place."""
+    def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
+        """Changes a written stream in place."""
 
     # ── Other bodies ─────────────────────────────────────────────────────────────────────────────
 
