@@ -60,9 +60,6 @@ class AskOptions(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool
 
 
-# ── Completion: no suggestions when anything fails ───────────────────────────────────────────────
-
-
 def _complete_provider(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
@@ -99,9 +96,6 @@ def _complete_conversation(
         for row in ask_store.listing()
         if row["id"].startswith(incomplete)
     ]
-
-
-# ── The command ──────────────────────────────────────────────────────────────────────────────────
 
 
 @click.command()
@@ -239,9 +233,6 @@ def _config(options: AskOptions) -> Iterator[AskConfig]:
 
         with emulator.running() as emu:
             yield emulator_config(emu.url)
-
-
-# ── The request ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _request(

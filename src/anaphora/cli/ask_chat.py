@@ -185,8 +185,6 @@ class AskChat:
             for index, part in enumerate(session.last.reply.message.parts):
                 self._printer.show(PartEnd(index=index, part=part))
 
-    # ── The session, and what is stored of it ────────────────────────────────────────────────────
-
     def _session(self, client: AsyncClient) -> Session:
         request, stored = self._request, self._stored
         session = client.session(
@@ -243,8 +241,6 @@ class AskChat:
             at=record.attempts[-1].at if record.attempts else record.at,
             first_token_at=record.at + (record.first or 0.0),
         )
-
-    # ── Output ───────────────────────────────────────────────────────────────────────────────────
 
     def _introduce(self) -> None:
         """Print what is known before the call."""

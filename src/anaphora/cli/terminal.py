@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from .common import print_json
 
 if TYPE_CHECKING:
     from .log_files import SkippedInput
@@ -54,8 +56,12 @@ class Terminal(Console):
         raise  # noqa: PLE0704
 
 
-def print_page(lines: Iterable[Line]) -> None:
-    Terminal().page(Group(*map(_renderable, lines)))
+def print_report(value: Any, page: Iterable[Line], *, as_json: bool) -> None:
+    """Print the value as JSON, or the lines of the page."""
+    if as_json:
+        print_json(value)
+    else:
+        Terminal().page(Group(*map(_renderable, page)))
 
 
 def _renderable(line: Line) -> RenderableType:
