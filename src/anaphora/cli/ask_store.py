@@ -25,12 +25,12 @@ from anaphora.prompt import Params
 from anaphora.values import Message, StopReason, Usage, Value, from_json, to_json
 
 from .ask_provider import user_folder
+from .terminal import one_line
 
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*\Z")
 _SUFFIX = ".jsonl"
 #: Characters of a question in the list.
 _QUESTION = 60
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class ConversationSettings(Value, frozen=True, kw_only=True):
@@ -213,12 +213,6 @@ def listing() -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def one_line(text: str, longest: int = 1000) -> str:
-    """Without line breaks and control characters, cut to a length."""
-    line = _CONTROL.sub("", " ".join(text.split()))
-    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def _question(stored: StoredConversation) -> str:
