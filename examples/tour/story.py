@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from anaphora import ToolRegistry
-from anaphora.canonical import dumps
 from anaphora.emulator.replies.script import (
     Script,
     ScriptMatch,
@@ -32,7 +31,19 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return [call for one in self.tools for call in one.items()]
 
 
+class TourStop(msgspec.Struct, frozen=True):
+    """A dialect (`anaphora wires`) and a model (`anaphora models`)."""
+
+    dialect: str
+    model: str
+
+    @property
+    def provider(self) -> str:
+        return self.dialect.partition("/")[0]
+
+
 class Story(msgspec.Struct, frozen=True, kw_only=True):
+    stops: tuple[TourStop, ...]
     identity: str
     knowledge: str
     goods: tuple[str, ...]
@@ -86,8 +97,7 @@ def script() -> Script:
     rules = []
     for turn, step in enumerate((*STORY.steps, *STORY.afterwards), 1):
         calls = [
-            ScriptToolCall(name=name, arguments=dumps(arguments).decode())
-            for name, arguments in step.tool_calls
+            ScriptToolCall(name=name, arguments=arguments) for name, arguments in step.tool_calls
         ]
         reply = ScriptReply(text=step.reply, tool_calls=tuple(calls))
         rules += [

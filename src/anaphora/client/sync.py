@@ -20,7 +20,7 @@ from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
@@ -28,7 +28,7 @@ from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolRes
 
 from .arguments import Content
 from .client import AsyncClient
-from .config.values import ClientConfig
+from .config import ClientConfig
 from .response import Response
 from .session import Preview, Run, RunResult, Session
 from .session.turn_prompt import Prompt, StateText
@@ -40,9 +40,9 @@ T = TypeVar("T")
 class Client:
     """`AsyncClient` without async. Use it as a context manager, or `close` it."""
 
-    def __init__(self, client: AsyncClient, background: Background | None = None) -> None:
+    def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self._background = background or Background("anaphora")
+        self._background = Background("anaphora")
         # A client that was not closed ends its thread when it is collected, or at exit.
         self._close = weakref.finalize(self, self._background.close, client.close)
 
@@ -67,14 +67,14 @@ class Client:
     def providers(self) -> tuple[str, ...]:
         return self._client.providers
 
-    def complete(self, call: Call | Content, provider: str, **options: Any) -> Response:
-        """As `AsyncClient.complete`."""
-        return self._background.call(lambda: self._client.complete(call, provider, **options))
-
     @property
     def notices(self) -> tuple[Notice, ...]:
         """Oddities of the configuration that are no errors."""
         return self._client.notices
+
+    def complete(self, call: Call | Content, provider: str, **options: Any) -> Response:
+        """As `AsyncClient.complete`."""
+        return self._background.call(lambda: self._client.complete(call, provider, **options))
 
     def stream(
         self, call: Call | Content, provider: str, **options: Any
@@ -128,12 +128,37 @@ class SyncRun:
         return self._run.result or self._client._background.call(lambda: self._run)
 
 
+class _Attribute(Generic[T]):
+    """An attribute of the async session; assigned in the client's thread."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, session: SyncSession, owner: type) -> T:
+        value: T = getattr(session._session, self._name)
+        return value
+
+    def __set__(self, session: SyncSession, value: T) -> None:
+        session._do(lambda: setattr(session._session, self._name, value))
+
+
 class SyncSession:
-    """`Session` without async."""
+    """`Session` without async: each method and attribute is that of `Session`. A function as
+    `prompt` or `state` is called in the client's thread."""
+
+    prompt = _Attribute[Prompt | Callable[[], Prompt]]()
+    conversation = _Attribute[Conversation]()
+    state = _Attribute[StateText]()
+    last = _Attribute[Response | None]()
+    cost_usd = _Attribute[Decimal | None]()
+    messages = _Attribute[tuple[Message, ...]]()
+    provider = _Attribute[str]()
+    model = _Attribute[str]()
 
     def __init__(self, client: Client, session: Session) -> None:
         self._client = client
         self._session = session
+        self._do, self._call = client._background.do, client._background.call
 
     def send(self, content: Content | None = None, **options: Any) -> SyncTurn:
         """As `Session.send`: iterate over the events, or get the `result()`."""
@@ -144,84 +169,25 @@ class SyncSession:
         return SyncRun(self._client, self._session.run(content, **bounds))
 
     def preview(self, content: Content | None = None, **params: Any) -> Preview:
-        """What the next call would read, write and cost; nothing is sent."""
-        return self._client._background.do(lambda: self._session.preview(content, **params))
+        return self._do(lambda: self._session.preview(content, **params))
 
     def prewarm(self) -> Response:
-        """Writes the beginning of the conversation to the provider's cache."""
-        return self._client._background.call(self._session.prewarm)
+        return self._call(self._session.prewarm)
 
     def append(self, *messages: Message) -> None:
-        self._client._background.do(lambda: self._session.append(*messages))
+        self._do(lambda: self._session.append(*messages))
 
     def recall(self, reply: Reply, **call: Any) -> bool:
-        """As `Session.recall`."""
-        return self._client._background.do(lambda: self._session.recall(reply, **call))
+        return self._do(lambda: self._session.recall(reply, **call))
 
     def fork(self) -> SyncSession:
-        """Another conversation with the same history."""
-        return SyncSession(self._client, self._client._background.do(self._session.fork))
+        return SyncSession(self._client, self._do(self._session.fork))
 
     def close(self) -> None:
-        """Releases what the provider holds for this conversation."""
-        self._client._background.call(self._session.close)
+        self._call(self._session.close)
 
     def compact(self, budget: int, **options: Any) -> Compaction:
-        """As `Session.compact`."""
-        return self._client._background.do(lambda: self._session.compact(budget, **options))
-
-    @property
-    def prompt(self) -> Prompt | Callable[[], Prompt]:
-        """The prompt of every turn, besides the history. A function is called in the client's
-        thread."""
-        return self._session.prompt
-
-    @prompt.setter
-    def prompt(self, prompt: Prompt | Callable[[], Prompt]) -> None:
-        def assign() -> None:
-            self._session.prompt = prompt
-
-        self._client._background.do(assign)
-
-    @property
-    def conversation(self) -> Conversation:
-        """The history; may be assigned."""
-        return self._session.conversation
-
-    @conversation.setter
-    def conversation(self, conversation: Conversation) -> None:
-        self._session.conversation = conversation
-
-    @property
-    def state(self) -> StateText:
-        """Text at the end of every call, behind everything that is cached; never kept."""
-        return self._session.state
-
-    @state.setter
-    def state(self, state: StateText) -> None:
-        self._session.state = state
-
-    @property
-    def last(self) -> Response | None:
-        """The newest response."""
-        return self._session.last
-
-    @property
-    def cost_usd(self) -> Decimal | None:
-        """The cost of the conversation so far; None once a price was unknown."""
-        return self._session.cost_usd
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        return self._session.messages
-
-    @property
-    def provider(self) -> str:
-        return self._session.provider
-
-    @property
-    def model(self) -> str:
-        return self._session.model
+        return self._do(lambda: self._session.compact(budget, **options))
 
 
 class Background:

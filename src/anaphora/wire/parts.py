@@ -1,15 +1,15 @@
-"""What the part writers of several wires share: arguments, extras, unknown fields, notices for
+"""What the writers of several wires share: arguments, extras, unknown fields, usage, notices for
 extras of other wires, and reasoning that nothing follows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from anaphora.canonical import check_object, is_object, string
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidRequest, Parse
 from anaphora.prompt import Call
 from anaphora.rendered import LogAppend
 from anaphora.values import (
@@ -22,6 +22,7 @@ from anaphora.values import (
     Thinking,
     Tool,
     ToolResult,
+    Usage,
 )
 
 from .reading import (
@@ -33,6 +34,8 @@ from .reading import (
     request_error,
 )
 
+R = TypeVar("R")
+
 
 def notices_below(notices: Iterable[Notice], place: str) -> list[Notice]:
     """The notices with their paths below `place`."""
@@ -40,6 +43,21 @@ def notices_below(notices: Iterable[Notice], place: str) -> list[Notice]:
         msgspec.structs.replace(notice, path=f"{place}.{notice.path}" if notice.path else place)
         for notice in notices
     ]
+
+
+def encode_at(
+    path: str, encode: Callable[..., R], part: object, notices: list[Notice], *args: object
+) -> R:
+    """What `encode` makes of a part, notices and further arguments; its notices and errors name the
+    path."""
+    own: list[Notice] = []
+    try:
+        encoded = encode(part, own, *args)
+    except InvalidRequest as problem:
+        raise problem.within(path) from None
+    if own:
+        notices += notices_below(own, path)
+    return encoded
 
 
 def object_arguments(text: str, notices: list[Notice]) -> bytes:
@@ -64,6 +82,11 @@ def extra_members(extras: Extras | None, wire: str) -> bytes:
     return check_object(extras[wire], path=f"extras.{wire}").strip()[1:-1].strip().encode()
 
 
+def own_members(extras: Extras | None, wire: str) -> Members:
+    """The same, by name."""
+    return {} if extras is None or wire not in extras else decode_members(extras[wire])
+
+
 def inner_and_outer(extras: Extras | None, wire: str, field: str) -> tuple[bytes, bytes]:
     """The extras inside the object `field`, and beside it; each with its leading comma."""
     if extras is None or wire not in extras:
@@ -72,12 +95,23 @@ def inner_and_outer(extras: Extras | None, wire: str, field: str) -> tuple[bytes
     outer = object_members(extras[wire].encode(), path, request_error)
     raw = outer.pop(field, None)
     if raw is None or bytes(raw) == b"null":
-        return b"", _following(outer)
-    return _following(object_members(raw, f"{path}.{field}", request_error)), _following(outer)
+        return b"", following(outer)
+    return following(object_members(raw, f"{path}.{field}", request_error)), following(outer)
 
 
-def _following(members: Members) -> bytes:
+def following(members: Members) -> bytes:
+    """Members with a leading comma."""
     return b"," + encode_members(members)[1:-1] if members else b""
+
+
+def own_usage(usage: Usage, read: Callable[[bytes, str], Usage]) -> bytes | None:
+    """The provider's own usage object, where it means the same here."""
+    try:
+        if usage.raw is not None and read(usage.raw.encode(), "usage") == usage:
+            return usage.raw.encode()
+    except Parse:
+        pass
+    return None
 
 
 # ── Unknown fields of a message ──────────────────────────────────────────────────────────────────

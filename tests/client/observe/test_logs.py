@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.records import BARE, FULL, LOST
 
 from anaphora.client.observe import Logs
-from anaphora.client.observe.logs import fields, line
+from anaphora.client.observe.export import fields, line
 from anaphora.client.response import Record
 
 PAIR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^\s"=]+)(?: |$)')

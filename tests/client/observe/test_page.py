@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from support.records import FULL, LOST
 
 from anaphora.client.observe import Meters, Metrics
-from anaphora.client.observe.logs import fields
+from anaphora.client.observe.export import fields
 from anaphora.client.observe.otel import end_attributes, failure_attributes, start_attributes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "observability.md").read_text()

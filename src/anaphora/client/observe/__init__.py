@@ -20,14 +20,14 @@ from anaphora.client.response import Record
 from anaphora.values import Notice
 
 if TYPE_CHECKING:
-    from .logs import Logs
+    from .export import Logs
     from .otel import Meters, Traces
     from .prometheus import Metrics
 
 __all__ = ["Logs", "Meters", "Metrics", "Traces", "Watcher", "Watchers"]
 
 #: Loaded on first use: most need a package that may not be installed.
-_LAZY = {"Logs": ".logs", "Meters": ".otel", "Metrics": ".prometheus", "Traces": ".otel"}
+_LAZY = {"Logs": ".export", "Meters": ".otel", "Metrics": ".prometheus", "Traces": ".otel"}
 
 Watcher: TypeAlias = Callable[[Record], None]
 

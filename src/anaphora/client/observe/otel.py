@@ -9,13 +9,14 @@ move; a test compares them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from anaphora import __version__
-from anaphora.cache.verdict import Verdict
+from anaphora.cache.verdict.values import CHANGES
 from anaphora.catalog import otel_provider
 from anaphora.client.response import Attempt, Record
-from anaphora.values import StopReason, Usage
+from anaphora.values import StopReason
 
 from . import missing_extra
 from .export import (
@@ -24,6 +25,7 @@ from .export import (
     address,
     block_label,
     error_type,
+    fields,
     label,
     queued,
     shares,
@@ -56,6 +58,25 @@ _FINISH_REASONS: dict[StopReason, str] = {
     "stop_sequence": "stop",
     "tool_calls": "tool_call",
     "refusal": "content_filter",
+}
+
+
+#: The attributes for fields of a log line.
+_ATTRIBUTES = {
+    "provider": "anaphora.provider",
+    "wire": "anaphora.wire",
+    "attempts": "anaphora.attempts",
+    "answered_by": "gen_ai.response.model",
+    "request_id": "anaphora.request_id",
+    "output": "gen_ai.usage.output_tokens",
+    "read": "gen_ai.usage.cache_read.input_tokens",
+    "written": "gen_ai.usage.cache_creation.input_tokens",
+    "predicted": "anaphora.cache.predicted_tokens",
+    "verdict": "anaphora.cache.result",
+    "cause": "anaphora.cache.cause",
+    "lost": "anaphora.cache.lost_tokens",
+    "cost_usd": "anaphora.cost_usd",
+    "saved": "anaphora.saved_usd",
 }
 
 
@@ -153,83 +174,57 @@ def start_attributes(record: Record) -> Attributes:
 
 def end_attributes(record: Record) -> Attributes:
     """The attributes that are known when the call is over."""
-    out: Attributes = {
-        "anaphora.provider": label(record.provider),
-        "anaphora.wire": word(record.wire),
-        "anaphora.attempts": len(record.attempts),
-        "anaphora.queued_seconds": queued(record),
-    }
-    _put(out, "error.type", error_type(record.error))
-    _put(out, "gen_ai.request.max_tokens", record.max_tokens)
-    _put(out, "gen_ai.request.temperature", record.temperature)
-    _put_word(out, "gen_ai.response.model", record.answered_by)
-    _put_word(out, "gen_ai.response.id", record.response_id)
-    _put_word(out, "anaphora.request_id", record.request_id)
-    if record.streamed:
-        out["gen_ai.request.stream"] = True
-        _put(out, "gen_ai.response.time_to_first_chunk", record.first)
-    if record.stop_reason is not None:
-        out["gen_ai.response.finish_reasons"] = [
-            _FINISH_REASONS.get(record.stop_reason, record.stop_reason)
-        ]
-    _put_usage(out, record.usage)
-    _put(out, "anaphora.cache.predicted_tokens", record.predicted)
-    if record.verdict is not None:
-        _put_verdict(out, record.verdict)
-    if record.cost_usd is not None:
-        out["anaphora.cost_usd"] = float(record.cost_usd)
-    if record.saved is not None:
-        out["anaphora.saved_usd"] = float(record.saved)
-    if record.blocks:
-        by_label = shares(record.blocks, _MAX_BLOCKS)
-        out["anaphora.blocks.labels"] = list(by_label)
-        out["anaphora.blocks.tokens"] = list(by_label.values())
-    if record.notices:
-        out["anaphora.notices"] = [word(notice.code) for notice in record.notices]
-    return out
+    known, usage, verdict = fields(record), record.usage, record.verdict
+    change = None if verdict is None else verdict.change
+    lost_usd = None if verdict is None else verdict.cost_usd
+    stop = record.stop_reason
+    by_label = shares(record.blocks, _MAX_BLOCKS)
+    changed: Attributes = {}
+    if change is not None:
+        changed["anaphora.cache.change.kind"] = change.kind if change.kind in CHANGES else OTHER
+        changed["anaphora.cache.change.label"] = block_label(change.label, change.section)
+    return changed | _known(
+        {
+            **{attribute: known.get(name) for name, attribute in _ATTRIBUTES.items()},
+            "anaphora.queued_seconds": queued(record),
+            "error.type": error_type(record.error),
+            "gen_ai.request.max_tokens": record.max_tokens,
+            "gen_ai.request.temperature": record.temperature,
+            "gen_ai.response.id": _word(record.response_id),
+            "gen_ai.request.stream": record.streamed or None,
+            "gen_ai.response.time_to_first_chunk": record.first if record.streamed else None,
+            "gen_ai.response.finish_reasons": stop and [_FINISH_REASONS.get(stop, stop)],
+            # The conventions, too, count cached input as input.
+            "gen_ai.usage.input_tokens": usage.input,
+            "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
+            "anaphora.cache.lost_usd": None if lost_usd is None else float(lost_usd),
+            "anaphora.blocks.labels": list(by_label) or None,
+            "anaphora.blocks.tokens": list(by_label.values()) or None,
+            "anaphora.notices": [word(notice.code) for notice in record.notices] or None,
+        }
+    )
 
 
 def failure_attributes(attempt: Attempt, number: int) -> Attributes:
     """A failed attempt: its error class, not the message."""
-    out: Attributes = {
-        "error.type": error_type(attempt.error) or OTHER,
-        "gen_ai.request.model": word(attempt.model),
-        "anaphora.provider": label(attempt.provider),
-        "anaphora.attempt.number": number,
-        "anaphora.attempt.seconds": attempt.seconds,
-        "anaphora.attempt.queued_seconds": attempt.queued,
-    }
-    _put(out, "http.response.status_code", attempt.status)
-    _put_word(out, "anaphora.request_id", attempt.request_id)
-    _put(out, "anaphora.attempt.wait_seconds", attempt.wait)
-    return out
+    return _known(
+        {
+            "error.type": error_type(attempt.error) or OTHER,
+            "gen_ai.request.model": word(attempt.model),
+            "anaphora.provider": label(attempt.provider),
+            "anaphora.attempt.number": number,
+            "anaphora.attempt.seconds": attempt.seconds,
+            "anaphora.attempt.queued_seconds": attempt.queued,
+            "http.response.status_code": attempt.status,
+            "anaphora.request_id": _word(attempt.request_id),
+            "anaphora.attempt.wait_seconds": attempt.wait,
+        }
+    )
 
 
-def _put_usage(out: Attributes, usage: Usage) -> None:
-    # The conventions, too, count cached input as input.
-    _put(out, "gen_ai.usage.input_tokens", usage.input)
-    _put(out, "gen_ai.usage.output_tokens", usage.output)
-    _put(out, "gen_ai.usage.cache_read.input_tokens", usage.read)
-    _put(out, "gen_ai.usage.cache_creation.input_tokens", usage.written_total)
-    _put(out, "gen_ai.usage.reasoning.output_tokens", usage.reasoning)
+def _known(attributes: Mapping[str, Attribute | None]) -> Attributes:
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _put_verdict(out: Attributes, verdict: Verdict) -> None:
-    out["anaphora.cache.result"] = verdict.result
-    out["anaphora.cache.lost_tokens"] = verdict.lost
-    _put(out, "anaphora.cache.cause", verdict.cause)
-    if verdict.cost_usd is not None:
-        out["anaphora.cache.lost_usd"] = float(verdict.cost_usd)
-    if (change := verdict.change) is not None:
-        out["anaphora.cache.change.kind"] = change.kind
-        out["anaphora.cache.change.label"] = block_label(change.label, change.section)
-
-
-def _put(out: Attributes, key: str, value: Attribute | None) -> None:
-    if value is not None:
-        out[key] = value
-
-
-def _put_word(out: Attributes, key: str, value: str | None) -> None:
-    if value is not None:
-        out[key] = word(value)
+def _word(text: str | None) -> str | None:
+    return None if text is None else word(text)

@@ -118,14 +118,12 @@ class Destination(aiohttp.ClientRequest):
     """The request that aiohttp's connector takes an address from. Never sent; shared by all
     requests to one URL."""
 
+    connection_key: ConnectionKey = None  # type: ignore[assignment]
+
     def __init__(self, url: URL, proxy: URL | None) -> None:
         super().__init__("GET", url, headers=_AGENT, proxy=proxy, proxy_headers=_AGENT)
         # Computed once: the connector adds to the proxy headers, which are part of the key.
-        self._key = super().connection_key
-
-    @property
-    def connection_key(self) -> ConnectionKey:
-        return self._key
+        self.connection_key = super().connection_key
 
 
 class UrlRoute:

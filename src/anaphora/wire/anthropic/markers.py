@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from anaphora.catalog import Profile
 from anaphora.prompt import BlockMark, Call, MarkRequest, ToolMark
 from anaphora.rendered import ChunkRun
-from anaphora.values import AnyTool, Extras, Message, Part, ToolResult, Ttl
+from anaphora.values import AnyTool, Extras, ToolResult, Ttl
 from anaphora.wire.markers import MarkLocation, find_message
 from anaphora.wire.reading import ErrorFactory, LenientDecoder, Members, Unknown
 
+from .parts import nested_splice, sent_parts
 from .types import WIRE, CacheControl, ContentBlock, MessagesRequest, ToolDefinition
 
 MARKERS: dict[Ttl, bytes] = {
@@ -64,13 +64,11 @@ def _read(
 def locate(
     request: MarkRequest,
     call: Call,
+    profile: Profile,
     tools: tuple[AnyTool, ...],
     runs: list[ChunkRun],
-    sent_parts: Callable[[Message], list[bool]],
-    nested_splice: Callable[[ToolResult, int], int | None],
 ) -> MarkLocation:
-    """The chunk a mark means, or why there is none. `sent_parts` tells which parts of a message
-    become blocks, `nested_splice` where in a tool result the marker of an inner block goes."""
+    """The chunk a mark means, or why there is none."""
     if isinstance(request, ToolMark):
         for index, tool in enumerate(tools):
             if tool.name == request.name:
@@ -95,27 +93,20 @@ def locate(
     message = run.source[run.log.message_of(chunks.start)] if chunks else None
     if message is None or not 0 <= request.path[0] < len(message.parts):
         return f"no {name}"
-    sent, position = sent_parts(message), request.path[0]
+    sent, position = sent_parts(message, profile), request.path[0]
     chunk = chunks.start + sum(sent[:position])
     if not sent[position] or chunk >= chunks.stop:  # reasoning at the end may be left out
         return f"{name} is left out of the request"
     if len(request.path) > 1:
-        part = message.parts[position]
-        inside = _nested(part, request.path, nested_splice)
+        part, inside = message.parts[position], None
+        if len(request.path) == 2 and isinstance(part, ToolResult):
+            inside = nested_splice(part, request.path[1])
         if inside is None:
             return f"no {name} that can carry a marker"
         return first + chunk, _block_offset(run, chunk) + inside
     if run.log.splices[chunk] < 0:
         return f"{name} takes no marker"
     return first + chunk, None
-
-
-def _nested(
-    part: Part, path: tuple[int, ...], nested_splice: Callable[[ToolResult, int], int | None]
-) -> int | None:
-    if len(path) > 2 or not isinstance(part, ToolResult):
-        return None
-    return nested_splice(part, path[1])
 
 
 def _block_offset(run: ChunkRun, chunk: int) -> int:

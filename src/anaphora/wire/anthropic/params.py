@@ -25,7 +25,7 @@ from anaphora.wire.params import (
     whole_number,
 )
 
-from .types import MEMO, WIRE, OutputFormat
+from .types import WIRE, OutputFormat
 
 PATH = "/v1/messages"
 TIERS = ("auto", "standard_only")
@@ -126,16 +126,8 @@ PARAMS = ParamTable(
 )
 
 
-def envelope_of(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
-    """The request without the runs; the last turn's while nothing in it changed."""
-
-    def make(source: object) -> Envelope:
-        return _envelope(call, profile, source)
-
-    return MEMO.envelope(call, (call.ir.system_fields_agree(), profile), last, make)
-
-
-def _envelope(call: Call, profile: Profile, source: object) -> Envelope:
+def envelope_of(call: Call, profile: Profile, source: object) -> Envelope:
+    """The request without the runs."""
     _check(call, profile)
     tree = PARAMS.encode(call)
     fields = joined_fields(tree)

@@ -87,8 +87,9 @@ from anaphora.wire.splitting import (
 )
 
 from .markers import MARKERS, marker_of, take_marker
+from .messages import RoleWithFields
 from .params import AUTOMATIC_FIELDS, PARAMS, PATH
-from .render import CLOSE, WIRE_ROLES, RoleWithFields, joins, opening
+from .render import CLOSE, WIRE_ROLES, joins, opening
 from .types import (
     MARKABLE_OPAQUE,
     MEMO,

@@ -1,4 +1,4 @@
-"""Parts as content blocks: one encoder for each kind.
+"""Tools, system blocks and parts as JSON: one encoder for each kind.
 
 An encoder returns the block's bytes, or None with a notice where Anthropic has no block for the
 part. Fields stand in one fixed order, content is always an array.
@@ -10,19 +10,23 @@ import base64
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from anaphora.canonical import check_object, string
+from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Kind
+from anaphora.prompt import PromptBlock
+from anaphora.rendered import ChunkLog, Kind
 from anaphora.values import (
+    AnyTool,
     Audio,
     Bytes,
     Document,
     Extras,
     Image,
+    Message,
     Notice,
     Opaque,
     Part,
+    ProviderTool,
     Refusal,
     ResultPart,
     Source,
@@ -32,7 +36,8 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.parts import extra_members, object_arguments
+from anaphora.wire.parts import extra_members, is_fields_part, object_arguments
+from anaphora.wire.rendering import render_items
 
 from .types import MARKABLE_OPAQUE, MESSAGE_FIELDS, WIRE
 
@@ -43,24 +48,51 @@ TEXT = b'{"type":"text","text":'
 #: Where in a block its marker goes, counted back from its end.
 BEFORE_BRACE = -1
 
+_BLANK = Notice("blank_text", "a blank text block is refused, so it is left out")
 UNSIGNED = Notice(
     "unsigned_thinking", "reasoning without a signature is refused, so it is left out"
 )
 
 
+# ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
+
+
+def tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
+    blocks = render_items("tools", tools, _tool, BEFORE_BRACE)
+    return ChunkLog.of(blocks, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
+
+
+def system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
+    texts = render_items("system", blocks, lambda b: _text_block(b.text, b.extras), BEFORE_BRACE)
+    return ChunkLog.of(texts, [block.label for block in blocks], [b.cache for b in blocks])
+
+
+def _tool(tool: AnyTool) -> bytes:
+    if isinstance(tool, ProviderTool):
+        return check_object(tool.json, path="json").encode()
+    description = b',"description":' + string(tool.description) if tool.description else b""
+    schema = check_object(tool.schema, path="schema").encode()
+    strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
+    name = b'{"name":' + string(tool.name)
+    return name + description + b',"input_schema":' + schema + strict + closing(tool.extras)
+
+
+# ── Parts ────────────────────────────────────────────────────────────────────────────────────────
+
+
 def _text(part: Text, notices: Notices) -> bytes | None:
     if not part.text or part.text.isspace():
-        notices.append(Notice("blank_text", "a blank text block is refused, so it is left out"))
+        notices.append(_BLANK)
         return None
-    return text_block(part.text, part.extras)
+    return _text_block(part.text, part.extras)
 
 
 def _assistant_text(part: Text, notices: Notices) -> bytes | None:
     """White space of the model is kept: what follows may be bound to it."""
-    return text_block(part.text, part.extras) if part.text else _text(part, notices)
+    return _text_block(part.text, part.extras) if part.text else _text(part, notices)
 
 
-def text_block(text: str, extras: Extras | None = None) -> bytes:
+def _text_block(text: str, extras: Extras | None = None) -> bytes:
     return TEXT + string(text) + closing(extras)
 
 
@@ -117,16 +149,18 @@ def _tool_call(part: ToolCall, notices: Notices) -> bytes:
 
 
 def _tool_result(part: ToolResult, notices: Notices) -> bytes:
-    content, start = part.content, _result_opening(part)
+    content = part.content
+    if not isinstance(content, str):
+        blocks = b",".join(_result_blocks(content, notices))
+    elif content and not content.isspace():
+        blocks = TEXT + string(content) + b"}"
+    else:
+        blocks = b""
+        if content:
+            notices.append(_BLANK)
     end = b'],"is_error":true' if part.error else b"]"
     end += b"}" if part.extras is None else closing(part.extras)
-    if not isinstance(content, str):
-        return start + b",".join(_result_blocks(content, notices)) + end
-    if not content:
-        return start + end
-    if content.isspace():
-        return start + (_text(Text(content), notices) or b"") + end
-    return start + TEXT + string(content) + (b"}" + end)
+    return _result_opening(part) + blocks + end
 
 
 def _result_opening(part: ToolResult) -> bytes:
@@ -173,6 +207,12 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
     return None
 
 
+def sent_parts(message: Message, profile: Profile) -> list[bool]:
+    """Which parts of a message become blocks."""
+    assistant = message.role == "assistant"
+    return [is_sent(part, assistant) and not is_unsigned(part, profile) for part in message.parts]
+
+
 def is_unsigned(part: Part, profile: Profile) -> bool:
     """Whether reasoning lacks the signature that Anthropic requires: a stream that is cut off
     leaves it empty. Other hosts of this wire may give none and want the block back."""
@@ -190,18 +230,13 @@ def _refusal(part: Refusal, notices: Notices) -> bytes | None:
 
 
 def _opaque(part: Opaque, notices: Notices) -> bytes | None:
-    if is_fields(part):
+    if is_fields_part(part, (WIRE,), MESSAGE_FIELDS):
         return None  # they are part of the message
     if part.provider != WIRE:
         reason = f"a {part.kind} block of {part.provider} is unknown to Anthropic; left out"
         notices.append(Notice("foreign_block", reason))
         return None
     return check_object(part.json, path="json").encode()
-
-
-def is_fields(part: object) -> bool:
-    """Whether a part holds the unknown fields of its message."""
-    return isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, MESSAGE_FIELDS)
 
 
 def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:

@@ -40,6 +40,10 @@ MARKABLE_OPAQUE = frozenset(
     }
 )
 
+#: Fields of a reply that a stream sends in its last delta, and those that it sends beside it.
+IN_DELTA = ("container", "stop_details")
+BESIDE_DELTA = ("context_management", "input_transformations")
+
 # A default of None is not possible: a union with `Raw` would exclude it.
 NULL = msgspec.Raw(b"null")
 EMPTY_OBJECT = msgspec.Raw(b"{}")
@@ -284,6 +288,9 @@ class ThinkingStart(_Tagged, tag="thinking", frozen=True):
     signature: str | None = None
 
 
+BlockStart: TypeAlias = TextStart | ToolUseStart | ThinkingStart
+
+
 class StartMessage(_Object, frozen=True):
     """A reply as it begins; its content is still empty."""
 
@@ -300,8 +307,6 @@ class StartMessage(_Object, frozen=True):
 class FinalDelta(_Object, frozen=True):
     stop_reason: str | None = None
     stop_sequence: str | None = None
-    container: msgspec.Raw = NULL
-    stop_details: msgspec.Raw = NULL
 
 
 class ErrorDetails(msgspec.Struct, frozen=True):
@@ -328,7 +333,7 @@ class BlockDeltaEvent(_Tagged, tag="content_block_delta", frozen=True):
 
 class BlockStartEvent(_Tagged, tag="content_block_start", frozen=True):
     index: int
-    content_block: TextStart | ToolUseStart | ThinkingStart
+    content_block: BlockStart
 
 
 class BlockStopEvent(_Tagged, tag="content_block_stop", frozen=True):
@@ -338,8 +343,6 @@ class BlockStopEvent(_Tagged, tag="content_block_stop", frozen=True):
 class MessageDeltaEvent(_Tagged, tag="message_delta", frozen=True):
     delta: FinalDelta
     usage: msgspec.Raw = NULL
-    context_management: msgspec.Raw = NULL
-    input_transformations: msgspec.Raw = NULL
 
 
 class MessageStartEvent(_Tagged, tag="message_start", frozen=True):

@@ -1,0 +1,300 @@
+"""Messages as content blocks: the roles of system messages, reasoning that is left out, unknown
+fields of messages, and the volatile tail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from anaphora.canonical import check_object, string
+from anaphora.catalog import Profile
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Params, Segment
+from anaphora.rendered import ChunkRun, Kind, LogAppend
+from anaphora.values import (
+    Conversation,
+    Document,
+    Image,
+    Message,
+    Notice,
+    Opaque,
+    Part,
+    ResultPart,
+    Role,
+    SegmentRole,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from anaphora.wire.parts import (
+    UNFINISHED_REASONING,
+    ReasoningFollowed,
+    has_extras,
+    is_fields_part,
+    note_foreign_fields,
+    notices_below,
+)
+
+from .parts import BEFORE_BRACE, TEXT, UNSIGNED, encoder_for, is_sent, is_unsigned
+from .types import MESSAGE_FIELDS, WIRE
+
+#: The block of a part: what the cache rules call it, where in it a marker goes, and its bytes.
+Block: TypeAlias = tuple[Kind, int | None, bytes]
+
+#: Looked up once: access to an enum member is slow.
+_TEXT_KIND = Kind.TEXT
+
+ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
+
+_STRIPS_THINKING = Notice(
+    "state_strips_thinking",
+    "the state cannot be put into a tool result, and as a user block it makes this model drop its"
+    " earlier thinking, which voids the cached messages",
+)
+
+
+class RoleWithFields(str):
+    """The role of a message with unknown fields. It is a message of its own: neighbours of the same
+    role are not merged with it."""
+
+    __slots__ = ("fields",)
+    fields: bytes
+
+    def __new__(cls, role: str, fields: bytes) -> RoleWithFields:
+        made = super().__new__(cls, role)
+        made.fields = fields
+        return made
+
+
+class MessageEncoder:
+    """Encodes the messages of one segment. `before` is the wire role before the run, `after` the
+    role after it."""
+
+    def __init__(
+        self,
+        append: LogAppend,
+        messages: Sequence[Message],
+        segment: str,
+        before: str | None,
+        after: str | None,
+        profile: Profile,
+    ) -> None:
+        self.append = append
+        self.messages = messages
+        self.segment = segment
+        self.before = before
+        self.after = after
+        self.profile = profile
+        self.followed = ReasoningFollowed(messages, _may_follow)
+
+    @property
+    def place(self) -> str:
+        """The message that is being rendered, for errors and notices."""
+        return f"{self.segment}[{self.append.message}]"
+
+    def encode(self, index: int, last_role: str | None) -> tuple[str, list[Block]]:
+        """The wire role of a message, and its blocks; notices are added."""
+        append, message = self.append, self.messages[index]
+        parts, foreign = message.parts, False
+        role = ROLES.get(message.role) or self._system_role(index, last_role)
+        last = parts[-1] if parts else None
+        if type(last) is Opaque and is_fields_part(last, (WIRE,), MESSAGE_FIELDS):
+            role = self._role_with_fields(message, last, role)
+        blocks: list[Block] = []
+        for part, value in enumerate(parts):
+            try:
+                if type(value) is Text and value.extras is None and value.text.strip():
+                    block = TEXT + string(value.text) + b"}"
+                    blocks.append((_TEXT_KIND, BEFORE_BRACE, block))
+                else:
+                    foreign = foreign or has_extras(value)
+                    blocks += self._block(index, part, value, role == "assistant")
+            except InvalidRequest as problem:
+                raise problem.within(f"{self.place}.parts[{part}]") from None
+        if foreign:
+            note_foreign_fields(append, message, WIRE, self.place)
+        if not blocks and isinstance(role, RoleWithFields):
+            append.notice(_fields_left_out("a message without content", self.place))
+        if not parts:
+            reason = "a message without parts is left out"
+            append.notice(Notice("empty_message", reason, self.place))
+        return role, blocks
+
+    def _block(self, index: int, part: int, value: Part, assistant: bool) -> list[Block]:
+        """The block of one part; none where it is left out, with notices."""
+        kind, splice, encode = encoder_for(value, assistant)
+        notices: list[Notice] = []
+        block = encode(value, notices)
+        if assistant and type(value) is not ToolCall and block is not None:
+            left_out = self._left_out(index, part)
+            if left_out is not None:
+                notices.append(left_out)
+                block = None
+        if notices:
+            for notice in notices_below(notices, f"{self.place}.parts[{part}]"):
+                self.append.notice(notice)
+        return [] if block is None else [(kind, splice, block)]
+
+    def _left_out(self, index: int, part: int) -> Notice | None:
+        """Why reasoning, or white space behind it, is not sent back; None where it is sent."""
+        message = self.messages[index]
+        value = message.parts[part]
+        if not isinstance(value, Thinking) and not (_is_blank(value) and _only_reasoning(message)):
+            return None
+        if not self.followed(index, part):
+            return UNFINISHED_REASONING
+        return UNSIGNED if is_unsigned(value, self.profile) else None
+
+    def _role_with_fields(self, message: Message, fields: Opaque, role: str) -> str:
+        """The role of a message with unknown fields. A system message that is sent as user text
+        goes without them."""
+        path = f"{self.place}.parts[{len(message.parts) - 1}].json"
+        members = check_object(fields.json, path=path).strip()[1:-1].strip().encode()
+        if message.role == "system" and role != "system":
+            whose = "a system message that is sent as user text"
+            self.append.notice(_fields_left_out(whose, self.place))
+            return role
+        return RoleWithFields(role, members) if members else role
+
+    def _system_role(self, index: int, last_role: str | None) -> str:
+        """A system message inside the history stays one where the model takes it there: behind a
+        user turn, and before an assistant turn or at the end."""
+        if (role := self.messages[index].role) != "system":
+            reason = f"{role!r} is not a role; use system, user, assistant or tool"
+            raise InvalidRequest(reason, path=f"{self.place}.role")
+        self.append.contextual = True
+        if (
+            self.profile.mid_conversation_system.value
+            and (last_role or self.before) in ("user", "system")
+            and _answered(self.messages, index + 1, self.after)
+        ):
+            return "system"
+        reason = "a system message cannot stand here on this model, so it is sent as user text"
+        self.append.notice(Notice("system_as_user", reason, self.place))
+        return "user"
+
+
+def has_content(message: Message) -> bool:
+    """Whether anything of a message reaches the wire. Reasoning alone does not."""
+    assistant = message.role == "assistant"
+    if assistant and _only_reasoning(message):
+        return False
+    return any(is_sent(part, assistant) for part in message.parts)
+
+
+def _only_reasoning(message: Message) -> bool:
+    """Whether a message is reasoning, and white space behind it at most."""
+    return any(isinstance(part, Thinking) for part in message.parts) and all(
+        isinstance(part, Thinking) or _is_blank(part) for part in message.parts
+    )
+
+
+def _is_blank(part: Part) -> bool:
+    return isinstance(part, Text) and not part.text.strip()
+
+
+def _may_follow(part: Part, role: Role) -> bool | None:
+    """Whether a part may follow reasoning; None where it does not reach the wire."""
+    assistant = role == "assistant"
+    if assistant and _is_blank(part):
+        return None
+    if isinstance(part, ToolCall | ToolResult) or (isinstance(part, Text) and part.text.strip()):
+        return assistant  # known without encoding it
+    try:
+        return assistant if is_sent(part, assistant) else None
+    except InvalidRequest:
+        return assistant  # raised again where it is rendered, with its path
+
+
+def _fields_left_out(whose: str, place: str) -> Notice:
+    return Notice("fields_left_out", f"the fields of {whose} are left out", place)
+
+
+# ── System messages ──────────────────────────────────────────────────────────────────────────────
+
+
+def undecided(messages: Conversation, end: int) -> int:
+    """Back over system messages, and those without content, to where their role is decided."""
+    while end and (messages[end - 1].role == "system" or not has_content(messages[end - 1])):
+        end -= 1
+    return end
+
+
+def unmoved(
+    messages: Conversation, shared: int, last: ChunkRun, before: str | None, after: str | None
+) -> int:
+    """How many of the shared messages may keep their bytes: the role of a system message depends
+    on its neighbours."""
+    if (last.before, last.after) != (before, after):
+        return 0
+    start = undecided(messages, shared)
+    same = _answered(messages, start, after) == _answered(last.source, start, after)
+    return shared if same else start
+
+
+def _answered(messages: Sequence[Message], index: int, after: str | None) -> bool:
+    """Whether the assistant is next, past any system messages, or no message follows."""
+    while index < len(messages):
+        message = messages[index]
+        if message.role != "system" and has_content(message):
+            return message.role == "assistant"
+        index += 1
+    return after in (None, "assistant")
+
+
+# ── The volatile tail ────────────────────────────────────────────────────────────────────────────
+
+
+def place_tail(
+    tail: Segment, runs: list[ChunkRun], params: Params, profile: Profile
+) -> tuple[Segment, list[ChunkRun], Notice | None]:
+    """The tail as it is rendered behind these runs, and the runs that stay before it.
+
+    Some models drop all earlier thinking at a plain user block, which voids every cached message.
+    Inside a tool loop the state is then put into the last tool result, or sent as a system message
+    where the model takes one there.
+    """
+    if not runs or runs[-1].role is not SegmentRole.CONVERSATION:
+        return tail, runs, None
+    # A user message may not follow a system message inside the history.
+    if runs[-1].last_role != "system":
+        if not _would_strip_thinking(runs[-1], params, profile):
+            return tail, runs, None
+        if not profile.mid_conversation_system.value:
+            return _into_result(tail, runs)
+    messages = (Message(id=m.id, role="system", parts=m.parts) for m in tail.messages)
+    return Segment(tail.role, Conversation(messages)), runs, None
+
+
+def _would_strip_thinking(last: ChunkRun, params: Params, profile: Profile) -> bool:
+    reasoning = params.reasoning
+    if reasoning is None or reasoning.mode in (None, "disabled"):
+        return False
+    in_loop = last.log.kinds[last.count - 1] is Kind.TOOL_RESULT
+    return in_loop and profile.strips_thinking.value
+
+
+def _into_result(
+    tail: Segment, runs: list[ChunkRun]
+) -> tuple[Segment, list[ChunkRun], Notice | None]:
+    """The last tool result leaves the conversation's run and takes the state in for this one turn;
+    next turn it is rendered without it again."""
+    last = runs[-1]
+    carrier = last.source[last.log.message_of(last.count - 1)]
+    result = next(part for part in reversed(carrier.parts) if isinstance(part, ToolResult))
+    state: list[ResultPart] = []
+    for message in tail.messages:
+        for part in message.parts:
+            if not isinstance(part, Text | Image | Document):
+                return tail, runs, _STRIPS_THINKING
+            state.append(part)
+    own = result.content
+    if isinstance(own, str):
+        own = (Text(own),) if own else ()
+    combined = msgspec.structs.replace(result, content=(*own, *state))
+    message = Message(id=tail.messages[0].id, role="tool", parts=(combined,))
+    before = [msgspec.structs.replace(last, count=last.count - 1)] if last.count > 1 else []
+    return Segment(tail.role, Conversation([message])), [*runs[:-1], *before], None

@@ -1,0 +1,194 @@
+"""Replies as Anthropic would send them: whole, or as a stream of events."""
+
+from __future__ import annotations
+
+import msgspec
+
+from anaphora.canonical import dumps, string
+from anaphora.values import (
+    Event,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    ReplyStart,
+    Text,
+    Thinking,
+    Usage,
+    UsageUpdate,
+)
+from anaphora.wire.parts import following, own_members, own_usage
+from anaphora.wire.reading import Members
+from anaphora.wire.sse import encode_event
+
+from .parts import closing, encoder_for
+from .reply import STOPS, read_stop, read_usage
+from .types import BESIDE_DELTA, IN_DELTA, WIRE
+
+_STOP_REASONS = {stop: reason for reason, stop in STOPS.items()}
+_DELTAS = {
+    "text": (b"text_delta", b"text"),
+    "tool_call": (b"input_json_delta", b"partial_json"),
+    "thinking": (b"thinking_delta", b"thinking"),
+}
+
+
+def write_reply(reply: Reply) -> bytes:
+    """The whole reply. Parts without a block are left out."""
+    blocks = [encoder_for(part, assistant=True)[2](part, []) for part in reply.message.parts]
+    content = b",".join(block for block in blocks if block is not None)
+    usage = _write_usage(reply.usage)
+    return _message(reply.id, reply.model, content, _stop(reply), usage) + closing(reply.extras)
+
+
+def _message(reply_id: str, model: str, content: bytes, stop: bytes, usage: bytes) -> bytes:
+    """The message object without its end."""
+    return (
+        b'{"id":%b,"type":"message","role":"assistant","model":%b,"content":[%b],%b,"usage":%b'
+        % (string(reply_id), string(model), content, stop, usage)
+    )
+
+
+def _stop(reply: Reply) -> bytes:
+    reason, sequence = reply.stop_reason_raw, reply.stop_sequence
+    if reason is None or read_stop(reason, sequence) != reply.stop_reason:
+        reason = _STOP_REASONS.get(reply.stop_reason, "end_turn")
+    named = b"null" if sequence is None else string(sequence)
+    return b'"stop_reason":' + string(reason) + b',"stop_sequence":' + named
+
+
+def _write_usage(usage: Usage) -> bytes:
+    """The usage object of a reply: the provider's own where it reads the same."""
+    if (own := own_usage(usage, read_usage)) is not None:
+        return own
+    fields: dict[str, object] = {
+        "input_tokens": usage.uncached or 0,
+        "output_tokens": usage.output or 0,
+    }
+    if usage.read is not None:
+        fields["cache_read_input_tokens"] = usage.read
+    if usage.written is not None:
+        fields["cache_creation_input_tokens"] = usage.written_total
+        if "unsplit" not in usage.written:
+            fields["cache_creation"] = {
+                "ephemeral_5m_input_tokens": usage.written.get("5m", 0),
+                "ephemeral_1h_input_tokens": usage.written.get("1h", 0),
+            }
+    if usage.reasoning is not None:
+        fields["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
+    return dumps(fields, path="usage")
+
+
+class StreamWriter:
+    """Events in, bytes out. What is known only at a part's end (a redacted block, an opaque one)
+    is written then."""
+
+    def __init__(self) -> None:
+        self._usage = Usage()
+        self._waiting: ReplyStart | None = None
+        self._first_fields: Members = {}
+        """Extras of the reply that its first event has."""
+        self._starts: dict[int, PartStart] = {}
+        self._begun: set[int] = set()
+
+    def write(self, event: Event) -> bytes:
+        if isinstance(event, ReplyStart):
+            # The counts for its first event follow it.
+            self._waiting = event
+            return b""
+        if isinstance(event, UsageUpdate):
+            self._usage = event.usage
+            return self._start()
+        return self._start() + self._written(event)
+
+    def _written(self, event: Event) -> bytes:
+        if isinstance(event, PartStart):
+            self._starts[event.index] = event
+            return self._begin(event) if event.kind in ("text", "tool_call") else b""
+        if isinstance(event, PartDelta):
+            return self._delta(event)
+        if isinstance(event, PartEnd):
+            return self._end_part(event)
+        if isinstance(event, ReplyEnd):
+            return self._end(event.reply)
+        assert isinstance(event, ReplyFail)
+        code, message = string(event.code or "api_error"), string(event.message)
+        return _event("error", b'"error":{"type":%b,"message":%b}' % (code, message))
+
+    def _start(self) -> bytes:
+        event, self._waiting = self._waiting, None
+        if event is None:
+            return b""
+        fields = own_members(event.extras, WIRE)
+        late = IN_DELTA + BESIDE_DELTA
+        self._first_fields = {name: raw for name, raw in fields.items() if name not in late}
+        stop = b'"stop_reason":null,"stop_sequence":null'
+        message = _message(event.id, event.model, b"", stop, _write_usage(self._usage))
+        end = following(self._first_fields) + b"}"
+        return _event("message_start", b'"message":' + message + end)
+
+    def _begin(self, event: PartStart) -> bytes:
+        if event.kind == "text":
+            block = b'{"type":"text","text":""'
+        elif event.kind == "thinking":
+            block = b'{"type":"thinking","thinking":"","signature":""'
+        else:
+            call_id, name = string(event.id or ""), string(event.name or "")
+            block = b'{"type":"tool_use","id":%b,"name":%b,"input":{}' % (call_id, name)
+        more = own_members(event.extras, WIRE)
+        more.pop("citations", None)  # they have deltas of their own
+        return self._begin_with(event.index, block + following(more) + b"}")
+
+    def _begin_with(self, index: int, block: bytes) -> bytes:
+        self._begun.add(index)
+        return _event("content_block_start", b'"index":%d,"content_block":%b' % (index, block))
+
+    def _delta(self, event: PartDelta) -> bytes:
+        start = self._starts.get(event.index) or PartStart(event.index, "text")
+        if start.kind not in _DELTAS:
+            return b""
+        begin = b"" if event.index in self._begun else self._begin(start)
+        return begin + _block_delta(event.index, *_DELTAS[start.kind], string(event.delta))
+
+    def _end_part(self, event: PartEnd) -> bytes:
+        index, part = event.index, event.part
+        written = b""
+        if isinstance(part, Thinking) and part.signature is not None:
+            if index not in self._begun:
+                written = self._begin(PartStart(index, "thinking", extras=part.extras))
+            signature = string(part.signature)
+            written += _block_delta(index, b"signature_delta", b"signature", signature)
+        elif index not in self._begun:
+            block = encoder_for(part, assistant=True)[2](part, [])
+            return b"" if block is None else self._begin_with(index, block) + _block_stop(index)
+        if isinstance(part, Text) and part.extras is not None:
+            citations = own_members(part.extras, WIRE).get("citations", msgspec.Raw(b"[]"))
+            for citation in msgspec.json.decode(citations, type=list[msgspec.Raw]):
+                written += _block_delta(index, b"citations_delta", b"citation", bytes(citation))
+        return written + _block_stop(index)
+
+    def _end(self, reply: Reply) -> bytes:
+        fields = own_members(reply.extras, WIRE)
+        beside = {name: fields.pop(name) for name in BESIDE_DELTA if name in fields}
+        first = self._first_fields
+        late = {n: raw for n, raw in fields.items() if n in IN_DELTA or first.get(n) != raw}
+        delta, usage = _stop(reply) + following(late), _write_usage(reply.usage)
+        end = b'"delta":{%b},"usage":%b%b' % (delta, usage, following(beside))
+        return _event("message_delta", end) + encode_event(
+            "message_stop", b'{"type":"message_stop"}'
+        )
+
+
+def _event(kind: str, members: bytes) -> bytes:
+    return encode_event(kind, b'{"type":"%b",%b}' % (kind.encode(), members))
+
+
+def _block_delta(index: int, kind: bytes, field: bytes, value: bytes) -> bytes:
+    delta = b'"index":%d,"delta":{"type":"%b","%b":%b}' % (index, kind, field, value)
+    return _event("content_block_delta", delta)
+
+
+def _block_stop(index: int) -> bytes:
+    return _event("content_block_stop", b'"index":%d' % index)
