@@ -78,7 +78,7 @@ class StreamReader:
                     # Nearly every chunk holds a piece of text and nothing else.
                     try:
                         (choice,) = _decode_text(payload).choices
-                    except (msgspec.DecodeError, UnicodeError, ValueError):
+                    except (*DECODE_ERRORS, ValueError):
                         pass
                     else:
                         if not choice.index and (text := choice.delta.content):
