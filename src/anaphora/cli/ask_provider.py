@@ -12,8 +12,8 @@ import msgspec
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
+from anaphora.client.config import ClientConfig, Hop
 from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
-from anaphora.client.config.values import ClientConfig, Hop
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
 from anaphora.yaml_values import nearest
 
@@ -52,9 +52,6 @@ class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
     providers: dict[str, ResolvedProvider]
     """Those that may be called."""
     routes: dict[str, tuple[Hop, ...]]
-
-
-# ── Configuration ────────────────────────────────────────────────────────────────────────────────
 
 
 def user_folder(variable: str, default: str) -> Path:
@@ -119,9 +116,6 @@ def _first_dialects() -> dict[str, Dialect]:
     for row in catalog.dialects().rows:
         first.setdefault(row.provider, row)
     return first
-
-
-# ── Choice ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def choose(

@@ -68,7 +68,7 @@ class StreamReader:
         build = self._build
         events: list[Event] = []
         try:
-            for payload in self._sse.feed_data(data):
+            for payload in self._sse.feed(data):
                 index = self._choice.text_index
                 if index is not None and not build.ended:
                     # Nearly every chunk holds a piece of text and nothing else.
