@@ -25,9 +25,9 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
-from anaphora.wire.openai import closing, counted_usage, own_usage
+from anaphora.wire.openai import closing, counted_usage
 from anaphora.wire.openai_errors import ErrorObject, from_object
-from anaphora.wire.parts import extra_members
+from anaphora.wire.parts import extra_members, following_extras, own_usage
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     converts_errors,
@@ -213,8 +213,8 @@ def message_item(group: Sequence[Part], default_id: str) -> bytes | None:
 def item_fields(part: Part, default_id: str, status: bytes = b"completed") -> bytes:
     """The fields of the message item that a part begins."""
     if begins_item(part) and not isinstance(part, Opaque):
-        return extra_members(part.extras, ITEM)
-    return b'"id":' + string(default_id) + b',"status":"' + status + b'"'
+        return following_extras(part.extras, ITEM)
+    return b',"id":%b,"status":"%b"' % (string(default_id), status)
 
 
 def content_part(part: Part) -> bytes | None:
