@@ -246,22 +246,6 @@ def item_id(prefix: str, reply_id: str, index: int) -> str:
     return f"{prefix}_{reply_id.removeprefix('resp_')}_{index}"
 
 
-def with_item_id(part: Part, own_id: str) -> Part:
-    """The part with that id for its item, if it has another one."""
-    if isinstance(part, Opaque | ToolResult):
-        return part
-    key = ITEM if in_message(part) else WIRE
-    extras = part.extras or {}
-    if key not in extras:
-        return part
-    fields = decode_members(extras[key])
-    if "id" not in fields or bytes(fields["id"]) == string(own_id):
-        return part
-    fields["id"] = msgspec.Raw(string(own_id))
-    kept = {**extras, **(extras_of(key, fields) or {})}
-    return msgspec.structs.replace(part, extras=kept)
-
-
 def read_usage(raw: bytes, path: str) -> Usage:
     try:
         usage = _decode_usage(raw)
