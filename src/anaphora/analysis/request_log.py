@@ -17,12 +17,16 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.analysis.trace.format import Breakpoint, Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.lines import (
+from anaphora.analysis.trace.format import (
+    Breakpoint,
     FoundTrace,
     LogLine,
     Problem,
+    Trace,
+    TraceCall,
     TraceEntry,
+    TraceMessage,
+    TraceUsage,
     objects,
     seconds,
     without_clock_errors,

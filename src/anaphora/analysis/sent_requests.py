@@ -22,7 +22,7 @@ from anaphora.wire import Wire
 from anaphora.wire.detect import detect
 
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
-from .trace.lines import LogLine
+from .trace.format import LogLine
 
 #: Names that loggers use for the conversation of a request.
 _CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")

@@ -23,7 +23,7 @@ from anaphora.analysis.sent_requests import (
     paired,
     read_request,
 )
-from anaphora.analysis.trace.lines import FoundTrace, LogLine, Problem
+from anaphora.analysis.trace.format import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache.verdict import Verdict, judge
 from anaphora.cache.verdict.causes import format_duration

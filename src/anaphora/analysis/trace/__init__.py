@@ -14,8 +14,7 @@ from typing import Literal, TypeAlias
 from anaphora.errors import InvalidRequest
 
 from . import claude_code, codex
-from .format import read_line
-from .lines import FoundTrace, LogLine, Problem, TraceEntry, without_clock_errors
+from .format import FoundTrace, LogLine, Problem, TraceEntry, read_line, without_clock_errors
 
 Format: TypeAlias = Literal["trace", "claude_code", "codex"]
 

@@ -14,8 +14,19 @@ from typing import Any
 
 import msgspec
 
-from .format import Trace, TraceCall, TraceMessage, TraceUsage
-from .lines import FoundTrace, LogLine, Problem, TraceEntry, count, read_objects, seconds
+from .format import (
+    FoundTrace,
+    LogLine,
+    Problem,
+    Trace,
+    TraceCall,
+    TraceEntry,
+    TraceMessage,
+    TraceUsage,
+    count,
+    read_objects,
+    seconds,
+)
 
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
 

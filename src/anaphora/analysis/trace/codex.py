@@ -11,8 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .format import Trace, TraceCall, TraceMessage, TraceUsage
-from .lines import FoundTrace, LogLine, Problem, TraceEntry, count, read_objects, seconds
+from .format import (
+    FoundTrace,
+    LogLine,
+    Problem,
+    Trace,
+    TraceCall,
+    TraceEntry,
+    TraceMessage,
+    TraceUsage,
+    count,
+    read_objects,
+    seconds,
+)
 
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
