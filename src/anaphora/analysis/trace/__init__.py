@@ -8,13 +8,23 @@ Bad input never raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from anaphora.errors import InvalidRequest
 
 from . import claude_code, codex
-from .format import FoundTrace, LogLine, Problem, TraceEntry, read_line, without_clock_errors
+from .claude_code import ClaudeCodeSession
+from .codex import CodexSession
+from .format import (
+    FoundTrace,
+    LogLine,
+    Problem,
+    TraceEntry,
+    objects,
+    read_line,
+    without_clock_errors,
+)
 
 Format: TypeAlias = Literal["trace", "claude_code", "codex"]
 
@@ -28,11 +38,25 @@ def read_traces(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
             yield Problem(line.place, problem.reason)
 
 
-_READERS: dict[Format, Callable[[Iterator[LogLine]], Iterator[TraceEntry]]] = {
-    "trace": read_traces,
-    "claude_code": claude_code.read,
-    "codex": codex.read,
-}
+def _read_session(
+    lines: Iterator[LogLine], session: ClaudeCodeSession | CodexSession
+) -> Iterator[TraceEntry]:
+    """A session file: one conversation or several, over all its lines."""
+    file = ""
+    for one in objects(lines):
+        if isinstance(one, Problem):
+            yield one
+            continue
+        place, fields = one
+        file = file or place.rpartition(":")[0]
+        try:
+            session.read(place, fields)
+        except ValueError as problem:
+            yield Problem(place, str(problem))
+    found = session.traces(file)
+    yield from found
+    if file and not found:
+        yield Problem(file, session.missing)
 
 
 def detect(fields: dict[str, object]) -> Format | None:
@@ -46,7 +70,12 @@ def detect(fields: dict[str, object]) -> Format | None:
 
 def read(format: Format, lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     """All conversations of a file, and its problems."""
-    for entry in _READERS[format](lines):
+    if format == "trace":
+        entries = read_traces(lines)
+    else:
+        session = ClaudeCodeSession() if format == "claude_code" else CodexSession()
+        entries = _read_session(lines, session)
+    for entry in entries:
         if isinstance(entry, Problem):
             yield entry
         else:

@@ -7,7 +7,7 @@ One conversation is one JSON line; unknown fields are ignored.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -239,24 +239,6 @@ def objects(lines: Iterable[LogLine]) -> Iterator[tuple[str, dict[str, Any]] | P
             yield line.place, _decode_fields(line.data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
             yield Problem(line.place, str(problem))
-
-
-def read_objects(
-    lines: Iterable[LogLine], read: Callable[[str, dict[str, Any]], None], problems: list[Problem]
-) -> str:
-    """Feeds each object to `read` and collects problems; gives the name of the file."""
-    file = ""
-    for one in objects(lines):
-        if isinstance(one, Problem):
-            problems.append(one)
-            continue
-        place, fields = one
-        file = file or place.rpartition(":")[0]
-        try:
-            read(place, fields)
-        except ValueError as problem:
-            problems.append(Problem(place, str(problem)))
-    return file
 
 
 def seconds(stamp: object) -> float | None:
