@@ -9,9 +9,9 @@ Bad input never raises.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from anaphora.errors import InvalidRequest
+from anaphora.errors import AnaphoraError, InvalidRequest
 
 from . import claude_code, codex
 from .claude_code import ClaudeCodeSession
@@ -38,10 +38,18 @@ def read_traces(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
             yield Problem(line.place, problem.reason)
 
 
-def _read_session(
-    lines: Iterator[LogLine], session: ClaudeCodeSession | CodexSession
-) -> Iterator[TraceEntry]:
-    """A session file: one conversation or several, over all its lines."""
+class SessionReader(Protocol):
+    """Reads a file whose lines together are one conversation or several."""
+
+    missing: str
+    """The problem with a file in which no conversation was found, if that is one."""
+
+    def read(self, place: str, fields: dict[str, Any]) -> Problem | None: ...
+
+    def traces(self, file: str) -> list[FoundTrace]: ...
+
+
+def read_session(lines: Iterator[LogLine], session: SessionReader) -> Iterator[TraceEntry]:
     file = ""
     for one in objects(lines):
         if isinstance(one, Problem):
@@ -50,12 +58,15 @@ def _read_session(
         place, fields = one
         file = file or place.rpartition(":")[0]
         try:
-            session.read(place, fields)
-        except ValueError as problem:
-            yield Problem(place, str(problem))
+            problem = session.read(place, fields)
+        except (AnaphoraError, ValueError) as error:
+            problem = Problem(place, str(error))
+        if problem is not None:
+            yield problem
     found = session.traces(file)
-    yield from found
-    if file and not found:
+    for trace in found:
+        yield from without_clock_errors(trace)
+    if file and not found and session.missing:
         yield Problem(file, session.missing)
 
 
@@ -70,12 +81,11 @@ def detect(fields: dict[str, object]) -> Format | None:
 
 def read(format: Format, lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     """All conversations of a file, and its problems."""
-    if format == "trace":
-        entries = read_traces(lines)
-    else:
-        session = ClaudeCodeSession() if format == "claude_code" else CodexSession()
-        entries = _read_session(lines, session)
-    for entry in entries:
+    if format != "trace":
+        session: SessionReader = ClaudeCodeSession() if format == "claude_code" else CodexSession()
+        yield from read_session(lines, session)
+        return
+    for entry in read_traces(lines):
         if isinstance(entry, Problem):
             yield entry
         else:
