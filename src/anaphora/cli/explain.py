@@ -250,18 +250,18 @@ def _requests(
 
 def _recorded(entries: Iterable[FoundTrace], prices: PriceBook) -> Iterator[ExplainedCall]:
     places = {entry.trace.id: entry.place for entry in entries}
-    for one in judge_traces((entry.trace for entry in entries), prices.price):
+    for call, model, verdict in judge_traces((entry.trace for entry in entries), prices.price):
         yield ExplainedCall(
-            place=places[one.trace],
-            conversation=one.trace,
-            turn=one.call + 1,
-            provider=one.provider,
-            model=one.model,
-            at=one.at,
-            gap=one.gap,
-            broke=one.verdict.broke,
-            sentence=str(one.verdict),
-            verdict=one.verdict,
+            place=places[call.trace],
+            conversation=call.trace,
+            turn=call.call + 1,
+            provider=call.provider,
+            model=model,
+            at=call.at,
+            gap=call.gap,
+            broke=verdict.broke,
+            sentence=str(verdict),
+            verdict=verdict,
         )
 
 
