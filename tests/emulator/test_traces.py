@@ -10,7 +10,6 @@ off have no results, some lack their first message. So nothing is refused here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
@@ -19,8 +18,8 @@ from support import traces
 from anaphora import catalog, emulator, wire
 from anaphora.cache.plan import plan_once
 from anaphora.cache.simulator import RenderedPrompt, Simulator
+from anaphora.emulator.engine import EmulatorOptions
 from anaphora.emulator.generator import request_plan
-from anaphora.emulator.options import EmulatorOptions
 from anaphora.emulator.server import Emulator
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Usage
@@ -109,5 +108,5 @@ def test_bill_equals_the_simulator(lenient: Emulator, name: str) -> None:
 
 
 def _at(emu: Emulator) -> float:
-    entries: Any = emu.engine.journal._entries
-    return float(entries[-1].at)
+    (entry,) = emu.engine.journal.entries(last=1)
+    return float(entry["at"])
