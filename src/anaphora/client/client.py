@@ -180,7 +180,6 @@ class AsyncClient:
         output: Any = None,
         timeout: float | None = None,
     ) -> Response:
-        """The response to a single call."""
         return await self.send(call, provider, model=model, output=output, timeout=timeout)
 
     def stream(
@@ -191,7 +190,6 @@ class AsyncClient:
         model: str | None = None,
         timeout: float | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """The events of a single call."""
         return self.send(call, provider, model=model, timeout=timeout).__aiter__()
 
     def session(
@@ -265,7 +263,6 @@ class AsyncClient:
         return tuple(notice for one in self._resolved.values() for notice in one.notices)
 
     def _targets(self, name: str, model: str | None) -> tuple[tuple[Target, ...], tuple[Hop, ...]]:
-        """The targets of a provider or a route."""
         if name not in self._routes:
             return (self._endpoint(name).target(model),), ()
         hops = tuple(self._routes[name])

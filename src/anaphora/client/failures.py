@@ -65,7 +65,6 @@ _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
 def status_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream:
-    """The error of a failed status and its body."""
     now = datetime.datetime.now(datetime.UTC)
     return endpoint.wire.read_error(answer.status, answer.headers, data, now)
 
@@ -105,7 +104,6 @@ def reply_from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
 
 
 def partial_of(events: Iterable[Event]) -> Reply | None:
-    """The partial reply of a stream that broke off."""
     return next((event.partial for event in events if isinstance(event, ReplyFail)), None)
 
 

@@ -50,7 +50,6 @@ class Client:
     def from_config(
         cls, source: str | Path | ClientConfig | dict[str, Any], **options: Any
     ) -> Self:
-        """As `AsyncClient.from_config`."""
         return cls(AsyncClient.from_config(source, **options))
 
     def __enter__(self) -> Self:
@@ -109,7 +108,6 @@ class SyncTurn:
 
     @property
     def response(self) -> Response | None:
-        """Set once it is complete."""
         return self._turn.response
 
 

@@ -26,7 +26,6 @@ _HISTORY = SegmentRole.CONVERSATION
 
 
 def compact_at_of(value: Any) -> int | float | None:
-    """The checked value of `compact_at=`."""
     if value is None:
         return None
     share = isinstance(value, float) and 0 < value <= 1
@@ -63,7 +62,6 @@ class PromptSizes:
         self.total = self._counts.total
 
     def of_history(self, messages: int) -> int:
-        """The first messages of the conversation."""
         return sum(self._messages()[:messages])
 
     def counter(self) -> TokenCount:
