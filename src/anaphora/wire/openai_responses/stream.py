@@ -90,7 +90,7 @@ class StreamReader:
         events: list[Event] = []
         add_text = build.add_text
         try:
-            for payload in self._sse.feed_data(data):
+            for payload in self._sse.feed(data):
                 if build.ended:
                     break
                 try:
