@@ -226,8 +226,7 @@ class ClientConfig(_Table, frozen=True, dict=True):
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> ClientConfig:
         """The configuration as a mapping, for programs without a file."""
-        config, config.__dict__["origin"] = from_python(dict(data), ClientConfig)
-        return config
+        return from_python(dict(data), ClientConfig)
 
 
 def schema() -> dict[str, Any]:
