@@ -137,7 +137,6 @@ class PartForm(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _read_form = msgspec.json.Decoder(PartForm).decode
-_encode = msgspec.json.Encoder().encode
 
 
 def read_form(extras: Extras | None) -> PartForm:
@@ -149,11 +148,8 @@ def read_form(extras: Extras | None) -> PartForm:
         raise InvalidRequest(str(problem), path=f"extras.{FORM}") from None
 
 
-def form_extras(form: PartForm, unknown: Extras | None = None) -> Extras | None:
-    """The extras of a part: unknown fields, and its form where that is not the default."""
-    if form == PartForm():
-        return unknown
-    return {**(unknown or {}), FORM: _encode(form).decode()}
+def encode_form(form: PartForm) -> str:
+    return msgspec.json.encode(form).decode()
 
 
 class OpaqueImage(msgspec.Struct, frozen=True):
