@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from anaphora import emulator
 from anaphora.catalog import Profile
+from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import SegmentRole
@@ -35,6 +37,19 @@ settings.load_profile("suite")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started by a shell in the background: tests of Ctrl-C, and the programs they start, need it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def running_emulator() -> Iterator[Emulator]:
+    with emulator.running() as running:
+        yield running
+
+
+@pytest.fixture
+def emu(running_emulator: Emulator) -> Emulator:
+    """One emulator for all tests of a process, emptied before each."""
+    running_emulator.reset()
+    return running_emulator
 
 
 #: The wires whose every rendering is watched.

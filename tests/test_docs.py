@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from anaphora import catalog, errors, wire
+from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import check
-from anaphora.client.config.values import ClientConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

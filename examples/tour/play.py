@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any
 
 import msgspec
 
@@ -30,56 +29,13 @@ from anaphora.errors import AnaphoraError
 from anaphora.prompt import BlockMark, PromptCachePlan
 
 from .llama import LlamaTiming, cold_and_warm, missing_package
-from .story import INDEXED, PAUSE, STORY, TURNS, Step, Workspace, rates, script, state
+from .story import INDEXED, PAUSE, STORY, TURNS, Step, TourStop, Workspace, rates, script, state
 
 #: When the search index is built again: the planted change.
 REBUILT = "2026-11-15 09:49:20"
 
-#: The keys of the two layouts; the emulator accepts any, and keeps one cache for each.
-ENVIRON = {"BASELINE": "key-baseline", "ANAPHORA": "key-anaphora"}
-
 _PARAMS = Params(max_tokens=1024)
 _RATES = rates()
-
-#: Called after each turn with its number and the bills so far.
-OnTurn = Callable[[int, Sequence["Comparison"]], None]
-
-
-class TourStop(msgspec.Struct, frozen=True):
-    """A dialect (`anaphora wires`) and a model (`anaphora models`)."""
-
-    dialect: str
-    model: str
-
-    @property
-    def provider(self) -> str:
-        return self.dialect.partition("/")[0]
-
-
-#: A current model of every provider with a known price, and a local one. The five native wires
-#: come first.
-STOPS = (
-    TourStop("anthropic/anthropic", "claude-sonnet-5-5"),
-    TourStop("openai/openai_responses", "gpt-6.1-sol"),
-    TourStop("openai/openai_chat", "gpt-5.5"),
-    TourStop("google/gemini", "gemini-3.8-flash"),
-    TourStop("ollama/ollama", "gpt-oss:20b"),
-    TourStop("azure/openai_responses", "gpt-6.1-sol"),
-    TourStop("bedrock/openai_responses", "openai.gpt-6.1-sol"),
-    TourStop("deepseek/openai_chat", "deepseek-v4-pro"),
-    TourStop("xai/openai_responses", "grok-4.7"),
-    TourStop("mistral/openai_chat", "mistral-large-4"),
-    TourStop("moonshot/openai_chat", "kimi-k3.1-pro"),
-    TourStop("alibaba/openai_chat", "qwen3.8-max"),
-    TourStop("zai/openai_chat", "glm-5.3"),
-    TourStop("minimax/anthropic", "MiniMax-M3"),
-    TourStop("openrouter/openai_chat", "google/gemini-4-argon"),
-    TourStop("snowflake/openai_chat/claude", "claude-sonnet-4-6"),
-    TourStop("together/openai_chat", "moonshotai/Kimi-K3"),
-    TourStop("groq/openai_chat", "openai/gpt-oss-120b"),
-    TourStop("cerebras/openai_chat", "gpt-oss-120b"),
-    TourStop("crusoe/openai_chat", "openai/gpt-oss-120b"),
-)
 
 
 # ── Results ──────────────────────────────────────────────────────────────────────────────────────
@@ -103,6 +59,18 @@ class ConversationCost(msgspec.Struct, frozen=True):
     """The bills of one conversation."""
 
     turns: tuple[TurnCost, ...] = ()
+
+    def with_turn(self, response: Response) -> ConversationCost:
+        usage = response.usage
+        turn = TurnCost(
+            input=usage.input or 0,
+            read=usage.read,
+            predicted=response.record.predicted,
+            written=usage.written_total,
+            output=usage.output or 0,
+            cost_usd=response.cost_usd,
+        )
+        return ConversationCost((*self.turns, turn))
 
     @property
     def cost_usd(self) -> Decimal | None:
@@ -179,15 +147,10 @@ class Display:
     """Shows the tour while it runs; this one shows nothing."""
 
     def start(self, stops: int) -> None: ...
-
     def show_turn(self, turn: int, providers: Sequence[Comparison]) -> None: ...
-
     def show_break(self, prefix_break: PrefixBreak) -> None: ...
-
     def start_llama(self) -> None: ...
-
     def finish(self, report: TourReport) -> None: ...
-
     def close(self) -> None:
         """Called however the tour ends."""
 
@@ -230,11 +193,26 @@ def _llama(display: Display) -> tuple[LlamaTiming | None, str]:
 
 
 async def tour(
-    emulator: Emulator, stops: Sequence[TourStop], on_turn: OnTurn
+    emulator: Emulator,
+    stops: Sequence[TourStop],
+    on_turn: Callable[[int, Sequence[Comparison]], None],
 ) -> tuple[tuple[Comparison, ...], PrefixBreak]:
-    """Run every turn at every provider; then the prefix break, at the first of them."""
-    config = _config(stops, emulator.url)
-    async with AsyncClient.from_config(config, environ=ENVIRON) as client:
+    """Run every turn at every provider; then the prefix break, at the first of them.
+
+    Every provider is at the emulator, once for each layout. It accepts any key, and keeps one cache
+    for each. `on_turn` is called with the number of the turn and the bills so far.
+    """
+    providers = {
+        f"{stop.dialect} {layout}": {
+            "dialect": stop.dialect,
+            "base_url": f"{emulator.url}/{stop.provider}",
+            "key": {"env": layout},
+        }
+        for stop in stops
+        for layout in ("baseline", "anaphora")
+    }
+    environ = {"baseline": "key-baseline", "anaphora": "key-anaphora"}
+    async with AsyncClient.from_config({"providers": providers}, environ=environ) as client:
         visits = [_Visit(client, stop) for stop in stops]
         for turn, step in enumerate(STORY.steps, 1):
             await asyncio.gather(*(visit.take(turn, step) for visit in visits))
@@ -242,21 +220,6 @@ async def tour(
             on_turn(turn, [visit.costs for visit in visits])
         prefix_break = await _break_prefix(visits[0], emulator)
         return tuple(visit.costs for visit in visits), prefix_break
-
-
-def _config(stops: Sequence[TourStop], url: str) -> dict[str, Any]:
-    """The configuration (llm.yaml) with every provider at the emulator, once for each layout."""
-    return {
-        "providers": {
-            f"{stop.dialect} {layout}": {
-                "dialect": stop.dialect,
-                "base_url": f"{url}/{stop.provider}",
-                "key": {"env": layout.upper()},
-            }
-            for stop in stops
-            for layout in ("baseline", "anaphora")
-        }
-    }
 
 
 # ── The agents ───────────────────────────────────────────────────────────────────────────────────
@@ -337,26 +300,11 @@ class _Visit:
         self.costs = Comparison(dialect=stop.dialect, model=stop.model)
 
     async def take(self, turn: int, step: Step) -> None:
-        costs = self.costs
-        baseline = _turn_cost(await self.baseline.take(turn, step))
-        ours = _turn_cost(await self.anaphora.take(turn, step))
         self.costs = msgspec.structs.replace(
-            costs,
-            baseline=ConversationCost((*costs.baseline.turns, baseline)),
-            anaphora=ConversationCost((*costs.anaphora.turns, ours)),
+            self.costs,
+            baseline=self.costs.baseline.with_turn(await self.baseline.take(turn, step)),
+            anaphora=self.costs.anaphora.with_turn(await self.anaphora.take(turn, step)),
         )
-
-
-def _turn_cost(response: Response) -> TurnCost:
-    usage = response.usage
-    return TurnCost(
-        input=usage.input or 0,
-        read=usage.read,
-        predicted=response.record.predicted,
-        written=usage.written_total,
-        output=usage.output or 0,
-        cost_usd=response.cost_usd,
-    )
 
 
 async def _break_prefix(visit: _Visit, emulator: Emulator) -> PrefixBreak:
@@ -372,8 +320,8 @@ async def _break_prefix(visit: _Visit, emulator: Emulator) -> PrefixBreak:
         restored = await agent.take(turn + 1, STORY.afterwards[1])
     verdict = response.verdict
     assert verdict is not None
-    assert verdict.change is not None
     change = verdict.change
+    assert change is not None
     warning = next(notice for notice in response.notices if notice.code == "prefix_breaks")
     return PrefixBreak(
         dialect=visit.costs.dialect,

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
-from rich.status import Status
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from anaphora.cli.terminal import Terminal
 
 from .llama import LlamaTiming
-from .play import Comparison, Display, PrefixBreak, TourReport
+from .play import Comparison, ConversationCost, Display, PrefixBreak, TourReport
 from .story import TURNS
 
 #: From this width on there is room for a bar and the wire's name,
@@ -36,7 +37,6 @@ class TerminalDisplay(Display):
         self._terminal = Terminal()
         self._animated = self._terminal.is_terminal and not self._terminal.is_dumb_terminal
         self._live: Live | None = None
-        self._status: Status | None = None
 
     def start(self, stops: int) -> None:
         self._terminal.page(opening(stops, self._terminal.width))
@@ -59,25 +59,21 @@ class TerminalDisplay(Display):
 
     def start_llama(self) -> None:
         if self._animated:
-            self._status = self._terminal.status("llama.cpp reads a long prompt …")
-            self._status.start()
+            spinner = Spinner("dots", "llama.cpp reads a long prompt …")
+            self._live = Live(spinner, console=self._terminal, transient=True)
+            self._live.start()
 
     def finish(self, report: TourReport) -> None:
         self.close()
         width = self._terminal.width
-        if report.llama is not None:
-            self._terminal.page(llama(report.llama, width))
-        else:
-            self._terminal.page(llama_skipped(report.llama_skipped, width))
+        timing, skipped = report.llama, report.llama_skipped
+        self._terminal.page(llama(timing, width) if timing else llama_skipped(skipped, width))
         self._terminal.page(closing(report, width))
 
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
 
 
 def opening(stops: int, width: int) -> Group:
@@ -105,24 +101,26 @@ def opening(stops: int, width: int) -> Group:
 def _layouts() -> Table:
     """The order of the prompt's parts in both layouts."""
     same, moving = f"bold {_GOOD}", f"bold {_BAD}"
+    state, prompt, history = (
+        ("time and state", moving),
+        ("system prompt", same),
+        ("history …", same),
+    )
+    rows = (
+        ("baseline", (state, prompt, ("tools, in any order", moving), history)),
+        ("Anaphora", (("tools", same), prompt, history, state)),
+    )
+    notes = (
+        "differs in every turn: nothing behind it is read",
+        "the same bytes in every turn: read from the cache",
+    )
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
-
-    def parts(*labels: tuple[str, str]) -> Text:
-        return Text(" ").join(Text(f"[{label}]", style=style) for label, style in labels)
-
-    state, prompt, history = "time and state", "system prompt", "history …"
-    grid.add_row(
-        "   baseline",
-        parts((state, moving), (prompt, same), ("tools, in any order", moving), (history, same)),
-    )
-    grid.add_row("", Text("└ differs in every turn: nothing behind it is read", style="dim"))
-    grid.add_row(
-        "   Anaphora",
-        parts(("tools", same), (prompt, same), (history, same), (state, moving)),
-    )
-    grid.add_row("", Text("└ the same bytes in every turn: read from the cache", style="dim"))
+    for (name, parts), note in zip(rows, notes, strict=True):
+        shown = Text(" ").join(Text(f"[{label}]", style=style) for label, style in parts)
+        grid.add_row(f"   {name}", shown)
+        grid.add_row("", Text(f"└ {note}", style="dim"))
     return grid
 
 
@@ -140,45 +138,37 @@ def _table(providers: Sequence[Comparison], width: int) -> Table:
     wide = width >= _WIDE
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 + wide, 0, 0))
     table.add_column("provider", no_wrap=True)
-    table.add_column("model", no_wrap=True)
+    table.add_column("model", no_wrap=True, style="dim")
     for name in ("baseline", "Anaphora", "saved", "cached"):
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
-        table.add_column("", no_wrap=True)
+        table.add_column("", no_wrap=True, style=_GOOD)
+    counts = Counter(one.dialect.partition("/")[0] for one in providers)
     for one in providers:
+        provider, _, wire = one.dialect.partition("/")
+        if counts[provider] > 1:
+            provider = f"{provider} {wire.partition('_')[2] or wire}"
+        percent = round(100 * (one.saved or 0))
+        saved = Text(f"{percent}%", style=f"bold {_GOOD}" if percent >= 1 else "dim")
+        if one.saved is None:
+            saved = Text("local", style="dim")
         table.add_row(
-            _provider_name(one, providers),
-            Text(one.model, style="dim"),
+            provider,
+            one.model,
             _amount(one.baseline.cost_usd),
             _amount(one.anaphora.cost_usd),
-            _saved(one.saved),
-            _cached(one),
-            *([_bar(one.saved)] if wide else []),
+            saved,
+            _cached(one.anaphora),
+            *(["▇" * round(20 * max(0.0, one.saved or 0.0))] if wide else []),
         )
     return table
-
-
-def _provider_name(one: Comparison, providers: Sequence[Comparison]) -> str:
-    """The provider, and its wire where the provider is listed twice."""
-    provider, _, wire = one.dialect.partition("/")
-    if sum(other.dialect.startswith(f"{provider}/") for other in providers) == 1:
-        return provider
-    return f"{provider} {wire.partition('_')[2] or wire}"
 
 
 def _amount(amount: Decimal | None) -> str:
     return "–" if amount is None else f"${amount:.4f}"
 
 
-def _saved(share: float | None) -> Text:
-    if share is None:
-        return Text("local", style="dim")
-    percent = round(100 * share)
-    return Text(f"{percent or 0}%", style=f"bold {_GOOD}" if percent >= 1 else "dim")
-
-
-def _cached(one: Comparison) -> str:
-    cost = one.anaphora
+def _cached(cost: ConversationCost) -> str:
     if not cost.input:
         return ""
     if cost.read is None:
@@ -186,54 +176,38 @@ def _cached(one: Comparison) -> str:
     return f"{cost.read / cost.input:.0%}"
 
 
-def _bar(share: float | None) -> Text:
-    return Text("▇" * round(20 * max(0.0, share or 0.0)), style=_GOOD)
-
-
 def after_bills(providers: Sequence[Comparison], width: int) -> Group:
     """The legend of the table, and one conversation turn by turn."""
-    return Group("", _legend(providers, width), "", *_turn_by_turn(providers[0], width))
-
-
-def _legend(providers: Sequence[Comparison], width: int) -> Table:
     baseline = sum((one.baseline.cost_usd or 0 for one in providers), Decimal(0))
     ours = sum((one.anaphora.cost_usd or 0 for one in providers), Decimal(0))
     turns = [turn for one in providers for turn in one.anaphora.turns if turn.read is not None]
     exact = sum(abs((turn.predicted or 0) - (turn.read or 0)) <= 1 for turn in turns)
-    rows: list[tuple[str, str | Text]] = [
-        ("total", f"${baseline:.2f} baseline, ${ours:.2f} with Anaphora"),
-        (
-            "baseline",
-            "the layout above; where a provider takes cache markers, one, at the end of the system"
-            " prompt: it pays for cache writes that are never read",
-        ),
-        ("cached", "the share of all input that was read from the cache"),
-        (
-            "predicted",
-            f"{exact:,} of {len(turns):,} calls read what was predicted before sending, within"
-            " one token",
-        ),
-    ]
+    rows = {
+        "total": f"${baseline:.2f} baseline, ${ours:.2f} with Anaphora",
+        "baseline": "the layout above; where a provider takes cache markers, one, at the end of the"
+        " system prompt: it pays for cache writes that are never read",
+        "cached": "the share of all input that was read from the cache",
+        "predicted": f"{exact:,} of {len(turns):,} calls read what was predicted before sending,"
+        " within one token",
+    }
     if any(one.saved is not None and round(100 * one.saved) < 1 for one in providers):
-        rows.append(("0%", "no discount on cached input is known there; it is only faster"))
+        rows["0%"] = "no discount on cached input is known there; it is only faster"
     if any(one.anaphora.read is None for one in providers):
-        rows.append(("~", "predicted: that provider does not report what it read"))
-    return _fields(*rows, width=width)
+        rows["~"] = "predicted: that provider does not report what it read"
+    return Group("", _fields(rows, width), "", *_turn_by_turn(providers[0], width))
 
 
 def _turn_by_turn(one: Comparison, width: int) -> Iterator[RenderableType]:
-    most = max(turn.cost_usd or Decimal(0) for turn in (*one.baseline.turns, *one.anaphora.turns))
+    most = max(turn.cost_usd or 0 for turn in (*one.baseline.turns, *one.anaphora.turns))
     if not most:
         return
     gap = " " if width >= _WIDE else ""
     yield Text.assemble("   cost of each turn at ", (one.model, "bold"))
     for label, cost, style in (("baseline", one.baseline, _BAD), ("Anaphora", one.anaphora, _GOOD)):
-        bars = (
-            _BLOCKS[min(7, int(8 * (turn.cost_usd or Decimal(0)) / most))] * 2
-            for turn in cost.turns
-        )
+        heights = (min(7, int(8 * (turn.cost_usd or 0) / most)) for turn in cost.turns)
+        bars = gap.join(2 * _BLOCKS[height] for height in heights)
         last = f"  the last: {_amount(cost.turns[-1].cost_usd)}"
-        yield Text.assemble(f"   {label}  ", (gap.join(bars), style), (last, "dim"))
+        yield Text.assemble(f"   {label}  ", (bars, style), (last, "dim"))
 
 
 # ── The prefix break, and llama.cpp ──────────────────────────────────────────────────────────────
@@ -241,23 +215,17 @@ def _turn_by_turn(one: Comparison, width: int) -> Iterator[RenderableType]:
 
 def broken(change: PrefixBreak, width: int) -> Group:
     restored = f"{change.restored_read:,} of {change.restored_input:,} tokens are read again."
-    grid = _fields(
-        (
-            "planted",
-            "The search tool's description holds the time its index was built. Before turn"
-            f" {change.turn} the index is built again.",
-        ),
-        (f"turn {change.turn - 1}", Text(f"…{change.before.strip('…')}…", style="dim")),
-        (f"turn {change.turn}", Text(f"…{change.after.strip('…')}…", style="dim")),
-        (
-            "before sending",
-            Text(f"{change.warning[:1].upper()}{change.warning[1:]}.", style="yellow"),
-        ),
-        ("after the bill", Text(change.verdict, style=_BAD)),
-        ("undone", Text(f"Turn {change.turn + 1}: {restored}", style=_GOOD)),
-        width=width,
-    )
-    return Group("", _title(2, "One change, found and explained"), grid)
+    warning = f"{change.warning[:1].upper()}{change.warning[1:]}."
+    rows: dict[str, str | Text] = {
+        "planted": "The search tool's description holds the time its index was built. Before turn"
+        f" {change.turn} the index is built again.",
+        f"turn {change.turn - 1}": Text(f"…{change.before.strip('…')}…", style="dim"),
+        f"turn {change.turn}": Text(f"…{change.after.strip('…')}…", style="dim"),
+        "before sending": Text(warning, style="yellow"),
+        "after the bill": Text(change.verdict, style=_BAD),
+        "undone": Text(f"Turn {change.turn + 1}: {restored}", style=_GOOD),
+    }
+    return Group("", _title(2, "One change, found and explained"), _fields(rows, width))
 
 
 def llama(timing: LlamaTiming, width: int) -> Group:
@@ -268,17 +236,14 @@ def llama(timing: LlamaTiming, width: int) -> Group:
         cells = max(1, round(seconds / slowest * room))
         return Text.assemble(("▇" * cells, style), f" {seconds:.2f} s")
 
-    grid = _fields(
-        ("cold", bar(timing.cold, _BAD)),
-        ("warm", bar(timing.warm, _GOOD)),
-        (
-            "",
-            f"until the first token of the answer. Of {timing.tokens:,} prompt tokens the server"
-            f" read {timing.cached:,} from its cache; {timing.predicted:,} were predicted.",
-        ),
-        width=width,
-    )
-    return Group("", _title(3, "The same prefix on a real server: llama.cpp, here"), grid)
+    rows: dict[str, str | Text] = {
+        "cold": bar(timing.cold, _BAD),
+        "warm": bar(timing.warm, _GOOD),
+        "": f"until the first token of the answer. Of {timing.tokens:,} prompt tokens the server"
+        f" read {timing.cached:,} from its cache; {timing.predicted:,} were predicted.",
+    }
+    title = _title(3, "The same prefix on a real server: llama.cpp, here")
+    return Group("", title, _fields(rows, width))
 
 
 def llama_skipped(reason: str, width: int) -> Group:
@@ -288,19 +253,18 @@ def llama_skipped(reason: str, width: int) -> Group:
 
 def closing(report: TourReport, width: int) -> Group:
     """Commands to try next."""
-    rows = [
-        ('anaphora ask --emulate "Hello?"', "an answer in the terminal, still without a key"),
-        ("anaphora emulate", "all these providers at localhost:8787, for your own code"),
-        (f"anaphora explain {_EXPLAINED}", "which byte broke a cache, and what that costs"),
-        (f"anaphora lint {_LINTED}", "what is going to break one"),
-        ("anaphora demo --json", "this tour as data"),
-    ]
-    beside = width >= _VERY_WIDE
+    rows = {
+        'anaphora ask --emulate "Hello?"': "an answer in the terminal, still without a key",
+        "anaphora emulate": "all these providers at localhost:8787, for your own code",
+        f"anaphora explain {_EXPLAINED}": "which byte broke a cache, and what that costs",
+        f"anaphora lint {_LINTED}": "what is going to break one",
+        "anaphora demo --json": "this tour as data",
+    }
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
-    for command, description in rows:
+    for command, description in rows.items():
         shown = Text(f"   {command}", style="cyan")
-        if beside:
+        if width >= _VERY_WIDE:
             grid.add_row(shown, Text(description, style="dim"))
         else:
             grid.add_row(shown)
@@ -323,10 +287,10 @@ def _prose(text: str, width: int) -> Table:
     return grid
 
 
-def _fields(*rows: tuple[str, str | Text], width: int) -> Table:
+def _fields(rows: Mapping[str, str | Text], width: int) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(max_width=min(_PROSE, width - 20))
-    for name, text in rows:
+    for name, text in rows.items():
         grid.add_row(f"   {name}", text)
     return grid

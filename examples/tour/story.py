@@ -31,7 +31,19 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return [call for one in self.tools for call in one.items()]
 
 
+class TourStop(msgspec.Struct, frozen=True):
+    """A dialect (`anaphora wires`) and a model (`anaphora models`)."""
+
+    dialect: str
+    model: str
+
+    @property
+    def provider(self) -> str:
+        return self.dialect.partition("/")[0]
+
+
 class Story(msgspec.Struct, frozen=True, kw_only=True):
+    stops: tuple[TourStop, ...]
     identity: str
     knowledge: str
     goods: tuple[str, ...]

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from anaphora.cli.config import command
-from anaphora.client.config.values import schema
+from anaphora.client.config import schema
 
 CANARY = "sk-canary-8d2e"
 TEXT = """

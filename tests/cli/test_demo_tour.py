@@ -16,16 +16,14 @@ from anaphora import catalog, emulator, wire
 from anaphora.emulator.options import EmulatorOptions
 from tour.play import (
     REBUILT,
-    STOPS,
     Comparison,
     Display,
     PrefixBreak,
     TourReport,
-    TourStop,
     play,
     tour,
 )
-from tour.story import INDEXED, STORY, TURNS, Workspace, script, state
+from tour.story import INDEXED, STORY, TURNS, TourStop, Workspace, script, state
 
 TODAY = datetime.datetime.now(datetime.UTC)
 
@@ -48,7 +46,7 @@ def toured() -> Toured:
         watched.append(turn)
 
     with emulator.running(EmulatorOptions(script=script())) as emu:
-        providers, broken = asyncio.run(tour(emu, STOPS[:5], watch))
+        providers, broken = asyncio.run(tour(emu, STORY.stops[:5], watch))
         return Toured(providers, broken, watched, emu.requests()[::-1])
 
 
@@ -148,7 +146,7 @@ def test_emulator_reports_the_break(toured: Toured) -> None:
 
 
 def test_five_native_wires_come_first() -> None:
-    assert [wire.dialect_of(stop.dialect).wire for stop in STOPS[:5]] == [
+    assert [wire.dialect_of(stop.dialect).wire for stop in STORY.stops[:5]] == [
         "anthropic",
         "openai_responses",
         "openai_chat",
@@ -166,10 +164,10 @@ def test_every_provider_with_a_price_is_visited() -> None:
             for model in catalog.models(row.provider)
         )
     }
-    assert priced <= {stop.provider for stop in STOPS}
+    assert priced <= {stop.provider for stop in STORY.stops}
 
 
-@pytest.mark.parametrize("stop", STOPS, ids=lambda stop: stop.dialect)
+@pytest.mark.parametrize("stop", STORY.stops, ids=lambda stop: stop.dialect)
 def test_models_are_not_retired(stop: TourStop) -> None:
     profile = catalog.profile(stop.provider, stop.model)
     retires = profile.retires
@@ -216,7 +214,7 @@ def test_state_differs_in_every_turn() -> None:
 @pytest.mark.breaks_prefix(reason="a prompt that breaks its prefix is what the tour shows")
 def test_report_is_deterministic() -> None:
     def once() -> dict[str, Any]:
-        report = play(STOPS[:1], Display(), llama=False)
+        report = play(STORY.stops[:1], Display(), llama=False)
         data = msgspec.json.encode(report)
         assert msgspec.json.decode(data, type=TourReport) == report
         found: dict[str, Any] = msgspec.json.decode(data)

@@ -21,9 +21,9 @@ from support.emulated_client import RecordingTransport
 
 import anaphora
 from anaphora import AsyncClient, Client, ToolRegistry, errors
-from anaphora.client.breaker import CircuitBreaker
-from anaphora.client.config.values import BreakerConfig
+from anaphora.client.config import BreakerConfig
 from anaphora.client.response import Record, Response
+from anaphora.client.retry import CircuitBreaker
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
 from anaphora.client.sync import SyncSession
@@ -453,7 +453,7 @@ STEPS = {
     "anaphora.client.in_flight.InFlight.full_record": "record_failed",
     "anaphora.client.limits.Admission.update": "limits_failed",
     "anaphora.client.limits.Admission.settle": "limits_failed",
-    "anaphora.client.breaker.CircuitBreaker.succeeded": "limits_failed",
+    "anaphora.client.retry.CircuitBreaker.succeeded": "limits_failed",
     "anaphora.client.session.provider_state.judge": "verdict_failed",
     "anaphora.client.session.provider_state.ProviderState.account": "verdict_failed",
     "anaphora.client.routing.SessionRoute.settle": "routing_failed",

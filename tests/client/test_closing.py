@@ -10,6 +10,8 @@ from support.emulated_client import LONG, connected
 
 from anaphora import AsyncClient
 from anaphora.client import client as client_module
+from anaphora.client.transport import over_aiohttp
+from anaphora.client.transport.over_aiohttp import AiohttpTransport
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, Transport
 
@@ -41,7 +43,17 @@ def test_client_belongs_to_one_loop(emu: Emulator, provider: str) -> None:
         home.run(client.close())
 
 
-def test_close_does_not_wait_for_a_stopped_loop(emu: Emulator) -> None:
+def test_close_does_not_wait_for_a_stopped_loop(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transports: list[AiohttpTransport] = []
+
+    class KeptTransport(AiohttpTransport):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            transports.append(self)
+
+    monkeypatch.setattr(over_aiohttp, "AiohttpTransport", KeptTransport)
     client = made(emu.url)
 
     async def ask() -> None:
@@ -49,8 +61,8 @@ def test_close_does_not_wait_for_a_stopped_loop(emu: Emulator) -> None:
 
     with asyncio.Runner() as home:
         home.run(ask())
-        (transport,) = client._transports.values()
-        asyncio.run(asyncio.wait_for(client.close(), 5))
+        asyncio.run(asyncio.wait_for(client.close(), 30))
+        (transport,) = transports
         home.run(transport.close())
 
 
@@ -63,7 +75,7 @@ def test_close_from_another_thread_runs_in_the_clients_loop(emu: Emulator) -> No
 
         def close() -> None:
             try:
-                asyncio.run(asyncio.wait_for(client.close(), 5))
+                asyncio.run(asyncio.wait_for(client.close(), 30))
             except BaseException as problem:
                 failed.append(problem)
 
@@ -103,7 +115,7 @@ def test_unresponsive_provider_does_not_block_closing(
             await chat.send("Two")
             assert any("cachedContents" in request.url for request in emulated.transport.sent)
             emulated.transport.faults = ["timeout"]
-            await asyncio.wait_for(emulated.client.close(), 5)
+            await asyncio.wait_for(emulated.client.close(), 30)
             assert emulated.transport.sent[-1].method == "DELETE"
 
     asyncio.run(main())

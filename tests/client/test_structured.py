@@ -11,6 +11,7 @@ import sys
 import uuid
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+import jsonschema_rs
 import msgspec
 import pydantic
 import pytest
@@ -463,11 +464,19 @@ def test_any_reply_is_a_value_or_a_parse_error(value: Any) -> None:
 FORMS = [output_of(source) for source in (Trip, Person, Model, Owner)]
 
 
-def test_schema_is_compiled_once() -> None:
+def test_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+    compile_schema = jsonschema_rs.validator_for
+
+    def counted(schema: Any, **options: Any) -> Any:
+        compiled.append(schema)
+        return compile_schema(schema, **options)
+
+    monkeypatch.setattr(jsonschema_rs, "validator_for", counted)
     structured = output_of(PERSON)
-    before = structured._validator
-    structured.parse('{"name":"Ada"}')
-    assert structured._validator is before
+    for _ in range(2):
+        structured.parse('{"name":"Ada"}')
+    assert len(compiled) == 1
 
 
 # ── In calls and replies ─────────────────────────────────────────────────────────────────────────

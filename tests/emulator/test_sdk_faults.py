@@ -117,9 +117,12 @@ def made(url: str, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def clients(_running: Emulator) -> Iterator[dict[bool, dict[str, Any]]]:
+def clients(running_emulator: Emulator) -> Iterator[dict[bool, dict[str, Any]]]:
     """Clients with long timeouts, and with short ones for the faults that never end."""
-    with made(_running.url, PATIENCE) as patient, made(_running.url, IMPATIENCE) as impatient:
+    with (
+        made(running_emulator.url, PATIENCE) as patient,
+        made(running_emulator.url, IMPATIENCE) as impatient,
+    ):
         yield {False: patient, True: impatient}
 
 

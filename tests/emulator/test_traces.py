@@ -10,7 +10,6 @@ off have no results, some lack their first message. So nothing is refused here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
@@ -109,5 +108,5 @@ def test_bill_equals_the_simulator(lenient: Emulator, name: str) -> None:
 
 
 def _at(emu: Emulator) -> float:
-    entries: Any = emu.engine.journal._entries
-    return float(entries[-1].at)
+    (entry,) = emu.engine.journal.entries(last=1)
+    return float(entry["at"])

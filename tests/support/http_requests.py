@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anaphora.client.config.values import Timeouts
+from anaphora.client.config import Timeouts
 from anaphora.client.transport import HttpRequest
 
 CANARY = "canary"

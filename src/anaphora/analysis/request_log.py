@@ -9,7 +9,7 @@ one belongs to the same conversation.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +17,7 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.format import Breakpoint, Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.lines import (
     FoundTrace,
     LogLine,
@@ -65,8 +65,6 @@ _REPLY_SIGNS = (
 
 
 class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a request log."""
-
     request: bytes
     response: bytes
     wire: str
@@ -102,9 +100,6 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(last, ReplyEnd):
             raise InvalidRequest("the stream ends in an error", path="response")
         return last.reply
-
-
-# ── One line ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def recognises(fields: dict[str, Any]) -> bool:
@@ -211,9 +206,6 @@ def _bytes(body: Any) -> bytes:
     return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
 
 
-# ── Traces ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     """The conversations of a request log, and problems with its lines."""
     reader = _TraceReader()
@@ -232,29 +224,18 @@ def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
         except (AnaphoraError, ValueError) as problem:
             yield Problem(place, str(problem))
     for conversation in reader.conversations:
-        trace = replace(conversation.trace(), group=file)
+        calls, messages = tuple(conversation.calls), tuple(conversation.messages)
+        trace = replace(conversation.head, group=file, calls=calls, messages=messages)
         yield from without_clock_errors(FoundTrace(conversation.place, trace))
-
-
-class _RequestBlocks(msgspec.Struct, frozen=True):
-    """A request as a trace's messages: one for each block, so that markers and look-back count
-    what the provider counts."""
-
-    tools: list[Any] | None
-    tools_size: Size | None
-    messages: list[TraceMessage]
-    breakpoints: tuple[tuple[Literal["tools"] | int, Any], ...]
 
 
 class _LoggedConversation:
     def __init__(self, place: str, head: Trace) -> None:
         self.place = place
-        self.messages: list[TraceMessage] = []
+        self.head = head
+        """Everything but its calls and messages."""
         self.calls: list[TraceCall] = []
-        self._head = head
-
-    def trace(self) -> Trace:
-        return replace(self._head, calls=tuple(self.calls), messages=tuple(self.messages))
+        self.messages: list[TraceMessage] = []
 
 
 class _TraceReader:
@@ -262,108 +243,98 @@ class _TraceReader:
 
     def __init__(self) -> None:
         self.conversations: list[_LoggedConversation] = []
-        self._ends: dict[Hashable, _LoggedConversation] = {}
+        self._ends: dict[bytes, _LoggedConversation] = {}
+        """By the digest of its last request."""
 
     def add(self, place: str, logged: LoggedCall) -> None:
         codec, provider = logged.codec()
         rendered = codec.split(logged.request, path=logged.path)
         model = logged.model or rendered.model
-        blocks = _blocks(rendered)
-        usage = _trace_usage(logged.reply(codec).usage)
-        keys = _prefix_keys(blocks, (provider, model, logged.wire))
-        match = next((self._ends[key] for key in reversed(keys) if key in self._ends), None)
-        if match is None:
+        tools, tools_size, messages, breakpoints = _blocks(rendered)
+        call = TraceCall(
+            messages=len(messages),
+            t=logged.started,
+            t_end=logged.ended,
+            usage=_trace_usage(logged.reply(codec).usage),
+            breakpoints=breakpoints,
+        )
+        digest = blake3(msgspec.json.encode([(provider, model, logged.wire), tools])).digest(16)
+        digests = [digest]
+        for message in messages:
+            digest = blake3(digest + msgspec.json.encode(message)).digest(16)
+            digests.append(digest)
+        known = [one for one in digests[1:] or digests if one in self._ends]
+        if known:
+            conversation = self._ends.pop(known[-1])
+        else:
             head = Trace(
                 id=logged.id or place.rpartition(":")[2],
                 provider=provider,
                 model=model,
                 calls=(),
                 messages=(),
-                tools=blocks.tools,
-                tools_size=blocks.tools_size,
+                tools=tools,
+                tools_size=tools_size,
                 source="requests",
                 wire=logged.wire,
             )
-            match = _LoggedConversation(place, head)
-            self.conversations.append(match)
-        match.messages += blocks.messages[len(match.messages) :]
-        call = TraceCall(
-            messages=len(blocks.messages),
-            t=logged.started,
-            t_end=logged.ended,
-            usage=usage,
-            breakpoints=blocks.breakpoints,
-        )
-        for key in [key for key, one in self._ends.items() if one is match]:
-            del self._ends[key]
-        self._ends[keys[-1]] = match
-        match.calls.append(call)
+            conversation = _LoggedConversation(place, head)
+            self.conversations.append(conversation)
+        conversation.messages = messages
+        conversation.calls.append(call)
+        self._ends[digest] = conversation
 
 
 def _trace_usage(usage: Usage) -> TraceUsage:
     if usage.uncached is None:
         raise InvalidRequest("the response reports no usage", path="response")
-    written = dict(usage.written or {})
-    counted = TraceUsage(
-        input=usage.uncached,
-        cache_read=usage.read or 0,
-        cache_write_5m=written.pop("5m", 0) + written.pop("unsplit", 0),
-        cache_write_30m=written.pop("30m", 0),
-        cache_write_1h=written.pop("1h", 0),
-        cache_write_12h=written.pop("12h", 0),
-        output=usage.output,
-    )
-    # Decoding checks the counts; the constructor does not.
-    return msgspec.convert(msgspec.to_builtins(counted), TraceUsage)
+    fields = {"input": usage.uncached, "cache_read": usage.read or 0, "output": usage.output}
+    for ttl, tokens in (usage.written or {}).items():
+        name = f"cache_write_{'5m' if ttl == 'unsplit' else ttl}"
+        fields[name] = tokens + (fields.get(name) or 0)
+    return msgspec.convert(fields, TraceUsage)
 
 
-def _prefix_keys(blocks: _RequestBlocks, place: tuple[str, str, str]) -> list[Hashable]:
-    """A digest of each prefix of the request, the whole of it last."""
-    last = blake3(msgspec.json.encode([place, blocks.tools])).digest(16)
-    keys: list[Hashable] = []
-    for message in blocks.messages:
-        last = blake3(last + msgspec.json.encode(message)).digest(16)
-        keys.append(last)
-    return keys or [last]
-
-
-def _blocks(rendered: Rendered) -> _RequestBlocks:
-    tools: list[Any] = []
+def _blocks(
+    rendered: Rendered,
+) -> tuple[list[str] | None, Size | None, list[TraceMessage], tuple[Breakpoint, ...]]:
+    """A request as a trace: its tools and their size, one message for each block, so that markers
+    and look-back count what the provider counts, and the markers."""
+    tools: list[str] = []
+    tool_sizes: list[Size] = []
     messages: list[TraceMessage] = []
-    #: Where each chunk is in the trace.
     places: dict[int, Literal["tools"] | int] = {}
-    text_bytes = other = 0
     for chunk, size in zip(rendered, Counts(rendered).sizes(), strict=True):
         text = chunk.data.decode(errors="replace")
         if chunk.section == "tools":
-            tools.append(text)
-            text_bytes, other = text_bytes + size.text, other + size.other
             places[chunk.index] = "tools"
-            continue
-        places[chunk.index] = len(messages)
-        messages.append(replace(_message(rendered, chunk.index, chunk.kind, text), size=size))
+            tools.append(text)
+            tool_sizes.append(size)
+        else:
+            places[chunk.index] = len(messages)
+            messages.append(replace(_message(rendered, chunk.index, chunk.kind, text), size=size))
     marks: dict[Literal["tools"] | int, Ttl] = {
         places[mark.chunk]: mark.ttl for mark in rendered.marks
     }
     if rendered.automatic is not None and messages:
         marks.setdefault(len(messages) - 1, rendered.automatic)
-    tools_size = Size(text_bytes, other) if tools else None
-    return _RequestBlocks(tools or None, tools_size, messages, tuple(marks.items()))
+    if not tools:
+        return None, None, messages, tuple(marks.items())
+    total = Size(sum(size.text for size in tool_sizes), sum(size.other for size in tool_sizes))
+    return tools, total, messages, tuple(marks.items())
 
 
 def _message(rendered: Rendered, index: int, kind: Kind, text: str) -> TraceMessage:
     run, offset = rendered.locate(index)
     if run.section == "system":
         return TraceMessage(role="system", content=text)
-    role = run.log.roles[run.log.wire_message_of(offset)]
     if kind is Kind.TOOL_RESULT:
         return TraceMessage(role="tool", content=text)
     if kind is Kind.TOOL_CALL:
         return TraceMessage(role="assistant", tool_calls=[text])
     if kind is Kind.THINKING:
         return TraceMessage(role="assistant", content=[{"type": "thinking", "thinking": text}])
-    if role in ("system", "developer"):
-        return TraceMessage(role="system", content=text)
-    return TraceMessage(
-        role="assistant" if role in ("assistant", "model") else "user", content=text
-    )
+    role = run.log.roles[run.log.wire_message_of(offset)]
+    roles = {"developer": "system", "model": "assistant"}
+    known = role if role in ("system", "assistant") else "user"
+    return TraceMessage(role=roles.get(role, known), content=text)

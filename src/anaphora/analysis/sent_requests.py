@@ -47,8 +47,6 @@ class RequestDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One request that was sent."""
-
     place: str
     sent: SentCall
     wire: str
@@ -150,7 +148,6 @@ def _sent_bytes(line: bytes, decoded: bytes) -> bytes:
 
 
 def _reply(codec: Wire, logged: LoggedCall) -> Reply | None:
-    """The response, where there is one that can be read."""
     if logged.response in (b"", b"{}", b"null"):
         return None
     try:
@@ -198,8 +195,6 @@ def _plan(rendered: Rendered, rules: CacheRules, body: bytes) -> Plan:
             automatic = rules.default_ttl.value
     return Plan(marks=rendered.marks, automatic=automatic)
 
-
-# ── Pairing ──────────────────────────────────────────────────────────────────────────────────────
 
 _Recent = tuple[SentRequest, frozenset[bytes]]
 

@@ -108,7 +108,6 @@ class WireFingerprint:
 
 
 def fingerprint(rendered: Rendered) -> WireFingerprint:
-    """The certificate of a rendered call."""
     chunks = rendered.cacheable
     return WireFingerprint(rendered.digest(chunks), rendered.offset(chunks), chunks, rendered)
 

@@ -15,11 +15,8 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     plan: Plan | None = None
     """None: the markers that the request itself carries."""
     at: float | None = None
-    """When it was sent, in seconds."""
     began: float | None = None
-    """When its reply began."""
     usage: Usage | None = None
-    """The bill."""
     route: str = ""
     """Host, account and workspace it went to. Compared, never shown."""
     complete: bool = True

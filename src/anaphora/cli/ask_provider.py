@@ -12,8 +12,8 @@ import msgspec
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
+from anaphora.client.config import ClientConfig, Hop
 from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
-from anaphora.client.config.values import ClientConfig, Hop
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
 from anaphora.yaml_values import nearest
 

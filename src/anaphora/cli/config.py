@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from anaphora.client.config import ClientConfig, schema
 from anaphora.client.config.resolve import ResolvedProvider, resolve_each
-from anaphora.client.config.values import ClientConfig, schema
 from anaphora.errors import MissingSecret
 
 from .common import EXISTING_FILE, UNMET, print_json, report_problems, stop

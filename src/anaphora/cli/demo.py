@@ -26,8 +26,9 @@ def command(as_json: bool, providers: str, no_engine: bool) -> None:
     """
     require("the demo", "granian", "starlette")
     play = _tour("play")
-    wanted = selected(providers, (stop.provider for stop in play.STOPS))
-    stops = tuple(stop for stop in play.STOPS if not wanted or stop.provider in wanted)
+    every = play.STORY.stops
+    wanted = selected(providers, (stop.provider for stop in every))
+    stops = tuple(stop for stop in every if not wanted or stop.provider in wanted)
     display = play.Display() if as_json else _tour("show").TerminalDisplay()
     report = play.play(stops, display, llama=not no_engine)
     if as_json:

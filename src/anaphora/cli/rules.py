@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from anaphora import catalog
 from anaphora.analysis import rules_check
 from anaphora.analysis.rules_check import CheckedFigure
+from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.catalog import CacheRules, Figure
 
 from .common import FOUND, ProviderName, WireName, log_format_option, print_json, stop
@@ -112,7 +113,7 @@ def check(
         refuse(problems)
     billed = [
         call
-        for call in rules_check.billed_calls(source.trace for source in sources)
+        for call in billed_calls(source.trace for source in sources)
         if (provider is None or call.provider == provider)
         and (model is None or fnmatchcase(call.model.lower(), model.lower()))
     ]

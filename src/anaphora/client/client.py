@@ -30,8 +30,8 @@ from .arguments import (
     seconds_of,
     with_params,
 )
+from .config import ClientConfig, Hop
 from .config.resolve import ResolvedProvider, resolve
-from .config.values import ClientConfig, Hop
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot

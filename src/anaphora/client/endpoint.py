@@ -15,10 +15,10 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Request
 
-from .breaker import CircuitBreaker
 from .config.resolve import ResolvedProvider
 from .limits import Gate
 from .prices import find_price
+from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
 
 #: Headers that hold a list: values of the configuration and of a call are joined.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from anaphora.client.config.values import Hop
+from anaphora.client.config import Hop
 from anaphora.prompt import Call
 from anaphora.values import Notice, SegmentRole
 

@@ -28,7 +28,7 @@ from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolRes
 
 from .arguments import Content
 from .client import AsyncClient
-from .config.values import ClientConfig
+from .config import ClientConfig
 from .response import Response
 from .session import Preview, Run, RunResult, Session
 from .session.turn_prompt import Prompt, StateText

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from .engine import Engine
@@ -94,17 +94,18 @@ class App:
         if chunks and chunks[0].delay:
             await self._wait(chunks[0].delay)
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        pending: list[bytes] = []
+        pending = b""
         for index, chunk in enumerate(chunks):
             if index and chunk.delay:
                 # Chunks without a delay between them are sent together.
-                await _flush(send, pending)
+                await send({"type": "http.response.body", "body": pending, "more_body": True})
                 await self._wait(chunk.delay)
-            pending.append(chunk.data)
-        if cut is not None:
-            await _flush(send, pending)
+                pending = b""
+            pending += chunk.data
+        more = cut is not None
+        await send({"type": "http.response.body", "body": pending, "more_body": more})
+        if more:
             raise ConnectionCut
-        await send({"type": "http.response.body", "body": b"".join(pending), "more_body": False})
 
     async def _wait(self, seconds: float) -> None:
         """Waits; raises `ConnectionCut` when the server closes meanwhile."""
@@ -130,12 +131,6 @@ async def _read_body(receive: Any) -> bytes | None:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def _flush(send: Any, pending: list[bytes]) -> None:
-    body = b"".join(pending)
-    pending.clear()
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
 # ── Control routes ───────────────────────────────────────────────────────────────────────────────
 
 
@@ -147,17 +142,20 @@ class ClockChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def control_routes(engine: Engine) -> Starlette:
+    def now() -> float:
+        return time.time() + engine.offset
+
     async def page(_: Request) -> Response:
         html = pkgutil.get_data(__package__, "page.html")
         headers = {"content-security-policy": _POLICY}
-        return Response(html, media_type="text/html; charset=utf-8", headers=headers)
+        return HTMLResponse(html, headers=headers)
 
     async def requests(request: Request) -> Response:
         last = request.query_params.get("last")
         if last is not None and not last.isdigit():
             return _error("last must be a whole number")
         entries = engine.journal.entries(None if last is None else int(last))
-        return _json({"now": time.time() + engine.offset, "requests": entries})
+        return _json({"now": now(), "requests": entries})
 
     async def reset(request: Request) -> Response:
         if _is_foreign(request):
@@ -179,14 +177,11 @@ def control_routes(engine: Engine) -> Starlette:
                 engine.offset += change.advance
             elif change.set is not None:
                 engine.offset = change.set - time.time()
-        return _json({"now": time.time() + engine.offset, "offset": engine.offset})
-
-    async def home(_: Request) -> Response:
-        return RedirectResponse(CONTROL)
+        return _json({"now": now(), "offset": engine.offset})
 
     return Starlette(
         routes=[
-            Route("/", home),
+            Route("/", RedirectResponse(CONTROL)),
             Route(CONTROL, page),
             Route(f"{CONTROL}/requests", requests),
             Route(f"{CONTROL}/reset", reset, methods=["POST"]),

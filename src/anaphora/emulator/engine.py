@@ -19,12 +19,13 @@ from anaphora.canonical import dumps
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Params
 from anaphora.tokens import Counts
+from anaphora.wire import Wire
 
 from . import strict
 from .billing import Billing, ModelFacts, UsageWindow, UsageWindows
 from .exchange import EmulatorRequest, EmulatorResponse, json_response
 from .faults import KINDS
-from .generator import Generator, PromptReader
+from .generator import Generator
 from .hosts import DEFAULT_WIRE, RouteTable
 from .hosts.host import RoutedRequest
 from .journal import Journal, JournalEntry
@@ -49,7 +50,6 @@ class Engine:
         self._windows = UsageWindows()
         self._billing = Billing()
         self.routes = RouteTable(self._billing, self._ids)
-        self._prompts = PromptReader(self._billing)
         self._generator = Generator(options, self._billing, self._ids, self.journal)
 
     def respond(self, request: EmulatorRequest) -> EmulatorResponse:
@@ -59,19 +59,12 @@ class Engine:
         route = self.routes.find(request.method, request.path, request.headers)
         served = self.options.providers
         if route is None or (served and route.provider not in served):
-            response = self._not_found(request, entry)
+            reason = f"no route for {request.method} {request.path}"
+            error = NotFound(reason, status=404, code="not_found_error")
+            response = _error_response(error, entry, wire.get(DEFAULT_WIRE))
         else:
-            routed = RoutedRequest(
-                method=request.method,
-                path=request.path,
-                query=request.query,
-                headers=request.headers,
-                body=request.body,
-                now=now,
-                route=route,
-                entry=entry,
-            )
-            response = self._respond_routed(routed)
+            fields = msgspec.structs.asdict(request) | {"now": now}
+            response = self._respond_routed(RoutedRequest(**fields, route=route, entry=entry))
         entry.status = response.status
         self.journal.add(entry)
         return response
@@ -84,32 +77,32 @@ class Engine:
             entry.workspace = host.workspace(request, self.options.keys)
             fault = self._faults.next(request, route.provider)
             if fault is not None and KINDS[fault.name].unbilled:
-                response = json_response(b"", wire=host.wire)
+                response = json_response(b"")
             elif route.operation == "generate":
                 response = self._generate(request)
             else:
-                response = json_response(self._other_body(request), wire=host.wire)
+                response = json_response(self._other_body(request))
             window = self._count_usage(request)
         except (Upstream, InvalidRequest) as problem:
-            response = self._rejected(problem, request)
+            response = _error_response(problem, entry, route.codec)
         except RecursionError:
             error = RequestRejected("the body is nested too deeply", status=400)
-            response = self._rejected(error, request)
+            response = _error_response(error, entry, route.codec)
         response.headers.update(host.headers(request, window))
         if fault is None:
             return response
         entry.fault = fault.name
-        dialect = "" if route.is_home else route.dialect.name
-        return fault.apply(msgspec.structs.replace(response, dialect=dialect))
+        named = msgspec.structs.replace(response, wire=host.wire, dialect=route.dialect.name)
+        return fault.apply(named)
 
     # ── Operations ───────────────────────────────────────────────────────────────────────────────
 
     def _generate(self, request: RoutedRequest) -> EmulatorResponse:
         immediate = request.host.immediate_reply(request)
         if immediate is not None:
-            return json_response(immediate, wire=request.host.wire)
+            return json_response(immediate)
         try:
-            prompt = self._prompts.read(request)
+            prompt = self._generator.read(request)
         except InvalidRequest as problem:
             self._check_unreadable(request, problem)
         request.entry.model = prompt.rendered.model
@@ -133,7 +126,7 @@ class Engine:
 
     def _count(self, request: RoutedRequest) -> int:
         try:
-            rendered, facts = self._prompts.split(request)
+            rendered, facts = self._generator.split(request)
         except InvalidRequest as problem:
             self._check_unreadable(request, problem)
         if self.options.strict:
@@ -172,24 +165,15 @@ class Engine:
         free = outcome.read if reads_count is not None and not reads_count.value else 0
         return self._windows.add(account, request.now, outcome.total - free, entry.output)
 
-    def _rejected(
-        self, problem: Upstream | InvalidRequest, request: RoutedRequest
-    ) -> EmulatorResponse:
-        if isinstance(problem, InvalidRequest):
-            param = problem.path.removeprefix("$").removeprefix(".")
-            problem = RequestRejected(str(problem), status=400, param=param or None)
-        problem.request_id = request.entry.request_id
-        request.entry.error = str(problem)
-        status, headers, body = request.route.codec.write_error(problem)
-        return json_response(body, status=status, headers=headers, wire=request.host.wire)
 
-    def _not_found(self, request: EmulatorRequest, entry: JournalEntry) -> EmulatorResponse:
-        error = NotFound(
-            f"no route for {request.method} {request.path}",
-            status=404,
-            code="not_found_error",
-            request_id=entry.request_id,
-        )
-        entry.error = str(error)
-        status, headers, body = wire.get(DEFAULT_WIRE).write_error(error)
-        return json_response(body, status=status, headers=headers)
+def _error_response(
+    problem: Upstream | InvalidRequest, entry: JournalEntry, codec: Wire
+) -> EmulatorResponse:
+    """The provider's error, which the journal shows too."""
+    if isinstance(problem, InvalidRequest):
+        param = problem.path.removeprefix("$").removeprefix(".")
+        problem = RequestRejected(str(problem), status=400, param=param or None)
+    problem.request_id = entry.request_id
+    entry.error = str(problem)
+    status, headers, body = codec.write_error(problem)
+    return json_response(body, status=status, headers=headers)

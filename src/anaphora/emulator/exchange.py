@@ -74,7 +74,7 @@ class EmulatorResponse(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     wire: str = ""
     dialect: str = ""
-    """The name of the dialect, where the host is not the wire's own provider."""
+    """Set for faults, as the wire is."""
     hang: bool = False
     """Nothing is ever sent."""
     reset: bool = False
@@ -88,9 +88,8 @@ class EmulatorResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def json_response(
-    body: bytes, *, status: int = 200, headers: dict[str, str] | None = None, wire: str = ""
+    body: bytes, *, status: int = 200, headers: dict[str, str] | None = None
 ) -> EmulatorResponse:
     """A response in one piece; JSON unless `headers` has another type."""
     merged = {"content-type": JSON, **(headers or {})}
-    chunks = (ResponseChunk(0.0, body),)
-    return EmulatorResponse(status=status, headers=merged, chunks=chunks, wire=wire)
+    return EmulatorResponse(status=status, headers=merged, chunks=(ResponseChunk(0.0, body),))

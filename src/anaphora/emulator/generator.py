@@ -18,11 +18,8 @@ from anaphora.values import (
     Event,
     Message,
     PartDelta,
-    PartEnd,
     PartStart,
-    Refusal,
     Reply,
-    ReplyEnd,
     ReplyStart,
     Text,
     Thinking,
@@ -31,14 +28,14 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire.reading import Members
+from anaphora.wire.replies import reply_events
 
 from .billing import Billing, ModelFacts
 from .exchange import EmulatorResponse, ResponseChunk
 from .hosts.host import EmulatorRoute, Host, ReplyContext, RoutedRequest
 from .journal import CallRecord, Journal
 from .options import EmulatorOptions, Latency
-from .replies import GeneratedReply
-from .replies.generated import generate_reply
+from .replies import GeneratedReply, generate_reply
 from .replies.schema_value import SchemaGenerator
 from .replies.script import ScriptInput
 from .replies.text import IdGenerator, join_seed, split_text
@@ -60,9 +57,18 @@ class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Responses: the input items of the whole chain."""
 
 
-class PromptReader:
-    def __init__(self, billing: Billing) -> None:
+class Generator:
+    """Reads the prompts of one engine, and generates their responses."""
+
+    def __init__(
+        self, options: EmulatorOptions, billing: Billing, ids: IdGenerator, journal: Journal
+    ) -> None:
+        self._options = options
         self._billing = billing
+        self._ids = ids
+        self._journal = journal
+        self._player = options.script.player()
+        self._schemas = SchemaGenerator()
 
     def read(self, request: RoutedRequest) -> ParsedPrompt:
         """Parses a request; raises the provider's errors."""
@@ -95,41 +101,6 @@ class PromptReader:
         facts = self._billing.facts(route.provider, route.host.wire, rendered.model)
         return for_model(rendered, facts.profile), facts
 
-
-def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:
-    """The markers of a request, as far as the provider honours them. `mode` is the request's
-    setting for markers that the provider adds itself."""
-    if not rules.slots.value:
-        return Plan()
-    ttls = rules.ttls.value
-    default = rules.default_ttl.value if rules.default_ttl is not None else ttls[-1]
-    marks = tuple(
-        mark if mark.ttl in ttls else Mark(mark.chunk, default, mark.splice)
-        for mark in rendered.marks
-    )
-    automatic = None
-    if rules.automatic_breakpoint.value == "last_block":
-        automatic = rendered.automatic
-    elif rules.automatic_breakpoint.value == "last_message" and mode != "explicit":
-        automatic = rendered.automatic or default
-    if automatic is not None and automatic not in ttls:
-        automatic = default
-    return Plan(marks=marks, automatic=automatic)
-
-
-class Generator:
-    """Generates the responses of one engine."""
-
-    def __init__(
-        self, options: EmulatorOptions, billing: Billing, ids: IdGenerator, journal: Journal
-    ) -> None:
-        self._options = options
-        self._billing = billing
-        self._ids = ids
-        self._journal = journal
-        self._player = options.script.player()
-        self._schemas = SchemaGenerator()
-
     def respond(self, request: RoutedRequest, prompt: ParsedPrompt) -> EmulatorResponse:
         host, facts, call = request.host, prompt.facts, prompt.call
         entry, workspace = request.entry, request.workspace
@@ -139,7 +110,7 @@ class Generator:
         stream = host.is_stream(request, call)
         latency = self._options.latency
         if generated.pace is not None:
-            latency = Latency(latency.first, generated.pace)
+            latency = msgspec.structs.replace(latency, pace=generated.pace)
         began = request.now + latency.first
         pieces = sum(_length(part) // 12 for part in generated.parts) if stream else 0
         outcome = self._billing.bill(
@@ -175,7 +146,7 @@ class Generator:
             return _stream_response(request, reply, latency)
         chunk = ResponseChunk(latency.first, request.route.codec.write_reply(reply))
         headers = {"content-type": host.content_type}
-        return EmulatorResponse(headers=headers, chunks=(chunk,), wire=host.wire)
+        return EmulatorResponse(headers=headers, chunks=(chunk,))
 
     def _seed(self, prompt: ParsedPrompt) -> bytes:
         """Depends on the prompt and its parameters only: the reply is the same in a stream."""
@@ -211,6 +182,27 @@ class Generator:
         call, profile = prompt.call, prompt.facts.profile
         seeds = [seed + join_seed(b"%d" % index) for index in range(1, call.params.n or 1)]
         return [generate_reply(call, host, profile, self._schemas, own) for own in seeds]
+
+
+def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:
+    """The markers of a request, as far as the provider honours them. `mode` is the request's
+    setting for markers that the provider adds itself."""
+    if not rules.slots.value:
+        return Plan()
+    ttls = rules.ttls.value
+    default = rules.default_ttl.value if rules.default_ttl is not None else ttls[-1]
+    marks = tuple(
+        mark if mark.ttl in ttls else Mark(mark.chunk, default, mark.splice)
+        for mark in rendered.marks
+    )
+    automatic = None
+    if rules.automatic_breakpoint.value == "last_block":
+        automatic = rendered.automatic
+    elif rules.automatic_breakpoint.value == "last_message" and mode != "explicit":
+        automatic = rendered.automatic or default
+    if automatic is not None and automatic not in ttls:
+        automatic = default
+    return Plan(marks=marks, automatic=automatic)
 
 
 def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, str] | None:
@@ -254,35 +246,32 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
         *(ResponseChunk(latency.pace, data) for data in rest),
     )
     headers = {"content-type": host.stream_type, "cache-control": "no-cache"}
-    response = EmulatorResponse(headers=headers, chunks=chunks, stream=True, wire=host.wire)
+    response = EmulatorResponse(headers=headers, chunks=chunks, stream=True)
     return host.frame_stream(request, response)
 
 
 def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
     """The events of a whole reply as a stream that began at `now`."""
-    yield ReplyStart(reply.id, reply.model, now, reply.extras)
-    if reply.usage != Usage():
-        # The input is known from the start; of the output, that it has begun.
-        yield UsageUpdate(msgspec.structs.replace(reply.usage, output=1, reasoning=None))
-    for index, part in enumerate(reply.message.parts):
-        if isinstance(part, ToolCall):
-            yield PartStart(index, "tool_call", part.id, part.name, extras=part.extras)
-            for start in range(0, len(part.arguments), _ARGUMENTS):
-                yield PartDelta(index, part.arguments[start : start + _ARGUMENTS])
-        elif isinstance(part, Text | Thinking | Refusal):
-            kind = type(part).__name__.lower()
-            yield PartStart(index, kind, name=_reasoning_field(part), extras=part.extras)
-            for piece in split_text(part.text):
-                yield PartDelta(index, piece)
-        else:
-            yield PartStart(index, "opaque")
-        yield PartEnd(index, part)
-    yield ReplyEnd(reply)
-
-
-def _reasoning_field(part: Text | Thinking | Refusal) -> str | None:
-    """The message field in which a Chat host sends reasoning."""
-    if not isinstance(part, Thinking) or not part.extras:
-        return None
-    field = msgspec.json.decode(next(iter(part.extras.values()))).get("field")
-    return field if isinstance(field, str) else None
+    parts = reply.message.parts
+    for event in reply_events(reply):
+        match event:
+            case ReplyStart():
+                yield msgspec.structs.replace(event, created=now)
+            case UsageUpdate(usage) if usage != Usage():
+                # The input is known from the start; of the output, that it has begun.
+                yield UsageUpdate(msgspec.structs.replace(usage, output=1, reasoning=None))
+            case UsageUpdate():
+                pass
+            case PartStart(kind="thinking", extras=extras) if extras:
+                # Chat hosts name the field of the message that holds the reasoning.
+                fields = msgspec.json.decode(next(iter(extras.values())))
+                yield msgspec.structs.replace(event, name=fields.get("field"))
+            case PartDelta(index, text):
+                if isinstance(parts[index], ToolCall):
+                    starts = range(0, len(text), _ARGUMENTS)
+                    pieces = [text[start : start + _ARGUMENTS] for start in starts]
+                else:
+                    pieces = split_text(text)
+                yield from (PartDelta(index, piece) for piece in pieces)
+            case _:
+                yield event

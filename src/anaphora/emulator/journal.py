@@ -14,6 +14,7 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.cache import verdict
+from anaphora.cache.prefix import common_bytes
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import Price
@@ -25,11 +26,8 @@ from .billing import ModelFacts
 _MAX_BYTES = 64 * 1024 * 1024
 #: How many earlier calls a call is compared with.
 _COMPARED = 32
-#: The fields of an entry that are shown for every request.
-_SHOWN = (
-    "number at method path provider wire operation model workspace request_id reply_id "
-    "stream status error fault scripted"
-).split()
+#: The fields of an entry that are not shown by their names.
+_HIDDEN = ("output", "billed", "details")
 
 
 class CallRecord(msgspec.Struct, eq=False, kw_only=True):
@@ -105,7 +103,8 @@ class Journal:
     def _details(self, entries: list[JournalEntry], index: int) -> dict[str, Any]:
         entry = entries[index]
         if entry.details is None:
-            entry.details = {name: getattr(entry, name) for name in _SHOWN}
+            fields = msgspec.structs.asdict(entry)
+            entry.details = {name: fields[name] for name in fields if name not in _HIDDEN}
             if entry.billed is not None:
                 entry.details |= _billed_details(entry, entry.billed, _earlier(entries, index))
         return entry.details
@@ -141,7 +140,7 @@ def _earlier(entries: list[JournalEntry], index: int) -> CallRecord | None:
         if billed is None or (other.workspace, other.provider, other.wire) != account:
             continue
         rendered = billed.sent.rendered
-        shared = _common_prefix(rendered.data(), data)
+        shared = common_bytes(rendered.data(), data)
         # All bodies begin alike: a prefix has at least one whole chunk.
         alike = len(rendered) > 0 and shared >= rendered.offset(1)
         if not alike and (opening is None or opening != _first_message(billed.sent)):
@@ -149,18 +148,6 @@ def _earlier(entries: list[JournalEntry], index: int) -> CallRecord | None:
         if best is None or shared > best[0]:
             best = shared, billed
     return None if best is None else best[1]
-
-
-def _common_prefix(first: bytes, second: bytes) -> int:
-    """How many leading bytes agree."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _first_message(sent: SentCall) -> bytes | None:
@@ -173,18 +160,15 @@ def _billed_details(
 ) -> dict[str, Any]:
     sent, outcome, facts = billed.sent, billed.outcome, billed.facts
     price = _price(entry)
+    before = None if earlier is None else earlier.sent
+    result: dict[str, Any] = {"result": None, "cause": None}
     try:
         judged = verdict.judge(
-            earlier.sent if earlier is not None else None,
-            sent,
-            facts.rules,
-            outcome=outcome,
-            price=price,
-            profile=facts.profile,
+            before, sent, facts.rules, outcome=outcome, price=price, profile=facts.profile
         )
-        result = {"result": judged.result, "cause": judged.cause, "sentence": str(judged)}
+        result |= {"result": judged.result, "cause": judged.cause, "sentence": str(judged)}
     except AnaphoraError as problem:
-        result = {"result": None, "cause": None, "sentence": str(problem)}
+        result["sentence"] = str(problem)
     cost_usd = None if price is None else price.of(outcome.usage(entry.output))
     return {
         "markers": [
@@ -196,7 +180,7 @@ def _billed_details(
         "read": outcome.read,
         "written": outcome.written,
         "uncached": outcome.uncached,
-        "spans": [msgspec.to_builtins(span) for span in outcome.spans],
+        "spans": msgspec.to_builtins(outcome.spans),
         "verdict": result,
         "output": entry.output,
         "cost_usd": None if cost_usd is None else str(cost_usd),

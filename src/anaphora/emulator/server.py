@@ -61,14 +61,38 @@ def running(
 ) -> Iterator[Emulator]:
     """An emulator in its own thread, until the block ends."""
     emulator = Emulator(Engine(options), host, port or free_port(host))
-    server = _ServerThread(emulator)
-    thread = threading.Thread(target=server.run, name="anaphora-emulator", daemon=True)
+    app, loop = App(emulator.engine), asyncio.new_event_loop()
+    server: Any = Server(
+        app,
+        address=host,
+        port=emulator.port,
+        interface=Interfaces.ASGINL,
+        websockets=False,
+        log_enabled=False,
+        backlog=1024,
+    )
+
+    async def run() -> None:
+        await server.serve()
+        # Its threads still need the interpreter: one that is shutting down aborts the process.
+        await asyncio.sleep(_THREADS_SECONDS)
+
+    async def stop() -> None:
+        await app.close()
+        server.stop()
+
+    def main() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=main, name="anaphora-emulator", daemon=True)
     thread.start()
     try:
         _wait_until_started(emulator, thread)
         yield emulator
     finally:
-        server.stop()
+        if thread.is_alive():
+            asyncio.run_coroutine_threadsafe(stop(), loop)
         thread.join(_START_SECONDS)
 
 
@@ -81,7 +105,7 @@ def serve(
 ) -> None:
     """An emulator in the foreground, until it is interrupted. It runs in a thread too: Granian's
     own threads must end before the interpreter does."""
-    _check_free(host, port)
+    free_port(host, port)
     interrupted = threading.Event()
     handlers = {
         name: signal.signal(name, lambda *_: interrupted.set())
@@ -112,70 +136,17 @@ def _rare_collection() -> Iterator[None]:
         gc.unfreeze()
 
 
-class _ServerThread:
-    """One server on one event loop."""
-
-    def __init__(self, emulator: Emulator) -> None:
-        self._emulator = emulator
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._server: Any = None
-        self._app: App | None = None
-        self._stopping: asyncio.Task[None] | None = None
-
-    def run(self) -> None:
-        asyncio.run(self._serve())
-
-    def stop(self) -> None:
-        loop = self._loop
-        if loop is not None and self._server is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._stop)
-
-    def _stop(self) -> None:
-        if self._stopping is None:
-            self._stopping = asyncio.ensure_future(self._close())
-
-    async def _close(self) -> None:
-        assert self._app is not None
-        await self._app.close()
-        self._server.stop()
-
-    async def _serve(self) -> None:
-        emulator = self._emulator
-        self._loop = asyncio.get_running_loop()
-        self._app = App(emulator.engine)
-        self._server = Server(
-            self._app,
-            address=emulator.host,
-            port=emulator.port,
-            interface=Interfaces.ASGINL,
-            websockets=False,
-            log_enabled=False,
-            backlog=1024,
-        )
-        await self._server.serve()
-        # Its threads still need the interpreter: one that is shutting down aborts the process.
-        await asyncio.sleep(_THREADS_SECONDS)
-
-
-def free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _check_free(host: str, port: int) -> None:
-    """Raises a readable error for a port that is in use."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
+def free_port(host: str, port: int = 0) -> int:
+    """The port, or any free one; a readable error where it is in use."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as problem:
             reason = os.strerror(problem.errno or 0)
             raise Io(f"cannot listen at {host}:{port}: {reason}") from None
+        bound: int = probe.getsockname()[1]
+        return bound
 
 
 def _wait_until_started(emulator: Emulator, thread: threading.Thread) -> None:

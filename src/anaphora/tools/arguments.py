@@ -15,6 +15,8 @@ import msgspec
 from anaphora import canonical
 from anaphora.errors import InvalidRequest, InvalidTool
 
+from .mismatch import mismatch, schema_validator
+
 _ROOT = "arguments"
 _FIELD = re.compile(r"^Object (?:missing required|contains unknown) field `(.+)`$", re.DOTALL)
 _QUOTES_VALUE = re.compile(r"^Invalid (?:enum )?value ", re.DOTALL)
@@ -78,30 +80,13 @@ class SchemaArguments:
             kind = type(arguments).__name__
             raise InvalidRequest(f"expected an object, got {kind}", path=_ROOT)
         for error in self._validator.iter_errors(arguments):
-            path = _ROOT + "".join(
-                f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path
-            )
-            missing = getattr(error.kind, "property", None)
-            if isinstance(missing, str):
-                path = f"{path}.{missing}"
-            raise InvalidRequest(error.message, path=path)
+            reason, path = mismatch(error, None, _ROOT)
+            raise InvalidRequest(reason, path=path)
         return arguments
 
     @functools.cached_property
     def _validator(self) -> Any:
-        import jsonschema_rs  # slow to load, and needed for schema tools only
-
-        try:
-            return jsonschema_rs.validator_for(
-                self._schema, mask="the value", retriever=_refuse_to_fetch
-            )
-        except jsonschema_rs.ValidationError as error:
-            raise InvalidTool(f"not a JSON schema: {error.message}", path=self._path) from None
-
-
-def _refuse_to_fetch(uri: str) -> Any:
-    """A remote listing must not cause file or network access."""
-    raise ValueError(f"{uri} is not fetched; put its schema into $defs")
+        return schema_validator(self._schema, self._path, InvalidTool)
 
 
 def _or_empty(text: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
-from anaphora.prompt import Call, OutputSchema, Params, PromptBlock
+from anaphora.errors import InvalidRequest, Parse
+from anaphora.prompt import Call, OutputSchema, Params, PromptBlock, ToolChoice
 from anaphora.rendered import ChunkLog, Kind
 from anaphora.values import (
     AnyTool,
@@ -22,21 +23,36 @@ from anaphora.values import (
     Notice,
     Opaque,
     Part,
+    ProviderTool,
     Text,
+    Tool,
+    ToolCall,
     Ttl,
+    Usage,
+    WriteTtl,
 )
-from anaphora.wire.params import ParamTable, schema_object
+from anaphora.wire.params import (
+    Param,
+    ParamTable,
+    check_tool_choice,
+    encode_only,
+    forces_tools,
+    schema_object,
+)
+from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
     LenientDecoder,
     Members,
+    Unknown,
     decode_value,
     list_elements,
     object_members,
     request_error,
 )
 from anaphora.wire.rendering import render_items
+from anaphora.wire.replies import partition, valid_count
 from anaphora.wire.splitting import BEFORE_BRACE, SplitBlock, SplitSection, cut_section
 
 #: Providers whose file ids and response ids are valid here.
@@ -83,6 +99,16 @@ def breakpoint_ttl(marker: Breakpoint, path: str, fail: ErrorFactory) -> Ttl | N
     if marker.ttl == "12h":
         return "12h"
     raise fail(f"{marker.ttl!r} is not a TTL; use 30m or 12h", f"{path}.ttl")
+
+
+def read_breakpoint(
+    part: Any, unknown: Unknown | None, wire: str, path: str, fail: ErrorFactory
+) -> tuple[Ttl | None, Extras | None]:
+    """The TTL of a part's breakpoint, and its unknown fields, which are taken out of `unknown`."""
+    field = "prompt_cache_breakpoint"
+    ttl = breakpoint_ttl(part.prompt_cache_breakpoint, f"{path}.{field}", fail)
+    inner = unknown.take(field) if unknown is not None else None
+    return ttl, inner.extras(wire) if inner is not None else None
 
 
 def key_slot(call: Call) -> bytes | None:
@@ -159,6 +185,14 @@ def place_of(items: Iterable[PromptBlock | Part]) -> SystemPlace:
     return _NO_PLACE
 
 
+def system_blocks(texts: Sequence[Text]) -> tuple[PromptBlock, ...]:
+    """The system prompt of a message that holds only these texts."""
+    return tuple(
+        PromptBlock(f"system{index}", text.text, extras=text.extras)
+        for index, text in enumerate(texts)
+    )
+
+
 def role_of(place: SystemPlace, wanted: str) -> str:
     """The role to write. `wanted` is the profile's: models that take `developer` take `system` too,
     but not the other way round."""
@@ -201,13 +235,44 @@ def object_text(json: str, path: str) -> bytes:
     return check_object(json, path=path).strip()[1:-1].strip().encode()
 
 
-def foreign_file(file: FileId) -> Notice:
-    return Notice("foreign_file", f"a file id of {file.provider} means nothing to OpenAI")
+def closing(extras: Extras | None, wire: str) -> bytes:
+    """The end of an object, with the extras of that wire."""
+    if extras is None:
+        return b"}"
+    more = extra_members(extras, wire)
+    return b"," + more + b"}" if more else b"}"
 
 
-def foreign_block(part: Opaque) -> Notice:
+def file_id(file: FileId, notices: list[Notice]) -> bytes | None:
+    """The field of an uploaded file; None for one of another provider."""
+    if file.provider in OPENAI:
+        return b'"file_id":' + string(file.id)
+    why = f"a file id of {file.provider} means nothing to OpenAI"
+    notices.append(Notice("foreign_file", why))
+    return None
+
+
+def opaque_json(part: Opaque, wire: str, notices: list[Notice]) -> bytes | None:
+    """A part of that wire as it came; None for one of another provider."""
+    if part.provider == wire:
+        return check_object(part.json, path="json").encode()
     why = f"a {part.kind} block of {part.provider} means nothing to OpenAI; left out"
-    return Notice("foreign_block", why)
+    notices.append(Notice("foreign_block", why))
+    return None
+
+
+def check_part(part: object, known: Container[type]) -> None:
+    if type(part) not in known:
+        name = type(part).__name__
+        raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
+
+
+def arguments_text(call: ToolCall) -> bytes:
+    """The arguments as the model wrote them, valid JSON or not."""
+    try:
+        return string(call.arguments)
+    except InvalidRequest as problem:
+        raise problem.within("arguments") from None
 
 
 def block_log(
@@ -226,10 +291,19 @@ def block_log(
     return log
 
 
-def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[AnyTool], bytes]) -> ChunkLog:
+def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[Tool, bytes], bytes]) -> ChunkLog:
     """The log of tool definitions, which carry no breakpoints: their policies are left to the
-    messages."""
-    append = render_items("tools", tools, encode, None)
+    messages. `encode` gets a function, and the members that both wires have."""
+
+    def definition(tool: AnyTool) -> bytes:
+        if isinstance(tool, ProviderTool):
+            return check_object(tool.json, path="json").encode()
+        schema = check_object(tool.schema, path="schema").encode()
+        description = b',"description":' + string(tool.description) if tool.description else b""
+        members = b'"name":%b%b,"parameters":%b' % (string(tool.name), description, schema)
+        return encode(tool, members)
+
+    append = render_items("tools", tools, definition, None)
     return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
 
 
@@ -257,11 +331,81 @@ def profile_value(profile: Profile, name: str, default: Any) -> Any:
     return default if figure is None else figure.value
 
 
+# ── Usage ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ReasoningCount(msgspec.Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+def counted_usage(
+    raw: bytes,
+    total: int | None,
+    read: int | None,
+    written: dict[WriteTtl, int] | None,
+    output: int | None,
+    details: ReasoningCount | None,
+) -> Usage:
+    """The token counts as a partition of all input; unreported ones stay unknown."""
+    uncached, read, written, overlap = partition(valid_count(total), read, written)
+    return Usage(
+        uncached=uncached,
+        read=read,
+        written=written,
+        output=valid_count(output),
+        reasoning=valid_count(details.reasoning_tokens) if details is not None else None,
+        overlap=overlap,
+        raw=raw.decode(),
+    )
+
+
+def own_usage(usage: Usage, read: Callable[[bytes, str], Usage]) -> bytes | None:
+    """The provider's usage object, if reading it gives the same counts."""
+    try:
+        if usage.raw is not None and read(usage.raw.encode(), "usage") == usage:
+            return usage.raw.encode()
+    except Parse:
+        pass
+    return None
+
+
 # ── Parameters ───────────────────────────────────────────────────────────────────────────────────
 
 
 def skip(_: Any) -> None:
     """The `encode` of rows that only decode."""
+
+
+def tool_choice_params(opening: bytes, close: bytes, name_of: Callable[[Any], str]) -> list[Param]:
+    """The rows of the tool choice. A forced tool is an object: `opening`, the tool's name, and
+    `close`; `name_of` reads it."""
+
+    def encode(choice: ToolChoice) -> bytes:
+        check_tool_choice(choice)
+        if choice.name is None:
+            return string(choice.mode)
+        return opening + string(choice.name) + close
+
+    def mode(choice: Any) -> str:
+        if not isinstance(choice, str):
+            return "tool"
+        return "required" if choice == "any" else choice
+
+    def name(choice: Any) -> str | None:
+        return None if isinstance(choice, str) else name_of(choice)
+
+    return [
+        Param("tool_choice", encode=encode, decode=encode_only),
+        Param("tool_choice.mode", "tool_choice", encode=skip, decode=mode),
+        Param("tool_choice.name", "tool_choice", encode=skip, decode=name),
+        Param("tool_choice.parallel", "parallel_tool_calls"),
+    ]
+
+
+def check_forced_tools(call: Call, profile: Profile) -> None:
+    if forces_tools(call.params) and profile.refuses("forced_tools"):
+        why = f"{call.model} refuses a forced tool choice"
+        raise InvalidRequest(why, path="params.tool_choice")
 
 
 def schema_members(output: OutputSchema) -> bytes:

@@ -26,7 +26,7 @@ ANTHROPIC_TIERS = ("standard_only",)
 #: Request fields by name; an object is a mapping of its members.
 FieldTree: TypeAlias = "dict[str, bytes | FieldTree]"
 
-_GROUPS: dict[str, Any] = {"tool_choice": ToolChoice, "reasoning": Reasoning}
+PARAM_GROUPS: dict[str, Any] = {"tool_choice": ToolChoice, "reasoning": Reasoning}
 #: The name a schema has by default, which is not worth a notice.
 _DEFAULT_NAME = OutputSchema("{}").name
 
@@ -169,7 +169,7 @@ class ParamTable:
                     values[group] = value
         cache = groups.pop("cache", {})
         for group, members in groups.items():
-            values[group] = _GROUPS[group](**members)
+            values[group] = PARAM_GROUPS[group](**members)
         return Params(**values), cache
 
 
@@ -247,16 +247,19 @@ def closing_members(
         if name in taken:
             raise InvalidRequest("the call sets this already; take it out", path=f"{path}.{name}")
         field = fields.get(name)
-        fields[name] = bytes(extra) if field is None else _merged(field, extra, f"{path}.{name}")
+        fields[name] = (
+            bytes(extra) if field is None else merge_fields(field, extra, f"{path}.{name}")
+        )
     return _members(fields)
 
 
-def _merged(field: bytes, extra: bytes | msgspec.Raw, path: str) -> bytes:
+def merge_fields(field: bytes, extra: bytes | msgspec.Raw, path: str) -> bytes:
+    """One object of two. A member that is in both is an error, unless it is an object itself."""
     if field[:1] == b"{" and bytes(extra)[:1] == b"{":
         whole = object_members(field, path, request_error)
         more = object_members(extra, path, request_error)
         for name in sorted(whole.keys() & more.keys()):
-            more[name] = msgspec.Raw(_merged(bytes(whole[name]), more[name], f"{path}.{name}"))
+            more[name] = msgspec.Raw(merge_fields(bytes(whole[name]), more[name], f"{path}.{name}"))
         return b"{" + _members({**whole, **more})[1:] + b"}"
     raise InvalidRequest(
         "a parameter of the call sets this already; take one of them out", path=path

@@ -4,7 +4,7 @@ extras of other wires, and reasoning that nothing follows."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ from .reading import (
     request_error,
 )
 
+R = TypeVar("R")
+
 
 def notices_below(notices: Iterable[Notice], place: str) -> list[Notice]:
     """The notices with their paths below `place`."""
@@ -41,6 +43,21 @@ def notices_below(notices: Iterable[Notice], place: str) -> list[Notice]:
         msgspec.structs.replace(notice, path=f"{place}.{notice.path}" if notice.path else place)
         for notice in notices
     ]
+
+
+def encode_at(
+    path: str, encode: Callable[..., R], part: object, notices: list[Notice], *args: object
+) -> R:
+    """What `encode` makes of a part, notices and further arguments; its notices and errors name the
+    path."""
+    own: list[Notice] = []
+    try:
+        encoded = encode(part, own, *args)
+    except InvalidRequest as problem:
+        raise problem.within(path) from None
+    if own:
+        notices += notices_below(own, path)
+    return encoded
 
 
 def object_arguments(text: str, notices: list[Notice]) -> bytes:

@@ -173,10 +173,13 @@ def list_elements(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> li
 def decode_value(raw: bytes | msgspec.Raw, kind: Any, path: str, fail: ErrorFactory) -> Any:
     """One value of that type; the error names the path."""
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return _decoder(kind).decode(raw)
     except DECODE_ERRORS as problem:
         reason, inner = _reason_and_path(problem)
         raise fail(reason, path + inner) from None
+
+
+_decoder = functools.cache(msgspec.json.Decoder)
 
 
 def known_text(members: Members, name: str) -> str:

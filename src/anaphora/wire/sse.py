@@ -69,8 +69,9 @@ class EventDecoder:
         """
         if not self._started:
             data = self._start(data)
-        if self._plain and b"\r" not in data and b"\n" in data:
-            data = self._take(data)
+        lines = data.replace(b"\r\n", b"\n")
+        if self._plain and b"\r" not in lines and b"\n" in lines:
+            data = self._take(lines)
             end = data.rfind(b"\n\n") + 2
             whole = data[:end] if end > 1 else b""
             payloads: list[bytes] = _EVENT.findall(whole)

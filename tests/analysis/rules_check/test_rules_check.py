@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from anaphora import catalog
 from anaphora.analysis import rules_check
 from anaphora.analysis.rules_check import CheckedFigure
+from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.rendered import Kind
@@ -51,7 +52,7 @@ def trace(where: tuple[str, str], calls: Calls, **more: Any) -> Trace:
 
 
 def rows_of(*traces: Trace, **options: Any) -> dict[str, CheckedFigure]:
-    rows = rules_check.check_rules(rules_check.billed_calls(traces), **options)
+    rows = rules_check.check_rules(billed_calls(traces), **options)
     return {row.figure: row for row in rows}
 
 
@@ -455,7 +456,7 @@ def test_a_row_has_contradicting_calls_and_disputed_values() -> None:
 
 def test_contradicted_rows_come_first_and_examples_are_few() -> None:
     calls = [call(at * 10.0, 1, bill(1100)) for at in range(9)]
-    rows = rules_check.check_rules(rules_check.billed_calls([trace(GPT_4O, calls)]), examples=2)
+    rows = rules_check.check_rules(billed_calls([trace(GPT_4O, calls)]), examples=2)
     assert [row.figure for row in rows if row.contradicted] == ["granule_tokens"]
     assert rows[0].figure == "granule_tokens"
     assert len(rows[0].examples) == 2
@@ -471,9 +472,7 @@ def test_a_small_share_is_tolerated(threshold: float, contradicted: bool) -> Non
 
 def test_the_same_figure_of_two_models_is_one_row() -> None:
     opus = trace(("anthropic", "claude-opus-4-5"), [call(0, 1, bill(5001))], id="other")
-    rows = rules_check.check_rules(
-        rules_check.billed_calls([trace(SONNET, [call(0, 1, bill(5001))]), opus])
-    )
+    rows = rules_check.check_rules(billed_calls([trace(SONNET, [call(0, 1, bill(5001))]), opus]))
     (row,) = [row for row in rows if row.figure == "granule_tokens"]
     assert set(row.models) == {"claude-sonnet-4-5", "claude-opus-4-5"}
 

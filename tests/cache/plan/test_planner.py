@@ -144,8 +144,8 @@ def test_incremental_counts_equal_recounting(pauses: list[float]) -> None:
 
 def test_expensive_writes_are_weighed_against_savings() -> None:
     seen, at = gaps(*[400.0] * 5)
-    assert TtlCosts(RULES).of(seen, "1h", at) < TtlCosts(RULES).of(seen, None, at)
-    assert TtlCosts(RULES).of(seen, None, at) < TtlCosts(RULES).of(seen, "5m", at)
+    assert TtlCosts(RULES).by_ttl(seen, at)["1h"] < TtlCosts(RULES).by_ttl(seen, at)[None]
+    assert TtlCosts(RULES).by_ttl(seen, at)[None] < TtlCosts(RULES).by_ttl(seen, at)["5m"]
 
 
 # ── Places ───────────────────────────────────────────────────────────────────────────────────────

@@ -48,11 +48,11 @@ class Server:
         self.at = 0
 
     def expects(self) -> int:
-        return self.following.read(self._render(), self._outcome())
+        return self.following.read(self.render(), self.outcome())
 
     def answers(self, read: int, kind: Kind, total: int, output: int) -> None:
         """Bills a call, and replies."""
-        rendered, outcome = self._render(), self._outcome()
+        rendered, outcome = self.render(), self.outcome()
         self.simulator.call(RenderedPrompt(rendered, Plan()), at=float(self.at))
         self.usage = Usage(uncached=total - read, read=read, output=output)
         self.following.billed(rendered, outcome, self.usage)
@@ -67,7 +67,7 @@ class Server:
     def hears(self, message: Message) -> None:
         self.conversation = self.conversation.append(message)
 
-    def _render(self) -> Rendered:
+    def render(self) -> Rendered:
         call = Call(
             ir=PromptIR.chat(self.conversation, system="You are terse. " * 50),
             model="any",
@@ -75,8 +75,8 @@ class Server:
         )
         return WIRE.render(call, catalog.profile("llamacpp", "any"), self.rendered)
 
-    def _outcome(self) -> Outcome:
-        return self.simulator.predict(RenderedPrompt(self._render(), Plan()), at=float(self.at))
+    def outcome(self) -> Outcome:
+        return self.simulator.predict(RenderedPrompt(self.render(), Plan()), at=float(self.at))
 
 
 def parted(server: Server, anchor: Anchor, beside: int) -> int:
@@ -169,7 +169,7 @@ def test_a_bill_without_counts_leaves_the_estimate() -> None:
     server.hears(Message.user("Where?"))
     server.answers(0, "words", 900, 50)
     server.hears(Message.user("And then?"))
-    rendered, outcome = server._render(), server._outcome()
+    rendered, outcome = server.render(), server.outcome()
     server.following.billed(rendered, outcome, Usage(output=4))
     assert server.following.read(rendered, outcome) == pytest.approx(900, rel=0.2)
 

@@ -78,3 +78,15 @@ def test_any_bytes_can_be_cut_into_a_block(data: bytes) -> None:
 def test_a_volatile_change_is_one_both_ways(one: str, two: str) -> None:
     assert (volatile_change(one, two) is None) == (volatile_change(two, one) is None)
     assert volatile_change(one, one) is None
+
+
+@pytest.mark.parametrize("filler", ["", "word " * 400, "a-" * 20_000, "1,2 " * 5_000])
+def test_a_volatile_change_is_found_in_a_long_text(filler: str) -> None:
+    before, after = (f"{filler} on {day} at noon, {filler}" for day in ("2026-01-02", "2026-01-03"))
+    assert volatile_change(before, after) == "date"
+    assert volatile_change(before, after.replace("noon", "dawn")) is None
+
+
+def test_a_long_text_that_changed_at_both_ends_is_not_searched() -> None:
+    filler = "a-" * 200_000
+    assert volatile_change(f"1 {filler} 1", f"2 {filler} 2") is None

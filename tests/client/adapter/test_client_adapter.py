@@ -76,6 +76,7 @@ def over(
     use: Callable[[ClientAdapter], Awaitable[T]],
     wire: str = "anthropic",
     fault: str | None = None,
+    name: str = "one",
 ) -> T:
     """The result of an adapter over a client of one provider; no task is left running."""
     provider = {
@@ -89,7 +90,7 @@ def over(
     async def main() -> T:
         config = {"providers": {"one": provider}}
         async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
-            found = await use(ClientAdapter(client, "one", "tested"))
+            found = await use(ClientAdapter(client, name, "tested"))
             assert asyncio.all_tasks() == {asyncio.current_task()}
             return found
 
@@ -377,11 +378,10 @@ def test_e4_refused_parameter_is_named_by_the_requests_field(url: str) -> None:
 
 
 def test_e4_unknown_provider_is_an_invalid_request(url: str) -> None:
-    async def other(adapter: ClientAdapter) -> None:
-        stray = ClientAdapter(adapter._client, "missing", "stray")
+    async def fails(adapter: ClientAdapter) -> None:
         with pytest.raises(errors.InvalidRequest):
-            await stray.complete(request("hello"))
+            await adapter.complete(request("hello"))
         with pytest.raises(errors.InvalidRequest):
-            await gathered(stray, request("hello"))
+            await gathered(adapter, request("hello"))
 
-    over(url, other)
+    over(url, fails, name="missing")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from anaphora.client.adapter import LlmMessage, LlmRequest, call_of
-from anaphora.client.adapter.client_adapter import finish_reason, token_usage
+from anaphora.client.adapter import LlmMessage, LlmRequest, call_of, finish_reason, token_usage
 from anaphora.values import Message, Reply, Usage
 
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from anaphora.client.adapter.client_adapter import AdapterDeadline
+from anaphora.client.adapter import AdapterDeadline
 from anaphora.errors import Timeout
 
 

@@ -11,8 +11,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from anaphora.client.config.resolve import check, resolve
-from anaphora.client.config.values import (
+from anaphora.client.config import (
     BreakerConfig,
     ClientConfig,
     Hop,
@@ -26,6 +25,7 @@ from anaphora.client.config.values import (
     Timeouts,
     schema,
 )
+from anaphora.client.config.resolve import check, resolve
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "config.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.client.config.values import (
+from anaphora.client.config import (
     BreakerConfig,
     ClientConfig,
     Hop,

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from anaphora.client.config import ClientConfig, Key, ProviderConfig
 from anaphora.client.config.resolve import resolve
 from anaphora.client.config.secrets import Secret, find_key, permission_warning
-from anaphora.client.config.values import ClientConfig, Key, ProviderConfig
 from anaphora.errors import MissingSecret
 from anaphora.yaml_values import Origin
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from anaphora import errors
-from anaphora.client.breaker import CircuitBreaker
-from anaphora.client.config.values import BreakerConfig
+from anaphora.client.config import BreakerConfig
+from anaphora.client.retry import CircuitBreaker
 from anaphora.errors import AnaphoraError
 
 BUSY = errors.Overloaded("busy")

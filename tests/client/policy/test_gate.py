@@ -14,7 +14,7 @@ from support import virtual_time
 from support.virtual_time import clock
 
 from anaphora import catalog, errors
-from anaphora.client.config.values import LimitsConfig, Rate
+from anaphora.client.config import LimitsConfig, Rate
 from anaphora.client.limits import Gate
 from anaphora.values import Usage
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import errors
-from anaphora.client.config.values import LimitsConfig
+from anaphora.client.config import LimitsConfig
 from anaphora.client.limits import Limiter, ModelLane
 from anaphora.client.limits.windows import StatedLimit
 from anaphora.wire.ratelimits import RemainingLimit

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import errors
-from anaphora.client.config.values import LimitsConfig, Rate
+from anaphora.client.config import LimitsConfig, Rate
 from anaphora.client.limits import Limiter, Reservation
 from anaphora.errors import RateLimited
 from anaphora.values import Usage

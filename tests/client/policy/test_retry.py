@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import errors
-from anaphora.client.config.values import RetryConfig
+from anaphora.client.config import RetryConfig
 from anaphora.client.retry import AttemptFailed, Try, Wait, retry_policy
 from anaphora.errors import AnaphoraError
 

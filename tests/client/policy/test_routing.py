@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anaphora.catalog import Price
 from anaphora.catalog.prices import Tier
-from anaphora.client.config.values import Hop
+from anaphora.client.config import Hop
 from anaphora.client.prices import moving_message, price_of_moving
 from anaphora.client.routing import order
 

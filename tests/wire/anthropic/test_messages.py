@@ -300,12 +300,17 @@ def test_images_and_results_keep_their_place() -> None:
     assert messages_of(render([Message.user(*parts)])) == [("user", ["image", "what is it?"])]
 
 
-def test_a_system_message_does_not_end_the_history_where_dynamic_context_follows() -> None:
+@pytest.mark.parametrize(
+    "before", [(), (Message.assistant(),), (Message.assistant(Thinking("hm")), Message.user(""))]
+)
+def test_a_system_message_does_not_end_the_history_where_dynamic_context_follows(
+    before: tuple[Message, ...],
+) -> None:
     """Anthropic takes a system message before an answer or at the end, not before a user turn."""
     ir = PromptIR(
         segments=(
             Segment.of(SegmentRole.CONVERSATION, Message.user("hello"), Message.system("be kind")),
-            Segment.of(SegmentRole.DYNAMIC_CONTEXT, Message.user("a summary")),
+            Segment.of(SegmentRole.DYNAMIC_CONTEXT, *before, Message.user("a summary")),
         ),
         dynamic_position="tail",
     )

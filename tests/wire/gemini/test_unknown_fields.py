@@ -14,7 +14,7 @@ from support import strategies as some
 from anaphora.prompt import Call
 from anaphora.values import Opaque, ToolCall, ToolResult
 from anaphora.wire import gemini
-from anaphora.wire.gemini.parse import read_response
+from anaphora.wire.gemini.parts import read_response
 from anaphora.wire.gemini.types import GenerateContentRequest
 
 Json = dict[str, Any]

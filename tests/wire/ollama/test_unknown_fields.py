@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import strategies as some
+from support.laws.case import grown
+from support.laws.ollama import CASE
 
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call
+from anaphora.prompt import Call, PromptBlock, PromptIR
 from anaphora.values import Message, ToolCall, ToolResult
 from anaphora.wire import ollama
 from anaphora.wire.ollama.types import ChatRequest
@@ -177,3 +179,15 @@ def test_arguments_that_are_no_object_are_refused_by_name(arguments: str) -> Non
     with pytest.raises(InvalidRequest, match="expected an object") as caught:
         ollama.parse(f'{{"model":"m","messages":[{message}]}}'.encode())
     assert caught.value.path == "$.messages[0].tool_calls[0].function.arguments"
+
+
+@given(CASE.turns, some.blocks)
+def test_unknown_fields_do_not_change_messages(
+    turns: list[list[Message]], blocks: tuple[PromptBlock, ...]
+) -> None:
+    ir = PromptIR.chat(grown(turns)[-1], system=blocks)
+    body = json.loads(CASE.encode(Call(ir=ir, model="qwen3")))
+    quick = ollama.parse(json.dumps(body).encode())
+    for message in body["messages"]:
+        message["unheard_of"] = None  # says nothing, and makes every message unusual
+    assert ollama.parse(json.dumps(body).encode()) == quick

@@ -32,7 +32,6 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire import openai_chat, replies
-from anaphora.wire.openai_chat.reply import unsupported_parts
 from anaphora.wire.replies import reply_events
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -118,7 +117,6 @@ def test_parts_become_the_message(message: dict[str, Any], parts: tuple[Any, ...
     written = openai_chat.write_reply(reply)
     assert openai_chat.read_reply(written) == reply
     assert from_json(to_json(reply), Reply) == reply
-    assert unsupported_parts(reply) == []
 
 
 def test_further_choices_and_choice_fields_are_kept() -> None:
@@ -201,7 +199,7 @@ def test_reply_of_another_wire_is_written_as_these_bytes() -> None:
     message = notices["choices"][0]["message"]
     assert (message["content"], notices["choices"][0]["finish_reason"]) == ("ab", "stop")
     assert notices["usage"]["prompt_tokens"] == 6
-    assert [notice.code for notice in unsupported_parts(reply)] == ["thinking_left_out"]
+    assert "reasoning_content" not in message
 
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
@@ -610,3 +608,22 @@ def test_reasoning_in_the_content_stays_before_the_text() -> None:
     writer = openai_chat.writer()
     again = final(*(writer.write(event) for event in notices))
     assert again.message.parts == (thinking, text)
+
+
+def test_usage_of_another_provider_is_converted() -> None:
+    """A usage object of another provider has no counts for this wire."""
+    raw = '{"input_tokens":3,"cache_read_input_tokens":4,"output_tokens":5}'
+    usage = Usage(uncached=3, read=4, output=5, raw=raw)
+    reply = Reply(
+        id="r",
+        model="m",
+        message=Message.assistant("x"),
+        stop_reason="end",
+        usage=usage,
+    )
+    assert json.loads(openai_chat.write_reply(reply))["usage"] == {
+        "prompt_tokens": 7,
+        "completion_tokens": 5,
+        "total_tokens": 12,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }

@@ -30,7 +30,6 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire import openai_responses as wire
-from anaphora.wire.openai_responses.reply import unsupported_parts
 from anaphora.wire.replies import reply_events
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -240,7 +239,7 @@ def test_invalid_reply_is_rejected_with_its_path(data: bytes, path: str) -> None
     assert caught.value.path == path
 
 
-def test_unsupported_parts_of_a_reply_give_notices() -> None:
+def test_unsupported_parts_of_a_reply_are_left_out() -> None:
     parts = (
         Thinking("t", "sig", provider="anthropic"),
         Opaque("anthropic", "server_tool_use", "{}"),
@@ -248,11 +247,9 @@ def test_unsupported_parts_of_a_reply_give_notices() -> None:
     )
     message = Message(role="assistant", parts=parts)
     reply = Reply(id="m", model="c", message=message, stop_reason="pause")
-    assert [n.code for n in unsupported_parts(reply)] == [
-        "foreign_thinking",
-        "foreign_block",
-        "stop_unsupported",
-    ]
+    written = json.loads(wire.write_reply(reply))
+    assert [item["type"] for item in written["output"]] == ["reasoning", "message"]
+    assert written["status"] == "completed"
 
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────

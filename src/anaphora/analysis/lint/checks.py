@@ -5,6 +5,8 @@ In a request, tools and system prompt should be stable; the history never change
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
@@ -14,7 +16,13 @@ import msgspec
 from anaphora.cache.prefix import first_difference
 from anaphora.cache.verdict import Change
 from anaphora.cache.verdict.changes import change_at
-from anaphora.cache.verdict.json_blocks import UNREADABLE, block_of, redacted, volatile_change
+from anaphora.cache.verdict.json_blocks import (
+    UNREADABLE,
+    block_of,
+    redacted,
+    secrets_in,
+    volatile_change,
+)
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Chunk, Mark, Plan, Rendered
 from anaphora.tokens import Counts, tokens_in
@@ -41,25 +49,23 @@ _CHANGE_RULES: dict[str, str] = {
 }
 
 
-# ── Texts ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def lint_text(
     text: str, file: str, costs: Costs | None = None, ratio: float = PER_TOKEN
 ) -> Iterator[Finding]:
     """Volatile content of a prompt or template; `ratio` is bytes per token."""
     costs = costs or Costs()
     total = _text_tokens(text, ratio)
+    located = _LocatedText(text)
     for hit in hits(text, template=True):
-        behind = _text_tokens(text[hit.start :], ratio)
-        line, column = _line_and_column(text, hit.start)
+        behind = tokens_in(len(located.data) - located.byte(hit.start), ratio)
+        line, column = located.line_and_column(hit.start)
         yield finding_of(
             hit.rule,
             severity=hit.severity,
             file=file,
             line=line,
             column=column,
-            excerpt=_excerpt(text, hit.start, hit.end),
+            excerpt=located.excerpt(hit.start, hit.end),
             tokens=behind,
             cost_usd=costs.per_thousand(behind, total),
         )
@@ -89,8 +95,9 @@ def lint_text_samples(
             continue
         reported.add((rule, offset))
         behind = _text_tokens(first[offset:], ratio)
-        line, column = _line_and_column(other, min(offset, len(other)))
-        excerpts = [_excerpt(text, offset, offset + 1) for text in (first, other)]
+        texts = _LocatedText(first), _LocatedText(other)
+        line, column = texts[1].line_and_column(min(offset, len(other)))
+        excerpts = [text.excerpt(offset, offset + 1) for text in texts]
         yield finding_of(
             rule,
             severity="error",
@@ -104,21 +111,41 @@ def lint_text_samples(
         )
 
 
-def _line_and_column(text: str, offset: int) -> tuple[int, int]:
-    """Counted from 1."""
-    line = text.count("\n", 0, offset)
-    return line + 1, offset - (text.rfind("\n", 0, offset) + 1) + 1
+class _LocatedText:
+    """A text whose lines, bytes and secrets are found once, however many findings it has."""
 
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.data = text.encode(errors="replace")
+        self._ascii = text.isascii()
+        self._last = (0, 0)
+        """The last place that was asked for, in characters and in bytes."""
+        self._line_ends = [match.start() for match in re.finditer("\n", text)]
+        self._secrets = secrets_in(self.data)
 
-def _excerpt(text: str, start: int, end: int) -> str:
-    """A part of a text with a little of the line around it."""
-    begin = max(text.rfind("\n", 0, start) + 1, start - _CONTEXT)
-    stop = text.find("\n", end)
-    stop = min(len(text) if stop < 0 else stop, end + _CONTEXT)
-    data = text.encode(errors="replace")
-    first = len(text[:begin].encode(errors="replace"))
-    last = first + len(text[begin:stop].encode(errors="replace"))
-    return redacted(data, first, last)
+    def byte(self, offset: int) -> int:
+        """The byte of a character."""
+        if self._ascii:
+            return offset
+        character, byte = self._last
+        if offset < character:
+            return byte - len(self.text[offset:character].encode(errors="replace"))
+        byte += len(self.text[character:offset].encode(errors="replace"))
+        self._last = offset, byte
+        return byte
+
+    def line_and_column(self, offset: int) -> tuple[int, int]:
+        """Counted from 1."""
+        line = bisect_left(self._line_ends, offset)
+        return line + 1, offset - (self._line_ends[line - 1] if line else -1)
+
+    def excerpt(self, start: int, end: int) -> str:
+        """A part of the text with a little of the line around it."""
+        begin = max(self.text.rfind("\n", max(0, start - _CONTEXT), start) + 1, start - _CONTEXT, 0)
+        stop = self.text.find("\n", end, end + _CONTEXT)
+        first = self.byte(begin)
+        last = self.byte(min(len(self.text), end + _CONTEXT) if stop < 0 else stop)
+        return redacted(self.data, first, last, self._secrets)
 
 
 def _text_tokens(text: str, ratio: float) -> int:
@@ -127,9 +154,6 @@ def _text_tokens(text: str, ratio: float) -> int:
 
 def _too_short(tokens: int, costs: Costs) -> str:
     return f"about {tokens:,} tokens, below the minimum of {costs.minimum:,}"
-
-
-# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def lint_request(
@@ -169,17 +193,20 @@ def _volatile(
     total = counts.total
     for chunk in stable_chunks(rendered):
         start = rendered.offset(chunk.index)
+        inside = 0
         for path, text in strings(chunk):
+            located: _LocatedText | None = None
             for hit in hits(text):
+                located = located or _LocatedText(text)
                 match = text[hit.start : hit.end].encode(errors="replace")
-                inside = max(0, chunk.data.find(match))
+                inside = max(inside, chunk.data.find(match, inside))
                 behind = 0 if short else total - counts.before(start + inside)
                 finding = finding_of(
                     hit.rule,
                     severity=hit.severity,
                     file=file,
                     path=path,
-                    excerpt=_excerpt(text, hit.start, hit.end),
+                    excerpt=located.excerpt(hit.start, hit.end),
                     tokens=behind,
                     cost_usd=costs.per_thousand(behind, total),
                 )
@@ -262,9 +289,6 @@ def _changed(
     )
 
 
-# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
-
-
 class WastedMarker(msgspec.Struct, frozen=True):
     why: str
     severity: Severity = "warning"
@@ -302,7 +326,6 @@ def _lint_markers(
 def _wasted(
     rendered: Rendered, plan: Plan, rules: CacheRules, index: int, tokens: int, volatile: set[int]
 ) -> WastedMarker | None:
-    """Why a marker is wasted; None when it is not."""
     mark = plan.marks[index]
     if not rules.slots.value:
         why = f"{rules.provider} ignores markers for this model"
@@ -330,6 +353,5 @@ def _wasted(
 
 
 def _rises(marks: tuple[Mark, ...]) -> bool:
-    """Whether the last TTL is longer than one before it."""
     seconds = [TTL_SECONDS[mark.ttl] for mark in marks]
     return seconds[-1] > min(seconds)

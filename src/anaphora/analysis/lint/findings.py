@@ -109,8 +109,6 @@ RULES: dict[str, LintRule] = {
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One place, and what it costs."""
-
     rule: str
     """A key of `RULES`."""
     severity: Severity
@@ -128,7 +126,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: Decimal | None = None
     """Their cost for 1,000 calls; None where the price is unknown."""
     suppressed: str | None = None
-    """The reason for a suppression."""
     suppressed_in: Literal["inSource", "external"] | None = None
     """Whether it is suppressed in the prompt itself, or in the configuration."""
 

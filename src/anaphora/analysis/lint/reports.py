@@ -54,19 +54,18 @@ class InlineIgnore(msgspec.Struct, frozen=True):
     reason: str
 
     def covers(self, finding: Finding) -> bool:
-        near = finding.line is not None and finding.line - self.line in (0, 1)
-        return near and any(fnmatchcase(finding.rule, rule) for rule in self.rules)
+        return any(fnmatchcase(finding.rule, rule) for rule in self.rules)
 
 
 def _inline_ignores(text: str) -> list[InlineIgnore]:
-    return [
-        InlineIgnore(
-            text.count("\n", 0, match.start()) + 1,
-            tuple(name.strip() for name in match.group(1).split(",") if name.strip()),
-            _COMMENT_END.sub("", match.group(2).rstrip()).strip(" :-–—"),
-        )
-        for match in _INLINE.finditer(text)
-    ]
+    ignores: list[InlineIgnore] = []
+    line, last = 1, 0
+    for match in _INLINE.finditer(text):
+        line, last = line + text.count("\n", last, match.start()), match.start()
+        rules = tuple(name.strip() for name in match.group(1).split(",") if name.strip())
+        reason = _COMMENT_END.sub("", match.group(2).rstrip()).strip(" :-–—")
+        ignores.append(InlineIgnore(line, rules, reason))
+    return ignores
 
 
 def suppressed(
@@ -75,11 +74,16 @@ def suppressed(
     """The findings of a file, suppressed ones with their reason. A suppression without a reason
     suppresses nothing and is a finding itself; an unused one is a note."""
     inline = _inline_ignores(text)
+    by_line: dict[int, list[int]] = {}
+    for index, one in enumerate(inline):
+        for line in (one.line, one.line + 1):
+            by_line.setdefault(line, []).append(index)
     used: set[int] = set()
     for finding in findings:
         reason = next((one.reason for one in ignores if one.reason and one.covers(finding)), None)
         where = None if reason is None else "external"
-        for index, one in enumerate(inline):
+        for index in by_line.get(finding.line or 0, ()):
+            one = inline[index]
             if one.reason and one.covers(finding):
                 used.add(index)
                 reason, where = one.reason, "inSource"
@@ -93,9 +97,6 @@ def suppressed(
             if "*" not in rule and rule not in RULES:
                 why = f"there is no rule {rule!r}"
                 yield finding_of("unused-ignore", file=file, line=one.line, column=1, why=why)
-
-
-# ── SARIF ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sarif(findings: Iterable[Finding], version: str) -> dict[str, Any]:

@@ -74,7 +74,6 @@ def drop(where: str, **defaults: Any) -> Edit:
 
 
 def fill(where: str, **values: Any) -> Edit:
-    """Adds missing fields."""
 
     def change(holder: Body) -> None:
         for name in values.keys() - holder.keys():

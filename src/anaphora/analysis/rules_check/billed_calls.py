@@ -48,7 +48,6 @@ class MarkerPositions:
         return kinds, ends
 
     def end(self, call: TraceCall) -> int:
-        """The last position of a call."""
         return self._layout[1][call.messages - 1] if call.messages else 0
 
     def marked(self, call: TraceCall) -> list[int] | None:
@@ -81,8 +80,6 @@ def _block_kinds(message: TraceMessage) -> Iterator[Kind]:
 
 
 class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One billed call."""
-
     trace: str
     call: int
     provider: str
@@ -95,7 +92,6 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     began: Between | None
     """When it began, in the file's seconds."""
     before: BilledTraceCall | None
-    """The previous billed call of the conversation."""
     appended: bool
     """By the recording it begins with all that the previous call sent."""
     same: bool
@@ -175,8 +171,6 @@ def billed_calls(traces: Iterable[Trace]) -> Iterator[BilledTraceCall]:
 
 
 class _SentPrompts:
-    """What the calls of one group have sent."""
-
     def __init__(self) -> None:
         self._used: dict[Hashable, float | None] = {}
         """By the whole prompt of an earlier call: when it was last sent, at the latest."""

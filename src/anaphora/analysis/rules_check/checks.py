@@ -24,9 +24,7 @@ _HIDDEN = 1.5
 class Evidence(NamedTuple):
     holds: bool
     billed: str
-    """The bill in words."""
     rule: str
-    """The rule in words."""
 
 
 CheckFunction: TypeAlias = Callable[[BilledTraceCall, Any], Evidence | None]
@@ -44,9 +42,6 @@ def bill_and_gap(call: BilledTraceCall) -> str:
         return bill(call)
     most = "" if gap.most - gap.least < 1 else f" to {gap.most:,.0f}"
     return f"{bill(call)}, {gap.least:,.0f}{most} s after the call before"
-
-
-# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def mechanism(call: BilledTraceCall, value: Mechanism) -> Evidence | None:
@@ -167,9 +162,6 @@ def _nearest(call: BilledTraceCall, entry: int) -> int:
     return next((position for position in marked if position >= entry), marked[-1])
 
 
-# ── Lengths ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def minimum_tokens(call: BilledTraceCall, value: int) -> Evidence | None:
     """A prefix near the minimum, from either side; a long one shows nothing."""
     billed, rule = call.billed, f"nothing shorter than {value:,} is cached"
@@ -269,9 +261,6 @@ def _marks_end(call: BilledTraceCall) -> bool:
     if not marked or call.rules.mechanism.value != "explicit":
         return False
     return marked[-1] == call.positions.end(call.sent)
-
-
-# ── Parameters ───────────────────────────────────────────────────────────────────────────────────
 
 
 def invalidates(param: CacheParam) -> CheckFunction:

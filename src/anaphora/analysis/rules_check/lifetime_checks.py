@@ -120,7 +120,6 @@ def _follows(call: BilledTraceCall) -> bool:
 
 
 def _left_earlier(call: BilledTraceCall) -> set[int]:
-    """What the calls before this one have left."""
     left: set[int] = set()
     earlier = call.before
     while earlier is not None and len(left) < 50:

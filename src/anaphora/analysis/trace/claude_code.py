@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from .format import Trace, TraceCall, TraceMessage, TraceUsage
 from .lines import FoundTrace, LogLine, Problem, TraceEntry, count, read_objects, seconds
 
@@ -22,22 +24,19 @@ def recognises(fields: dict[str, Any]) -> bool:
     return fields.get("type") in _TYPES and ("sessionId" in fields or "parentUuid" in fields)
 
 
-class SessionNode:
+class SessionNode(msgspec.Struct, eq=False):
     """One message: a reply, a user message, or the results of a reply's tools."""
 
-    def __init__(self, parent: SessionNode | None, role: str, place: str) -> None:
-        self.parent = parent
-        self.role = role
-        self.place = place
-        self.contents: list[Any] = []
-        self.ended: float | None = None
-        self.usage: TraceUsage | None = None
-        self.model = ""
-        self.results: SessionNode | None = None
-        """Of a reply: the results of its tools."""
-        self.children = 0
-        if parent is not None:
-            parent.children += 1
+    parent: SessionNode | None
+    role: str
+    place: str
+    contents: list[Any] = []
+    ended: float | None = None
+    usage: TraceUsage | None = None
+    model: str = ""
+    results: SessionNode | None = None
+    """Of a reply: the results of its tools."""
+    is_leaf: bool = True
 
     def add(self, content: Any, at: float | None) -> None:
         self.contents += content if isinstance(content, list) else [content]
@@ -60,52 +59,38 @@ class _Session:
 
     def read(self, place: str, fields: dict[str, Any]) -> None:
         self.id = self.id or str(fields.get("sessionId") or "")
-        node = self._node(place, fields, self._parent(fields))
+        node = self._last if "uuid" not in fields else None
+        if "parentUuid" in fields:
+            parent = fields["parentUuid"]
+            node = self._by_uuid.get(parent) if isinstance(parent, str) else None
+        message, at = fields.get("message"), seconds(fields.get("timestamp"))
+        if isinstance(message, dict):
+            if fields.get("type") == "user":
+                content = message.get("content")
+                node = self._user_message(place, content, node)
+                node.add("" if content is None else content, at)
+            elif fields.get("type") == "assistant" and message.get("model") != "<synthetic>":
+                node = self._reply(place, message, node)
+                node.add(message.get("content") or [], at)
         uuid = fields.get("uuid")
         if isinstance(uuid, str):
             self._by_uuid[uuid] = node
         self._last = node
 
-    def _parent(self, fields: dict[str, Any]) -> SessionNode | None:
-        if "parentUuid" not in fields:
-            return self._last if "uuid" not in fields else None
-        uuid = fields["parentUuid"]
-        return self._by_uuid.get(uuid) if isinstance(uuid, str) else None
-
-    def _node(
-        self, place: str, fields: dict[str, Any], parent: SessionNode | None
-    ) -> SessionNode | None:
-        message, kind = fields.get("message"), fields.get("type")
-        if kind not in ("user", "assistant") or not isinstance(message, dict):
-            return parent
-        at = seconds(fields.get("timestamp"))
-        if kind == "user":
-            return self._user_message(place, message, parent, at)
-        if message.get("model") == "<synthetic>":
-            return parent  # written by the client, not by a model
-        return self._reply(place, message, parent, at)
-
-    def _user_message(
-        self, place: str, message: dict[str, Any], parent: SessionNode | None, at: float | None
-    ) -> SessionNode:
-        content = message.get("content")
-        has_results = isinstance(content, list) and any(
-            isinstance(block, dict) and block.get("type") == "tool_result" for block in content
-        )
-        if has_results and parent is not None:
+    def _user_message(self, place: str, content: object, parent: SessionNode | None) -> SessionNode:
+        blocks = content if isinstance(content, list) else []
+        types = [block.get("type") for block in blocks if isinstance(block, dict)]
+        if "tool_result" in types and parent is not None:
             # Results of one reply are sent together, whichever line each is linked to.
             reply = parent if parent.role == "assistant" else parent.parent
             if reply is not None and reply.role == "assistant":
                 if reply.results is None:
                     reply.results = self._new(reply, "user", place)
-                reply.results.add(content, at)
                 return reply.results
-        node = self._new(parent, "user", place)
-        node.add(content if content is not None else "", at)
-        return node
+        return self._new(parent, "user", place)
 
     def _reply(
-        self, place: str, message: dict[str, Any], parent: SessionNode | None, at: float | None
+        self, place: str, message: dict[str, Any], parent: SessionNode | None
     ) -> SessionNode:
         id = message.get("id")
         node = self._replies.get(id) if isinstance(id, str) else None
@@ -117,12 +102,13 @@ class _Session:
                 self._replies[id] = node
         if usage is not None:
             node.usage = usage  # the last line has the whole output
-        node.add(message.get("content") or [], at)
         return node
 
     def _new(self, parent: SessionNode | None, role: str, place: str) -> SessionNode:
         node = SessionNode(parent, role, place)
         self.nodes.append(node)
+        if parent is not None:
+            parent.is_leaf = False
         return node
 
 
@@ -132,7 +118,7 @@ def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     file = read_objects(lines, session.read, problems)
     yield from problems
     taken: set[int] = set()
-    leaves = [node for node in session.nodes if not node.children]
+    leaves = [node for node in session.nodes if node.is_leaf]
     conversations = [_conversation(leaf, session.id or file, taken) for leaf in leaves]
     yield from (found for found in conversations if found is not None)
     if file and not taken:

@@ -35,12 +35,8 @@ class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def by_ttl(self) -> dict[WriteTtl, int]:
         """The tokens written, longest TTL first."""
-        written: dict[WriteTtl, int] = {
-            "12h": self.cache_write_12h,
-            "1h": self.cache_write_1h,
-            "30m": self.cache_write_30m,
-            "5m": self.cache_write_5m,
-        }
+        ttls: tuple[WriteTtl, ...] = ("12h", "1h", "30m", "5m")
+        written = {ttl: getattr(self, f"cache_write_{ttl}") for ttl in ttls}
         return {ttl: tokens for ttl, tokens in written.items() if tokens}
 
     @property
@@ -63,8 +59,6 @@ class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a conversation."""
-
     messages: Count
     """How many leading messages were sent."""
     t: float | None = None
@@ -108,8 +102,6 @@ class TraceMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """One conversation."""
-
     id: str
     provider: str
     model: str

@@ -19,15 +19,11 @@ class LogLine(NamedTuple):
 
 
 class FoundTrace(NamedTuple):
-    """A conversation, and where it was found."""
-
     place: str
     trace: Trace
 
 
 class Problem(NamedTuple):
-    """What is wrong, and where."""
-
     place: str
     reason: str
     harmless: bool = False
@@ -51,7 +47,6 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def objects(lines: Iterable[LogLine]) -> Iterator[tuple[str, dict[str, Any]] | Problem]:
-    """Each line's JSON object."""
     for line in lines:
         try:
             yield line.place, _decode(line.data)

@@ -13,6 +13,7 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.cache.simulator import Outcome, Simulator
+from anaphora.tokens import bytes_in, tokens_in
 
 from .format import Trace, TraceUsage
 from .prompts import BilledLengths, Replay
@@ -107,7 +108,6 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _more(call: Predicted, read: int) -> str:
-    """More was read than predicted."""
     expired = any(span.reason == "expired" for span in call.outcome.spans)
     if call.baseline is None:
         return "written_by_others"
@@ -125,7 +125,6 @@ def _more(call: Predicted, read: int) -> str:
 
 
 def _less(call: Predicted, read: int) -> str:
-    """Less was read than predicted."""
     assert call.billed is not None
     if read and call.granule > 1 and call.outcome.read - read <= call.granule:
         return "within_granule"
@@ -170,9 +169,13 @@ class Predictor:
         rules, scope, first = simulator.rules, replay.scope, replay.blocks.first
         blocks, keys = replay.sent(call)
         if self._elsewhere is not None and call.usage is not None and keys:
-            replay.convert_length(keys, call.usage, lengths)
+            # The bill tells how long the prompt is, in another model's tokens.
+            per_token, billed_per_token = replay.per_token
+            size = bytes_in(call.usage.total, billed_per_token)
+            lengths.learn(keys[-1], tokens_in(size, per_token))
         estimates = replay.blocks.estimates(blocks)
-        before = replay.billed_before(index)
+        earlier = reversed(trace.calls[:index])
+        before = next((one for one in earlier if one.usage is not None), None)
         in_loop = before is not None and replay.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
         # On a beginning that is not recorded, a marker is assumed once a bill has shown one.
@@ -191,7 +194,7 @@ class Predictor:
             if unknown and lead is not None:
                 lengths.learn(keys[first - 1], lead)
                 mark_lead = True
-            older = replay.was_left(billed)
+            older = billed.cache_read in replay.left
             replay.learn_length(keys, billed, lengths, rules)
             # What it left in the cache is as long as the bill says.
             sizes = lengths.sizes(keys, estimates)

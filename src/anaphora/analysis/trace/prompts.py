@@ -18,7 +18,7 @@ from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Profile, tool_overhead
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
-from anaphora.tokens import Size, bytes_in, calibrated, ends, measured, tokens_in
+from anaphora.tokens import Size, calibrated, ends, measured
 from anaphora.values import TTL_SECONDS, Section, Ttl
 
 from .format import RecordedParams, Trace, TraceCall, TraceMessage, TraceUsage
@@ -61,7 +61,6 @@ class TraceBlocks:
             unknown = ("system", trace.group or trace.id)
             self._all.append(TraceBlock(unknown, Kind.SYSTEM, "system", "system", _UNKNOWN))
         self.first = len(self._all)
-        """The first message."""
         self._user_turns: list[int] = []
         """User messages that are not tool results."""
         for message in trace.messages:
@@ -161,17 +160,18 @@ class Replay:
         except InvalidRequest as problem:
             raise problem.within(f"{trace.id}.provider") from None
         self.blocks = TraceBlocks(trace, profile)
-        self._per_token = profile.bytes_per_token.value
-        self._per_token_home = self._per_token
+        per_token = home_per_token = profile.bytes_per_token.value
         if self._moved and home in catalog.shipped().providers:
-            self._per_token_home = catalog.profile(home, trace.model).bytes_per_token.value
+            home_per_token = catalog.profile(home, trace.model).bytes_per_token.value
+        self.per_token = per_token, home_per_token
+        """Bytes per token of the model, and of the one that was billed."""
         self.scope = trace.group or trace.id
         self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
         """The TTLs of assumed markers, by the bills: before the messages, and behind the last."""
         self._params = RecordedParams(trace)
         self._keys: list[tuple[Hashable, Hashable]] = []
         """The last call's blocks: identity, and the key of the prefix each one ends."""
-        self._left: set[int] = set()
+        self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
 
     def times(self) -> list[float]:
@@ -186,7 +186,6 @@ class Replay:
         return times
 
     def cache_params(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
-        """The parameters of a call that its cache depends on."""
         params = self._params.after(call, in_loop=in_loop)
         model = self.model if self._moved else self._params.model
         return {**params, "model": catalog.rules(self.provider, model).model.encode()}
@@ -204,11 +203,6 @@ class Replay:
             known.append((block.identity, hash((last, block.identity))))
         return blocks, [key for _, key in known]
 
-    def billed_before(self, index: int) -> TraceCall | None:
-        """The last billed call before this one."""
-        earlier = reversed(self.trace.calls[:index])
-        return next((call for call in earlier if call.usage is not None), None)
-
     def only_tools(self, before: TraceCall, call: TraceCall) -> bool:
         """Whether only replies and tool results came between two calls."""
         new = range(before.messages, call.messages)
@@ -216,10 +210,6 @@ class Replay:
         return bool(new) and all(
             block.from_model or block.kind is Kind.TOOL_RESULT for block in blocks
         )
-
-    def was_left(self, billed: TraceUsage) -> bool:
-        """Whether a call reads exactly what some earlier one left."""
-        return billed.cache_read in self._left
 
     def learn_ttls(self, billed: TraceUsage) -> int | None:
         """Learns the TTLs of the markers from a bill. Where they differ ("read A, 1h-write B-A,
@@ -233,18 +223,11 @@ class Replay:
         self.ttls = ("1h", "5m")
         return billed.cache_read + billed.cache_write_1h
 
-    def convert_length(
-        self, keys: list[Hashable], billed: TraceUsage, lengths: BilledLengths
-    ) -> None:
-        """Learns how long a prompt is in another model's tokens."""
-        size = bytes_in(billed.total, self._per_token_home)
-        lengths.learn(keys[-1], tokens_in(size, self._per_token))
-
     def learn_length(
         self, keys: list[Hashable], billed: TraceUsage, lengths: BilledLengths, rules: CacheRules
     ) -> None:
         """Learns how long a prompt is from its bill."""
-        self._left.add(billed.cached)
+        self.left.add(billed.cached)
         marked = rules.mechanism.value != "implicit" and rules.slots.value > 0
         lengths.learn(keys[-1], billed.cached if marked and billed.cached else billed.total)
         output_cached = rules.output_cached is not None and rules.output_cached.value

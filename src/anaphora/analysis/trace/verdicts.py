@@ -35,12 +35,9 @@ _KINDS = {
 }
 
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
-"""Gives the price for a provider, model, time and wire."""
 
 
 class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one call of a recording."""
-
     trace: str
     call: int
     provider: str

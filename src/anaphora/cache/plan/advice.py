@@ -16,8 +16,6 @@ AdviceKind: TypeAlias = Literal["prewarm", "keep_alive", "let_go", "compact", "k
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to do, and what it saves."""
-
     kind: AdviceKind
     saves: float
     """Input tokens that need not be paid."""

@@ -31,11 +31,9 @@ class HandlePlanner:
         self._expires = 0.0
 
     def hold(self, handle: CacheHandle, expires: float) -> None:
-        """Records that a handle was created or extended."""
         self._handle, self._expires = handle, expires
 
     def let_go(self, handle: str) -> None:
-        """Records that a handle is gone."""
         if self._handle is not None and self._handle.handle == handle:
             self._handle = None
 

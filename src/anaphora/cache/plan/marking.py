@@ -3,7 +3,7 @@ keep when there are more than slots, and TTLs in an order that is accepted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -25,7 +25,6 @@ class Candidates(msgspec.Struct, frozen=True):
     policies: tuple[tuple[int, Ttl], ...] = ()
     """The end of each run of tools and system blocks with one `CachePolicy`, and its TTL."""
     prefix: int | None = None
-    """The end of the stable prefix."""
     first: int | None = None
     """The end of the section that is hashed first; it survives a change of what follows."""
     shared: int | None = None
@@ -99,9 +98,6 @@ def _markable_chunk(rendered: Rendered, chunk: int) -> int | None:
     run, index = rendered.locate(chunk)
     position = markable(run, index) if in_body(rendered, run) else None
     return None if position is None else chunk - index + position
-
-
-# ── Selection ────────────────────────────────────────────────────────────────────────────────────
 
 
 def most_valuable(
@@ -195,9 +191,6 @@ def falling_ttls(marks: list[Mark]) -> list[Mark]:
     return legal[::-1]
 
 
-# ── Notices ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def ttl_changed(rendered: Rendered, chunk: int, requested: Ttl, ttl: Ttl) -> Notice:
     reason = f"a TTL of {requested} is not available here; this entry lives {ttl}"
     return Notice("ttl_changed", reason, rendered.chunk(chunk).path)
@@ -206,7 +199,6 @@ def ttl_changed(rendered: Rendered, chunk: int, requested: Ttl, ttl: Ttl) -> Not
 def ttl_lengthened(
     rendered: Rendered, chunks: set[int], old: list[Mark], new: list[Mark]
 ) -> list[Notice]:
-    """Notices for requested TTLs that had to change."""
     return [
         Notice(
             "ttl_lengthened",
@@ -218,10 +210,15 @@ def ttl_lengthened(
     ]
 
 
-def left_out(rendered: Rendered, chunk: int, slots: int, owner: str) -> Notice:
-    found = rendered.chunk(chunk)
-    reason = f"only {slots} markers fit; {owner} on {found.label} is left out"
-    return Notice("marker_left_out", reason, found.path)
+def left_out(rendered: Rendered, chunks: Iterable[int], slots: int, owner: str) -> list[Notice]:
+    return [
+        Notice(
+            "marker_left_out",
+            f"only {slots} markers fit; {owner} on {chunk.label} is left out",
+            chunk.path,
+        )
+        for chunk in map(rendered.chunk, chunks)
+    ]
 
 
 def uncacheable_messages(rendered: Rendered) -> list[Notice]:

@@ -48,7 +48,6 @@ class Gaps:
         """How many pauses were no longer than a duration, for each duration that was needed."""
         self._last: float | None = None
         self.count = 0
-        """Uses so far."""
 
     def use(self, at: float) -> None:
         if self._last is not None:
@@ -117,33 +116,24 @@ class TtlCosts:
         ]
         self.unmarked = unmarked_caching(rules)
 
-    def best_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> Ttl | None:
-        """The TTL that pays for these pauses; None where no marker does. `usual` is how often such
-        a prefix is used in all, where that is known."""
+    def by_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> dict[Ttl | None, float]:
+        """The cost with each TTL, and without a marker. `usual` is how often such a prefix is used
+        in all, where that is known."""
         uses, read = gaps.horizon(usual), self._read
-        best, least = None, self._unmarked_cost(gaps, uses, at)
+        costs: dict[Ttl | None, float] = {None: 1.0 + uses}
+        if self.unmarked is not None:
+            seconds, unmarked_read = self.unmarked
+            found = gaps.within(seconds, at)
+            costs[None] = 1.0 + uses * (found * unmarked_read + (1 - found))
         for ttl, seconds, write in self._marked:
             found = gaps.within(seconds, at)
-            cost = write + uses * (found * read + (1 - found) * write)
-            if cost < least:
-                best, least = ttl, cost
-        return best
+            costs[ttl] = write + uses * (found * read + (1 - found) * write)
+        return costs
 
-    def of(self, gaps: Gaps, ttl: Ttl | None, at: float, usual: float | None = None) -> float:
-        """The cost with this TTL, or without a marker."""
-        uses = gaps.horizon(usual)
-        for known, seconds, write in self._marked:
-            if known == ttl:
-                found = gaps.within(seconds, at)
-                return write + uses * (found * self._read + (1 - found) * write)
-        return self._unmarked_cost(gaps, uses, at)
-
-    def _unmarked_cost(self, gaps: Gaps, uses: float, at: float) -> float:
-        if self.unmarked is None:
-            return 1.0 + uses
-        seconds, read = self.unmarked
-        found = gaps.within(seconds, at)
-        return 1.0 + uses * (found * read + (1 - found))
+    def best_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> Ttl | None:
+        """The TTL that pays for these pauses; None where no marker does."""
+        costs = self.by_ttl(gaps, at, usual)
+        return min(costs, key=costs.__getitem__)
 
 
 def write_price(rules: CacheRules, ttl: Ttl) -> float:
@@ -200,14 +190,11 @@ class AppMemory:
         self._open: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
         """Conversations that may continue: the time of the last call, and the beginning."""
         self._recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
-        """When the last calls were made."""
         self.single_calls: SingleCallStore | None = None
-        """Created by the first single call."""
         self._all = _Conversations()
         self._started = 0
 
     def start(self) -> ConversationState:
-        """A new conversation."""
         self._started += 1
         return ConversationState(self._started)
 
@@ -230,7 +217,6 @@ class AppMemory:
         return len(self._recent)
 
     def is_known(self, beginning: Hashable) -> bool:
-        """Whether an earlier call began the same."""
         return beginning in self._beginnings
 
     def uses(self, beginning: Hashable) -> Gaps:

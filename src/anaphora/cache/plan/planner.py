@@ -112,7 +112,6 @@ class Planner:
         return self._prompt_of(rendered).counts
 
     def tokens(self, rendered: Rendered) -> int:
-        """The estimated length of the prompt."""
         return self._prompt_of(rendered).total if rendered.runs else 0
 
     def fork(self) -> Planner:
@@ -123,10 +122,7 @@ class Planner:
         other.handles = HandlePlanner(self._rules, self.handles.price)
         return other
 
-    # ── The choice ───────────────────────────────────────────────────────────────────────────────
-
     def _choose(self, rendered: Rendered, at: float) -> MarkerChoice:
-        """The planner's own markers, wanted ones and fillers."""
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)
         policies, tail, memory = candidates.policies, candidates.tail, self._memory
         notices = [] if rendered.messages_cacheable else marking.uncacheable_messages(rendered)
@@ -143,10 +139,11 @@ class Planner:
         if history is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
                 return MarkerChoice({}, {}, None, notices)
-            history = _shortest(rendered)
+            history = sorted(rendered.markers, key=TTL_SECONDS.__getitem__)[0]
         shared_ttl = history
         if beginning is not None and (uses := memory.uses(beginning)).count:
-            shared_ttl = _longer(memory.costs.best_ttl(uses, at), history)
+            ttls = (history, memory.costs.best_ttl(uses, at))
+            shared_ttl = max(ttls, key=lambda ttl: 0 if ttl is None else TTL_SECONDS[ttl])
 
         # Policies say how tools and system blocks are cached; without one the planner decides.
         own: list[tuple[int | None, Ttl | None]] = [
@@ -195,12 +192,12 @@ class Planner:
             written = None if self.state.written is None else self.state.written[0]
             minimum = self._rules.minimum_tokens.value
             kept = marking.most_valuable(candidates, prompt, wanted, written, room, minimum)
-            for chunk in wanted:
-                if chunk not in kept:
-                    notices.append(marking.left_out(rendered, chunk, slots, "the planner's"))
+            dropped = [chunk for chunk in wanted if chunk not in kept]
+            notices += marking.left_out(rendered, dropped, slots, "the planner's")
             wanted = {chunk: wanted[chunk] for chunk in kept}
-        for mark in own[slots:]:
-            notices.append(marking.left_out(rendered, mark.chunk, slots, "the caller's own"))
+        if len(own) > slots:
+            dropped = [mark.chunk for mark in own[slots:]]
+            notices += marking.left_out(rendered, dropped, slots, "the caller's own")
         for position, ttl in choice.fillers.items():
             if len(wanted) < room and position not in taken:
                 wanted.setdefault(position, ttl)
@@ -223,16 +220,15 @@ class Planner:
         so a small gain is not enough."""
         if rendered.message_ttl is not None:
             return rendered.message_ttl
-        gaps, costs = self.state.gaps, self._memory.costs
-        usual = self._memory.usual_calls(beginning)
-        best = costs.best_ttl(gaps, at, usual)
+        gaps = self.state.gaps
+        costs = self._memory.costs.by_ttl(gaps, at, self._memory.usual_calls(beginning))
+        best = min(costs, key=costs.__getitem__)
         if not self._caches_unmarked or gaps.count == 0:
             return best
         if (best is None) == (self.state.written is None):
             return best
         other = self._rules.ttls.value[-1] if best is None else None
-        cost, present = costs.of(gaps, best, at, usual), costs.of(gaps, other, at, usual)
-        return best if cost < _WORTH_A_CHANGE * present else other
+        return best if costs[best] < _WORTH_A_CHANGE * costs[other] else other
 
     def _last_write(self, prompt: RenderedPrompt, tail: int, at: float) -> int | None:
         """Where the last call wrote, if that is before the tail and has not expired."""
@@ -275,8 +271,6 @@ class Planner:
                 crowded = self._memory.calls_per_minute(at) >= limit.value
                 state.cache_key = f"{shared}-{state.number}" if crowded else shared
         return state.cache_key
-
-    # ── Computed once per rendered prompt ────────────────────────────────────────────────────────
 
     def _prompt_of(self, rendered: Rendered) -> RenderedPrompt:
         known = self._prompt
@@ -341,13 +335,3 @@ def _only_marks(rendered: Rendered, choice: MarkerChoice) -> bool:
     if choice.history is None:
         return True
     return bool(choice.wanted) and rendered.cacheable < len(rendered)
-
-
-def _shortest(rendered: Rendered) -> Ttl:
-    return min(rendered.markers, key=TTL_SECONDS.__getitem__)
-
-
-def _longer(one: Ttl | None, other: Ttl | None) -> Ttl | None:
-    if one is None or other is None:
-        return one or other
-    return one if TTL_SECONDS[one] >= TTL_SECONDS[other] else other

@@ -27,12 +27,9 @@ _MOST_ENTRIES = 200_000
 
 
 class CacheEntry(msgspec.Struct):
-    """One cached prefix."""
-
     ttl: Ttl
     expires: float
     readable: float
-    """From when it can be read."""
 
 
 class EntryTable:
@@ -92,14 +89,12 @@ class MarkerLookup(msgspec.Struct, frozen=True):
     position: int
     """The deepest position that is read; -1 where nothing is."""
     writes: tuple[Mark, ...]
-    """The markers that write, in order."""
     reason: Reason
     """Why nothing deeper is read."""
     detail: str = ""
     marks: tuple[Mark, ...] = ()
     """All markers, the provider's own included."""
     entry: CacheEntry | None = None
-    """The entry that is read."""
 
 
 class MarkerCache:

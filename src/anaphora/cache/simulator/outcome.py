@@ -98,5 +98,4 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def spans_of(*spans: Span) -> tuple[Span, ...]:
-    """Those that are not empty."""
     return tuple([span for span in spans if span.end > span.start])

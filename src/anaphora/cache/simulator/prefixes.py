@@ -46,7 +46,6 @@ class Chain:
         return self.begin + len(self.keys)
 
     def use(self, position: int, at: float) -> None:
-        """Records a use of everything up to a position."""
         while self.uses and self.uses[-1][0] <= position:
             self.uses.pop()
         self.uses.append((position, at))
@@ -92,11 +91,8 @@ class PrefixMatch(msgspec.Struct, frozen=True):
 
 
 class PrefixTree:
-    """The prompts of all calls."""
-
     def __init__(self, most: int = _MOST_BLOCKS) -> None:
         self._chains: dict[Hashable, Chain] = {}
-        """The chain of each block, by its key."""
         self._recent: OrderedDict[Chain, None] = OrderedDict()
         self._most = most
 

@@ -59,7 +59,6 @@ class RenderedPrompt(RenderedBlocks):
         self.mark(plan)
 
     def mark(self, plan: Plan) -> None:
-        """Replaces the plan."""
         self.markers, self.automatic, held = plan.marks, plan.automatic, plan.held
         self.held, self.handle = (0, "") if held is None else (held.chunks, held.handle)
 
@@ -93,6 +92,9 @@ class RenderedPrompt(RenderedBlocks):
         if self._counts is None:
             self._counts = Counts(self._rendered)
         return self._counts
+
+    def section(self, position: int) -> Section:
+        return next(run.section for run, first in reversed(self._runs) if position >= first)
 
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
@@ -137,7 +139,6 @@ class ScopedKeys:
         return len(self._params)
 
     def of(self, prompt: PromptView, scope: Hashable) -> KeyOf:
-        """The entry keys of a prompt's blocks."""
         last, params = self._last, prompt.cache_params
         # 1 and True are equal, but not the same scope.
         same = last is not None and scope == last[1] and type(scope) is type(last[1])

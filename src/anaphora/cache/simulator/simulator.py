@@ -49,7 +49,6 @@ class Simulator(HandleSimulator):
         self._calls = 0
 
     def __len__(self) -> int:
-        """How much is remembered."""
         entries = sum(map(len, {self._marked, self._unmarked}))
         return entries + len(self._keys) + super().__len__()
 

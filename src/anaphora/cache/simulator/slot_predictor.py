@@ -42,11 +42,9 @@ class TurnKind(msgspec.Struct, frozen=True):
     replied: bool
     """The reply itself, not only something else."""
     calls: bool
-    """The reply calls tools."""
     thought: bool
     """The model has thought since the last user message."""
     user: bool
-    """There is a new user message."""
     tail: bool
     """The last prompt ended with content for that call only."""
 
@@ -56,7 +54,6 @@ class SlotCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     rendered: Rendered
     input: int
-    """Billed input tokens."""
     output: int
     question: int
     """Input tokens of the call that the last user message was sent with."""
@@ -87,7 +84,6 @@ class SlotCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def turn_kind(self, later: Rendered) -> TurnKind:
-        """The kind of turn, by what the later prompt adds."""
         replied = calls = user = False
         thought = self.thought
         for chunk in range(min(self.rendered.cacheable, len(later)), len(later)):
@@ -146,7 +142,6 @@ class TemplateStats:
         self._outliers: dict[TurnKind, ReuseSample] = {}
         """Turns unlike the last of their kind; the next one shows whether the template changed."""
         self.bills: Bills = ()
-        """The last bill."""
 
     def read(self, call: SlotCall, later: Rendered) -> int:
         """How much of the slot the next call reads, when it continues from there."""
@@ -183,7 +178,6 @@ class SlotPredictor:
     def __init__(self, stats: TemplateStats) -> None:
         self._stats = stats
         self.before: SlotCall | None = None
-        """The previous call."""
         self._diverged: tuple[int, int] | None = None
         """Where it last diverged from another conversation: estimated and billed tokens."""
 

@@ -26,19 +26,14 @@ _EVICTED = 16
 
 
 class Slot(msgspec.Struct, eq=False):
-    """A slot, or an evicted prompt."""
-
     keys: list[Hashable] = []
     prompt: PromptView | None = None
-    """The last prompt it computed."""
     tokens: int = 0
     used: int = -1
     """The number of the last call that it served."""
 
 
 class SlotChoice(msgspec.Struct, frozen=True):
-    """The slot that serves a call."""
-
     slot: int
     shared: int
     """How many leading blocks the slot's prompt shares with the call's."""
@@ -67,7 +62,6 @@ class SlotCache:
     def __init__(self, slots: int = 4) -> None:
         self._slots = [Slot() for _ in range(slots)]
         self._evicted: list[Slot] = []
-        """Latest last."""
         self._keeps_evicted = False
         """Whether the server keeps evicted prompts in memory."""
         self._calls = 0

@@ -36,15 +36,10 @@ class RenderedBlocks:
         run, first = self._run_of(position)
         return run.log.kinds[position - first]
 
-    def section(self, position: int) -> Section:
-        return self._run_of(position)[0].section
-
     def data(self, position: int) -> bytes:
-        """The block's bytes."""
         return self._rendered.chunk(position).data
 
     def from_model(self, position: int) -> bool:
-        """Whether the model wrote the block."""
         run, first = self._run_of(position)
         if run.section != "messages":
             return False
@@ -77,7 +72,6 @@ class RenderedBlocks:
                 next_kind = log.kinds[end]
 
     def _run_of(self, position: int) -> tuple[ChunkRun, int]:
-        """The run of a block, and the run's first position."""
         for placed in reversed(self._runs):
             if position >= placed[1]:
                 return placed
@@ -139,7 +133,6 @@ class TokenRuns:
         return "messages" if self._sections is None else self._sections[position]
 
     def data(self, position: int) -> bytes:  # noqa: ARG002
-        """Not known."""
         return b""
 
     def from_model(self, position: int) -> bool:
@@ -157,9 +150,6 @@ class TokenRuns:
             if not self.from_model(position) and not inside_run:
                 yield position
             next_kind = kind
-
-
-# ── Look-back ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def tool_run_positions(prompt: PromptView, position: int, reach: int) -> Iterator[int]:

@@ -17,13 +17,14 @@ from anaphora.cache.prefix import SentCall
 from .causes import preflight
 from .changes import find_change
 from .diagnosis import diagnosis_of
-from .judgement import Prediction, judge, saved_usd
+from .judgement import judge, saved_usd
 from .values import (
     VOLATILE,
     Cause,
     CauseKind,
     Change,
     Diagnosis,
+    Prediction,
     Result,
     Verdict,
     format_usd,

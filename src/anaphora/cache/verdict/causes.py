@@ -8,7 +8,7 @@ from decimal import Decimal, localcontext
 from msgspec.structs import replace
 
 from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
-from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor, Span
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Chunk, ChunkRun, Kind, Plan, Rendered
@@ -17,7 +17,7 @@ from anaphora.values import TTL_SECONDS, Notice, Section, Ttl, Usage
 
 from .changes import change_at
 from .json_blocks import block_of
-from .values import VOLATILE, Cause, Change
+from .values import VOLATILE, Cause, Change, Prediction
 
 #: Parameters whose values are not private. Of the others only the name is shown.
 _SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
@@ -38,11 +38,9 @@ def find_causes(
     change: Change | None,
     profile: Profile | None,
     read: int,
-    spans: tuple[Span, ...],
-    unread: bool,
+    expected: Prediction,
 ) -> tuple[Cause, ...]:
-    """All causes, the most important first. `read` is what was read; `spans` and `unread` are the
-    simulated call, and whether it leaves cached tokens unread."""
+    """All causes, the most important first. `read` is what was read."""
     unmarked = _no_marker(earlier, rules)
     causes = [unmarked, *_local(earlier, later, rules, change), _clock(earlier, later, rules, read)]
     if change is None and unmarked is None:
@@ -50,7 +48,7 @@ def find_causes(
         causes.append(_lookback(earlier, later, rules))
         causes.append(_thinking(earlier.rendered, later.rendered, profile))
     known = tuple(cause for cause in causes if cause is not None)
-    return known or (_remaining(earlier, later, rules, spans, unread),)
+    return known or (_remaining(earlier, later, rules, expected),)
 
 
 def reusable_tokens(
@@ -171,9 +169,6 @@ def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[
     return [Notice("thinking_bound", reason, bound[0].path)]
 
 
-# ── The two requests ─────────────────────────────────────────────────────────────────────────────
-
-
 def _local(
     earlier: SentCall, later: SentCall, rules: CacheRules, change: Change | None
 ) -> list[Cause]:
@@ -264,9 +259,6 @@ def _run_has_image(run: ChunkRun) -> bool:
     return first is not None and first < run.count
 
 
-# ── The clock ────────────────────────────────────────────────────────────────────────────────────
-
-
 def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> Cause | None:
     """Too much time has passed, or too little. A write that is not visible yet takes nothing from
     what was cached before it."""
@@ -303,9 +295,6 @@ def format_duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
-
-
-# ── The rules ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _no_marker(sent: SentCall, rules: CacheRules) -> Cause | None:
@@ -391,12 +380,12 @@ def _from_user(rendered: Rendered, chunk: int) -> bool:
 
 
 def _remaining(
-    earlier: SentCall, later: SentCall, rules: CacheRules, spans: tuple[Span, ...], unread: bool
+    earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction
 ) -> Cause:
     """The cause where none was found. The provider is blamed only when nothing else is possible."""
-    if any(span.reason == "not_persisted" for span in spans):
+    if any(span.reason == "not_persisted" for span in expected.outcome.spans):
         return Cause("not_persisted", "the provider caches whole units only, and none ended there")
-    if rules.automatic_breakpoint.value == "slots" and unread:
+    if rules.automatic_breakpoint.value == "slots" and expected.read < expected.left:
         return Cause("evicted", "another conversation has taken the server's slot")
     unknown = []
     if not (earlier.complete and later.complete):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from itertools import takewhile
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Any
 
 from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
 from anaphora.rendered import Chunk, Kind, Rendered
@@ -21,12 +21,14 @@ from .json_blocks import (
 )
 from .values import Change
 
-_Named: TypeAlias = tuple[str, str]
-"""A kind of change, and the name of what changed."""
-
 _MISSING: Any = object()
 #: How many blocks ahead a message is searched for.
 _AHEAD = 2000
+#: The kinds of change of a block or message: added, removed, moved.
+_MOVES = {
+    "system": ("block_added", "block_removed", "block_moved"),
+    "messages": ("message_added", "message_dropped", "message_moved"),
+}
 #: The opening of the list of messages.
 _LEAD = re.compile(rb'^"(?:messages|input|contents)"\s*:\s*\[')
 
@@ -66,9 +68,7 @@ def _kind(
         if changed is not None:
             return changed[0], "", changed[1]
     if after is None:
-        removed: str = "block_removed"
-        if before.section == "messages":
-            removed = "message_dropped"
+        removed = _MOVES.get(before.section, _MOVES["system"])[1]
         return removed, "", before.label
     one, two = block_of(before), block_of(after)
     image = _image_changed(earlier, later, before, after, one, two)
@@ -78,17 +78,12 @@ def _kind(
     if moved is not None:
         return moved[0], "", moved[1]
     if one.raw == two.raw:  # the same block in a message that opens differently
-        kind, inside = _json_change(one.outer, two.outer, one.whole, two.whole)
-    else:
-        kind, inside = _json_change(one.raw, two.raw, one.value, two.value)
-    return kind, inside, ""
+        return *_json_change(one.outer, two.outer, one.whole, two.whole), ""
+    return *_json_change(one.raw, two.raw, one.value, two.value), ""
 
 
-# ── Blocks that were added, removed or moved ─────────────────────────────────────────────────────
-
-
-def _tools_changed(earlier: Rendered, later: Rendered) -> _Named | None:
-    """The change of the list of tools; None when each is where it was."""
+def _tools_changed(earlier: Rendered, later: Rendered) -> tuple[str, str] | None:
+    """The kind of change and the names of tools; None when each is where it was."""
     was, now = _tool_names(earlier), _tool_names(later)
     known, present = set(was), set(now)
     gone = [name for name in was if name not in present]
@@ -123,38 +118,19 @@ def _joined(names: list[str]) -> str:
     return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 
 
-def _moved(earlier: Rendered, later: Rendered, before: Chunk, after: Chunk) -> _Named | None:
-    """A message or system block that was added, removed or moved; None when it was edited."""
-    if before.section == after.section == "messages":
-        kinds: tuple[str, ...] = ("message_added", "message_dropped", "message_moved")
-        return _shift(
-            _contents(earlier, before.index), _contents(later, after.index), kinds, before, after
-        )
+def _moved(
+    earlier: Rendered, later: Rendered, before: Chunk, after: Chunk
+) -> tuple[str, str] | None:
+    """A message or system block that was added, removed or moved, and its name; None when it was
+    edited. Only contents that occur once can be located."""
     if before.section != after.section:
         if after.section == "system":
             return "block_added", after.label
         return ("block_removed", before.label) if before.section == "system" else None
-    if before.section != "system":
+    if before.section == "tools":
         return None
-    kinds = ("block_added", "block_removed", "block_moved")
-    return _shift(
-        _system_blocks(earlier, before.index),
-        _system_blocks(later, after.index),
-        kinds,
-        before,
-        after,
-    )
-
-
-def _shift(
-    was: list[bytes],
-    now: list[bytes],
-    kinds: tuple[str, ...],
-    before: Chunk,
-    after: Chunk,
-) -> _Named | None:
-    """Both lists begin where the prompts differ. Only contents that occur once can be located."""
-    added, dropped, moved = kinds
+    added, dropped, moved = _MOVES[before.section]
+    was, now = _contents(earlier, before), _contents(later, after)
     if was[0] == now[0]:
         return None
     old_counts, new_counts = Counter(was), Counter(now)
@@ -176,24 +152,18 @@ def _shift(
     return None
 
 
-def _system_blocks(rendered: Rendered, first: int) -> list[bytes]:
-    chunks = (rendered.chunk(index) for index in range(first, len(rendered)))
-    return [block_of(chunk).raw for chunk in takewhile(lambda c: c.section == "system", chunks)]
-
-
-def _contents(rendered: Rendered, first: int) -> list[bytes]:
-    """The contents of blocks, without their position. A tool result is identified by its call,
-    which on some wires is named outside of the block."""
+def _contents(rendered: Rendered, first: Chunk) -> list[bytes]:
+    """The contents of this block and those behind it in its section, without their position. A tool
+    result is identified by its call, which on some wires is named outside of the block."""
     contents = []
-    for index in range(first, min(len(rendered), first + _AHEAD)):
+    for index in range(first.index, min(len(rendered), first.index + _AHEAD)):
         chunk = rendered.chunk(index)
+        if chunk.section != first.section:
+            break
         block = block_of(chunk)
         is_result = chunk.kind is Kind.TOOL_RESULT
         contents.append(_LEAD.sub(b"", block.outer).rstrip(b"]}") if is_result else block.raw)
     return contents
-
-
-# ── Images ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _image_changed(
@@ -232,14 +202,12 @@ def _is_image(value: Any) -> bool:
 def _images_in(value: Any) -> list[Any]:
     if _is_image(value):
         return [value]
+    own: list[Any] = []
+    inner = value if isinstance(value, list) else []
     if isinstance(value, dict):
-        listed = value.get("images")
-        own = listed if isinstance(listed, list) else []
-        others = [value[name] for name in value if name != "images"]
-        return [*own, *(image for item in others for image in _images_in(item))]
-    return (
-        [image for item in value for image in _images_in(item)] if isinstance(value, list) else []
-    )
+        own = value["images"] if isinstance(value.get("images"), list) else []
+        inner = [value[name] for name in value if name != "images"]
+    return [*own, *(image for item in inner for image in _images_in(item))]
 
 
 def _without_images(value: Any) -> Any:
@@ -248,9 +216,6 @@ def _without_images(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_images(item) for item in value if not _is_image(item)]
     return value
-
-
-# ── Inside a block ───────────────────────────────────────────────────────────────────────────────
 
 
 def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> tuple[str, str]:
@@ -273,7 +238,6 @@ def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> tuple[str, str]:
 
 
 def _first_leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
-    """The first place in which two values differ."""
     if isinstance(was, dict) and isinstance(now, dict):
         for name in [*was, *(name for name in now if name not in was)]:
             one, two = was.get(name, _MISSING), now.get(name, _MISSING)
@@ -292,26 +256,17 @@ def _first_leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
 
 
 def _text_change(old: str, new: str) -> str:
-    stored = _stored_json_change(old, new)
-    if stored is not None:
-        return stored
+    if old.startswith(("{", "[")) and new.startswith(("{", "[")):  # as tool arguments are sent
+        with suppress(ValueError, RecursionError):
+            was, now = json.loads(old), json.loads(new)
+            if was == now:
+                return _json_change(old.encode(), new.encode(), was, now)[0]
     if "".join(old.split()) == "".join(new.split()):
         return "whitespace"
     volatile = volatile_change(old, new)
     if volatile is not None:
         return volatile
     return "order" if sorted(old.splitlines()) == sorted(new.splitlines()) else "text_edited"
-
-
-def _stored_json_change(old: str, new: str) -> str | None:
-    """For two texts that contain the same JSON (tool arguments are sent as text)."""
-    if old[:1] not in ("{", "[") or new[:1] not in ("{", "["):
-        return None
-    try:
-        was, now = json.loads(old), json.loads(new)
-    except (ValueError, RecursionError):
-        return None
-    return _json_change(old.encode(), new.encode(), was, now)[0] if was == now else None
 
 
 def _is_number(value: Any) -> bool:

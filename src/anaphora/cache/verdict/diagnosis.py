@@ -13,34 +13,28 @@ from .values import Cause, CauseKind, Change, Diagnosis
 _Codes: TypeAlias = dict[str, tuple[tuple[CauseKind, ...], tuple[str, ...]]]
 """By the provider's code: the causes that agree, and the sections in which a changed byte does."""
 
-_CODES: tuple[tuple[str, _Codes], ...] = (
-    (
-        "anthropic",
-        {
-            "model_changed": (("model_changed", "parameter_changed"), ()),
-            "system_changed": ((), ("system",)),
-            "tools_changed": ((), ("tools",)),
-            "messages_changed": (
-                ("thinking_dropped", "images_changed", "parameter_changed"),
-                ("messages",),
-            ),
-        },
-    ),
-    (
-        "openai",
-        {
-            "model": (("model_changed",), ()),
-            "prompt_cache_key": (("other_key",), ()),
-            "tools": ((), ("tools",)),
-            "text_format": (("parameter_changed",), ()),
-            "reasoning_effort": (("parameter_changed",), ()),
-            "verbosity": (("parameter_changed",), ()),
-            "service_tier": (("parameter_changed",), ()),
-            "context_compacted": ((), ("messages",)),
-            "input": ((), ("messages", "system")),
-        },
-    ),
-)
+_CODES: dict[str, _Codes] = {
+    "anthropic": {
+        "model_changed": (("model_changed", "parameter_changed"), ()),
+        "system_changed": ((), ("system",)),
+        "tools_changed": ((), ("tools",)),
+        "messages_changed": (
+            ("thinking_dropped", "images_changed", "parameter_changed"),
+            ("messages",),
+        ),
+    },
+    "openai": {
+        "model": (("model_changed",), ()),
+        "prompt_cache_key": (("other_key",), ()),
+        "tools": ((), ("tools",)),
+        "text_format": (("parameter_changed",), ()),
+        "reasoning_effort": (("parameter_changed",), ()),
+        "verbosity": (("parameter_changed",), ()),
+        "service_tier": (("parameter_changed",), ()),
+        "context_compacted": ((), ("messages",)),
+        "input": ((), ("messages", "system")),
+    },
+}
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -63,7 +57,7 @@ def _anthropic(field: Any) -> Diagnosis | None:
     reason = field.get("cache_miss_reason") if isinstance(field, dict) else None
     if not isinstance(reason, dict) or not isinstance(reason.get("type"), str):
         return None
-    code, known = reason["type"], _codes("anthropic")
+    code, known = reason["type"], _CODES["anthropic"]
     tokens = _count(reason.get("cache_missed_input_tokens"))
     return Diagnosis(provider="anthropic", code=code, tokens=tokens, conclusive=code in known)
 
@@ -86,10 +80,6 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _codes(provider: str) -> _Codes:
-    return next((codes for name, codes in _CODES if name == provider), {})
-
-
 def agrees(
     diagnosis: Diagnosis, causes: tuple[Cause, ...], change: Change | None, hit: bool
 ) -> bool | None:
@@ -98,7 +88,7 @@ def agrees(
         return None
     if diagnosis.code == "cache_hit":
         return hit
-    codes = _codes(diagnosis.provider)
+    codes = _CODES.get(diagnosis.provider, {})
     # OpenAI's client has these codes with `_changed` appended.
     known = codes.get(diagnosis.code) or codes.get(diagnosis.code.removesuffix("_changed"))
     if known is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -17,8 +19,6 @@ UNREADABLE: Any = object()
 
 
 class JsonBlock(msgspec.Struct, frozen=True):
-    """The JSON of a chunk."""
-
     raw: bytes
     """The block itself, without the message around it."""
     outer: bytes
@@ -79,8 +79,6 @@ def without_whitespace(raw: bytes) -> bytes:
     )
 
 
-# ── Excerpts ─────────────────────────────────────────────────────────────────────────────────────
-
 _BEFORE, _AFTER = 16, 40
 
 _SECRETS = re.compile(
@@ -107,19 +105,30 @@ def excerpt(rendered: Rendered, offset: int) -> str:
     return redacted(data, begin, position + _AFTER)
 
 
-def redacted(data: bytes, begin: int, end: int) -> str:
+def redacted(
+    data: bytes, begin: int, end: int, secrets: Sequence[tuple[int, int]] | None = None
+) -> str:
     """A part of a text, without what looks like a key: prompts may contain keys, and excerpts are
-    logged. A key is recognised by its beginning, which may be before the excerpt."""
+    logged. A key is recognised by its beginning, which may be before the excerpt. `secrets` are
+    those of the whole text, where many parts of it are shown."""
+    if secrets is None:
+        secrets = secrets_in(data, begin - _LONGEST_SECRET, end + _LONGEST_SECRET)
     pieces, done = [], begin
-    first = max(0, begin - _LONGEST_SECRET)
-    for match in _SECRETS.finditer(data, first, min(len(data), end + _LONGEST_SECRET)):
-        if match.end() > done and match.start() < end:
-            pieces += [data[done : max(done, match.start())], b"[redacted]"]
-            done = match.end()
+    first = max(0, bisect_right(secrets, (begin,)) - 1)
+    for start, stop in islice(secrets, first, None):
+        if start >= end:
+            break
+        if stop > done:
+            pieces += [data[done : max(done, start)], b"[redacted]"]
+            done = stop
     return b"".join([*pieces, data[done:end]]).decode(errors="ignore")
 
 
-# ── Volatile texts ───────────────────────────────────────────────────────────────────────────────
+def secrets_in(data: bytes, begin: int = 0, end: int | None = None) -> list[tuple[int, int]]:
+    """Where a text has what looks like a key."""
+    last = len(data) if end is None else min(len(data), end)
+    return [match.span() for match in _SECRETS.finditer(data, max(0, begin), last)]
+
 
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _DAY = r"(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\.?,?\s+)?"
@@ -148,12 +157,21 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("counter", r"\b\d+(?:\.\d+)?\b"),
 )
 _ANY = re.compile("|".join(f"({pattern})" for _, pattern in _KINDS), re.IGNORECASE)
+#: Characters before and behind a difference that are searched with it: no date is longer.
+_CONTEXT = 200
+_LONGEST_CHANGE = 200_000
 #: Shorter words with a digit are names (v2, gpt4) more often than nonces.
 _SHORTEST_NONCE = 6
 
 
 def volatile_change(before: str, after: str) -> str | None:
-    """The kind of the difference, when two texts differ only in dates, times, ids or numbers."""
+    """The kind of the difference, when two texts differ only in dates, times, ids or numbers.
+    None also where what differs is too long to be searched while a call waits."""
+    begin = max(0, _common_prefix(before, after) - _CONTEXT)
+    end = max(0, _common_prefix(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
+    before, after = before[begin : len(before) - end], after[begin : len(after) - end]
+    if max(len(before), len(after)) > _LONGEST_CHANGE:
+        return None
     one, two = list(_volatile(before)), list(_volatile(after))
     if len(one) != len(two) or _between(before, one) != _between(after, two):
         return None
@@ -161,6 +179,18 @@ def volatile_change(before: str, after: str) -> str | None:
         if text != other:
             return kind if kind == other_kind else "nonce"
     return None
+
+
+def _common_prefix(one: str, two: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    known, unknown = 0, min(len(one), len(two)) + 1
+    while unknown - known > 1:
+        middle = (known + unknown) // 2
+        if one[known:middle] == two[known:middle]:
+            known = middle
+        else:
+            unknown = middle
+    return known
 
 
 def _volatile(text: str) -> Iterator[tuple[int, int, str, str]]:
@@ -171,7 +201,6 @@ def _volatile(text: str) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _between(text: str, matches: list[tuple[int, int, str, str]]) -> list[str]:
-    """The text between the matches."""
     ends = [0, *(end for _, end, _, _ in matches)]
     starts = [*(start for start, _, _, _ in matches), len(text)]
     return [text[end:start] for end, start in zip(ends, starts, strict=True)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.prefix import SentCall, cached_chunks
@@ -17,23 +16,10 @@ from anaphora.values import Usage
 from .causes import find_causes, lost_usd, reusable_tokens, simulate_pair
 from .changes import find_change
 from .diagnosis import agrees
-from .values import Cause, Change, Diagnosis, Result, Verdict
+from .values import Cause, Change, Diagnosis, Prediction, Result, Verdict
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 _NEARLY = 0.92
-
-
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call should read, by the rules and the bill of the previous call."""
-
-    left: int
-    """Tokens that the previous call left in the cache."""
-    read: int
-    """Tokens that this one reads."""
-    outcome: Outcome
-    """The simulated call."""
-    exact: bool
-    """Whether `left` is exact to the token, as it is where markers are."""
 
 
 def judge(
@@ -74,9 +60,7 @@ def judge(
     if result != "hit" or billed_read is None:  # a billed hit proves that no change mattered
         change = find_change(earlier, later)
     if result != "hit":
-        spans = expected.outcome.spans
-        unread = expected.read < expected.left
-        causes = find_causes(earlier, later, rules, change, profile, read, spans, unread)
+        causes = find_causes(earlier, later, rules, change, profile, read, expected)
         # Tokens that are no longer sent are not paid again.
         missed = reusable_tokens(earlier, later, rules, expected.left, causes[0]) - read
         lost = max(0, min(missed, (usage.input or 0) - read))
@@ -108,9 +92,6 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     if not expected.exact:
         least = least - granule if granule > 1 else least * _NEARLY
     return "hit" if read >= least else "partial"
-
-
-# ── Predictions ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _predict(
@@ -170,9 +151,6 @@ def updated_bills(
     if kept is not None and counts.tokens(chunks) != kept:
         return counts.billed(total)
     return counts.billed(total, (chunks, total - (usage.uncached or 0)))
-
-
-# ── Money ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from anaphora.cache.simulator import Outcome
 from anaphora.values import Section
 from anaphora.values.codec import html_of
 
@@ -75,11 +76,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     """The block it is in: a tool, a system block, a message."""
     path: str
-    """Its JSON path in the request body."""
     before: str
     """The earlier prompt's text around that byte."""
     after: str
-    """The later prompt's."""
     detail: str = ""
     """Names: the tool that was added, the message that was dropped."""
 
@@ -94,7 +93,17 @@ class Cause(msgspec.Struct, frozen=True):
 
     kind: CauseKind
     text: str
-    """The reason as a clause."""
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call should read, by the rules and the bill of the previous call."""
+
+    left: int
+    """Tokens that the previous call left in the cache."""
+    read: int
+    outcome: Outcome
+    exact: bool
+    """Whether `left` is exact to the token, as it is where markers are."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +136,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     billed: int | None = None
     """Tokens that were read, by the bill."""
     total: int | None = None
-    """All input tokens, by the bill."""
     lost: int = 0
     """Tokens that could have been read and were paid again."""
     cost_usd: Decimal | None = None

@@ -1,1 +1,244 @@
-"""The configuration `llm.yaml`: its fields, resolving providers, keys."""
+"""The configuration `llm.yaml`: its fields with their defaults. Times are in seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from anaphora.errors import InvalidConfig, Io
+from anaphora.yaml_values import Origin, from_python, read_yaml
+
+Positive = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+Dollars = Annotated[float, Meta(ge=0)]
+Name = Annotated[str, Meta(min_length=1)]
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
+_USER_INFO = re.compile(r"//[^/]*@")
+
+#: A longer file is not a configuration.
+_MAX_BYTES = 4 * 1024 * 1024
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all tables."""
+
+
+class Timeouts(_Table, frozen=True):
+    """Time limits; `total` is for the whole call, retries and waits included."""
+
+    connect: Positive = 10.0
+    first_byte: Positive = 120.0
+    """From the last byte of the request to the first of the response."""
+    idle: Positive = 60.0
+    """Between two pieces of a response."""
+    total: Positive = 600.0
+
+
+class RetryConfig(_Table, frozen=True):
+    max_attempts: Count = 3
+    """How often a request is sent at most, the first time included."""
+    first_wait: Positive = 0.5
+    """The first wait is drawn between 0 and this; each further one from twice as much."""
+    longest_wait: Positive = 30.0
+
+
+class BreakerConfig(_Table, frozen=True):
+    """A provider that fails `failures` times `within` so many seconds is not called `open_for` so
+    many seconds."""
+
+    failures: Count = 5
+    within: Positive = 60.0
+    open_for: Positive = 30.0
+    probes: Count = 1
+    """The number of concurrent calls that may then test whether it has recovered."""
+
+
+class Rate(_Table, frozen=True):
+    """Limits; None: as much as the provider's response headers allow."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    """Input tokens, counted as the provider counts them."""
+    concurrency: Count | None = None
+
+
+class LimitsConfig(Rate, frozen=True):
+    """Limits of the provider as a whole, and additional ones of single models."""
+
+    models: dict[str, Rate] = {}
+
+
+class PriceTier(_Table, frozen=True):
+    """Prices of calls whose prompt has more than `above` tokens, cached ones included."""
+
+    above: Count
+    input: Dollars
+    output: Dollars
+
+
+class ModelPrice(_Table, frozen=True):
+    """Dollars per million tokens. Cache prices are multiples of `input`, by the cache rules."""
+
+    input: Dollars
+    output: Dollars
+    tiers: tuple[PriceTier, ...] = ()
+    """Lowest first."""
+
+    def __post_init__(self) -> None:
+        starts = [tier.above for tier in self.tiers]
+        if starts != sorted(set(starts)):
+            raise ValueError("tiers must be listed once each, lowest first")
+
+
+class Key(_Table, frozen=True):
+    """Where the key is: in an environment variable, or in a file `secrets/<NAME>.txt` next to the
+    configuration. Exactly one of the two."""
+
+    env: Name | None = None
+    secret: Name | None = None
+
+    def __post_init__(self) -> None:
+        if (self.env is None) == (self.secret is None):
+            raise ValueError("name either `env` or `secret`")
+        if self.env is not None and not _VARIABLE.match(self.env):
+            raise ValueError("env is the name of an environment variable, not the key itself")
+        if self.secret is not None and not _FILE.match(self.secret):
+            raise ValueError("secret is the plain name NAME of a file secrets/NAME.txt")
+
+    def __str__(self) -> str:
+        """Where the key is, for messages."""
+        name = self.env or self.secret or ""
+        # The key itself, written here by mistake, must not appear in an error or a log.
+        shown = name if _is_name_like(name) else "…"
+        return f"secrets/{shown}.txt" if self.env is None else f"${shown}"
+
+    def __repr__(self) -> str:
+        return f"Key({self})"
+
+
+def _is_name_like(text: str) -> bool:
+    """True for ANTHROPIC_API_KEY, false for sk-proj-9aF3…"""
+    words = re.split(r"[._-]", text)
+    return max(map(len, words)) <= 20 and sum(map(str.isdigit, text)) <= 8
+
+
+class ProviderConfig(_Table, frozen=True):
+    """How to reach a provider, and its limits."""
+
+    wire: Name | None = None
+    """`anthropic`, `openai_responses`, …; by default that of the dialect."""
+    dialect: Name | None = None
+    """`deepseek`, `minimax/anthropic`, …; by default that of the wire's own provider."""
+    base_url: Name | None = None
+    key: Key | None = None
+    headers: dict[str, str] = {}
+    region: str | None = None
+    """Replaces `{region}` and `{location}` in the URL."""
+    account: dict[str, str] = {}
+    """Replaces the other placeholders of the URL, by name."""
+    model: Name | None = None
+    """The model of calls that name none."""
+    known_models: tuple[Name, ...] = ()
+    """If given, calls of other models are refused."""
+    max_tokens: Count = 1024
+    """For calls that set none, on wires that require it."""
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    timeouts: Timeouts = Timeouts()
+    retry: RetryConfig = RetryConfig()
+    breaker: BreakerConfig = BreakerConfig()
+    limits: LimitsConfig = LimitsConfig()
+    prices: dict[Name, ModelPrice] = {}
+    """By model, instead of the shipped prices; `*` is every other model."""
+    proxy: Name | None = None
+    ca: Name | None = None
+    """A file of certificates to trust instead of the system's."""
+    max_response_bytes: Count = 64 * 1024 * 1024
+    """The most bytes of a response; a longer one is an error."""
+
+    def __repr__(self) -> str:
+        """The fields that differ from the defaults, without header values and URL credentials."""
+        return f"ProviderConfig({', '.join(f'{name}={value}' for name, value in self._shown())})"
+
+    def _shown(self) -> Iterator[tuple[str, str]]:
+        defaults = ProviderConfig()
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value == getattr(defaults, name):
+                continue
+            if name == "headers":
+                yield name, f"<{', '.join(value)}>"
+            elif isinstance(value, str):
+                yield name, repr(_USER_INFO.sub("//…@", value))
+            else:
+                yield name, repr(value)
+
+
+class Hop(_Table, frozen=True):
+    """One target of a route."""
+
+    provider: Name
+    model: Name | None = None
+    weight: Annotated[float, Meta(ge=0)] = 0
+    """Hops with a weight share the calls; the others are fallbacks, in order."""
+
+
+class ClientConfig(_Table, frozen=True, dict=True):
+    """All of `llm.yaml`."""
+
+    providers: dict[Name, ProviderConfig] = {}
+    routes: dict[Name, tuple[Hop, ...]] = {}
+    """By a name that sessions use like a provider's id."""
+
+    @property
+    def origin(self) -> Origin:
+        """File and lines; not part of the value, so equal configurations compare equal."""
+        origin: Origin = self.__dict__.get("origin", Origin())
+        return origin
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> ClientConfig:
+        """The configuration in a file."""
+        file = os.fspath(path)
+        try:
+            with Path(file).open("rb") as opened:
+                data = opened.read(_MAX_BYTES + 1)
+        except OSError as error:
+            raise Io(f"{file}: cannot be read: {error.strerror or error}") from None
+        if len(data) > _MAX_BYTES:
+            raise InvalidConfig(f"longer than {_MAX_BYTES:,} bytes", file=file)
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise InvalidConfig("not UTF-8", file=file, line=line) from None
+        return cls.from_text(text, file)
+
+    @classmethod
+    def from_text(cls, text: str, file: str = "<text>") -> ClientConfig:
+        """The configuration in a YAML text; `file` is the name for error messages."""
+        config, config.__dict__["origin"] = read_yaml(text, file, ClientConfig)
+        return config
+
+    @classmethod
+    def from_mapping(cls, data: Mapping[str, Any]) -> ClientConfig:
+        """The configuration as a mapping, for programs without a file."""
+        config, config.__dict__["origin"] = from_python(dict(data), ClientConfig)
+        return config
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of `llm.yaml`, for editors. It checks types; names of wires and
+    routes it does not."""
+    tables = msgspec.json.schema(ClientConfig)
+    tables["$defs"]["Key"]["oneOf"] = [{"required": ["env"]}, {"required": ["secret"]}]
+    draft = "https://json-schema.org/draft/2020-12/schema"
+    return {"$schema": draft, "title": "llm.yaml", **tables}

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -23,9 +23,8 @@ from anaphora.errors import InvalidRequest, MissingSecret
 from anaphora.values import Notice
 from anaphora.yaml_values import Origin, dotted, nearest
 
-from .addresses import base_url, check_proxy, unused_placeholders
+from . import ClientConfig, ProviderConfig
 from .secrets import Secret, find_key, permission_warning
-from .values import ClientConfig, Key, ProviderConfig
 
 #: The header of each kind of authentication, and the prefix of the key in it.
 _AUTH: dict[str, tuple[str, str]] = {
@@ -40,6 +39,13 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?\Z")
 #: Headers that the transport sets.
 _TRANSPORT = ("content-length", "transfer-encoding", "connection")
+
+_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+#: A value may be part of a host or of a path segment, and cannot end either.
+_VALUE = re.compile(r"[A-Za-z0-9._:-]+\Z")
+_LEGAL = re.compile(r"[!-~]+\Z")
+_HOST = re.compile(r"[A-Za-z0-9._-]+\Z|[0-9A-Fa-f:.]+(%\w+)?\Z")
+_REGION = ("region", "location")
 
 
 class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -93,12 +99,18 @@ def resolve_each(
     variables = os.environ if environ is None else environ
     for provider in check(config, file).values():
         key = provider.provider.key
-        try:
-            if key is not None:
-                provider = _with_key(provider, key, folder, variables, origin)
+        if key is None:
             yield provider, None
+            continue
+        path, notices = ("providers", provider.id, "key"), provider.notices
+        try:
+            secret = find_key(key, folder, variables, origin=origin, path=path)
         except MissingSecret as error:
             yield provider, error
+            continue
+        if (warning := permission_warning(key, folder)) is not None:
+            notices += (Notice("key_exposed", warning, dotted(path)),)
+        yield msgspec.structs.replace(provider, secret=secret, notices=notices), None
 
 
 def check(
@@ -109,7 +121,9 @@ def check(
     if not config.providers:
         raise origin.invalid("there are no providers")
     _check_routes(config, origin)
-    return {id: _checked(id, one, folder, origin) for id, one in config.providers.items()}
+    return {
+        id: _ProviderCheck(id, one, origin).resolve(folder) for id, one in config.providers.items()
+    }
 
 
 def _origin(config: ClientConfig, file: str | os.PathLike[str] | None) -> tuple[Origin, Path]:
@@ -120,60 +134,163 @@ def _origin(config: ClientConfig, file: str | os.PathLike[str] | None) -> tuple[
     return origin, Path(origin.file).parent
 
 
-def _checked(id: str, provider: ProviderConfig, folder: Path, origin: Origin) -> ResolvedProvider:
-    row = _dialect_row(id, provider, origin)
-    url = base_url(id, provider, row, origin)
-    header, prefix = _AUTH[row.auth]
-    _check_headers(id, provider, header, origin)
-    _check_models(id, provider, origin)
-    check_proxy(id, provider, origin)
-    is_home = row.name == f"{wire.PROVIDERS.get(row.wire)}/{row.wire}"
-    return ResolvedProvider(
-        id=id,
-        wire=row.wire if is_home else row.name,
-        dialect=None if is_home else row,
-        base_url=url,
-        auth_header=header,
-        auth_prefix=prefix,
-        secret=None,
-        provider=_with_ca(id, provider, folder, origin),
-        notices=(*unused_placeholders(id, provider, row), *_key_notices(id, provider, url, header)),
-    )
+class _ProviderCheck:
+    """Checks one provider of a configuration."""
 
+    def __init__(self, id: str, provider: ProviderConfig, origin: Origin) -> None:
+        self._id = id
+        self._provider = provider
+        self._origin = origin
 
-def _with_ca(id: str, provider: ProviderConfig, folder: Path, origin: Origin) -> ProviderConfig:
-    if provider.ca is None:
-        return provider
-    file = folder / provider.ca
-    if not file.is_file():
-        raise origin.invalid(f"there is no file {file}", "providers", id, "ca")
-    return msgspec.structs.replace(provider, ca=str(file))
+    def _fail(self, reason: str, *path: str) -> NoReturn:
+        raise self._origin.invalid(reason, "providers", self._id, *path) from None
 
+    def resolve(self, folder: Path) -> ResolvedProvider:
+        provider, row = self._provider, self._dialect()
+        url = self._base_url(row)
+        header, prefix = _AUTH[row.auth]
+        self._check_headers(header)
+        self._check_models()
+        self._check_proxy()
+        is_home = row.name == f"{wire.PROVIDERS.get(row.wire)}/{row.wire}"
+        if provider.ca is not None:
+            file = folder / provider.ca
+            if not file.is_file():
+                self._fail(f"there is no file {file}", "ca")
+            provider = msgspec.structs.replace(provider, ca=str(file))
+        return ResolvedProvider(
+            id=self._id,
+            wire=row.wire if is_home else row.name,
+            dialect=None if is_home else row,
+            base_url=url,
+            auth_header=header,
+            auth_prefix=prefix,
+            secret=None,
+            provider=provider,
+            notices=tuple(self._notices(row, url, header)),
+        )
 
-# ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
+    def _notices(self, row: Dialect, url: str, header: str) -> Iterator[Notice]:
+        """Values that the URL has no placeholder for; a key that is unused or not encrypted."""
+        provider, place = self._provider, f"providers.{self._id}"
+        names = set(_PLACEHOLDER.findall(provider.base_url or row.base_url))
+        unused = [(name, f"account.{name}") for name in provider.account if name not in names]
+        if provider.region is not None and not names.intersection(_REGION):
+            unused.append(("region", "region"))
+        for name, field in unused:
+            yield Notice("fills_nothing", f"the URL has no {{{name}}}", f"{place}.{field}")
+        if provider.key is None:
+            return
+        parts = urlsplit(url)
+        if not header:
+            yield Notice("key_unused", "this provider takes no key; none is sent", f"{place}.key")
+        elif parts.scheme == "http" and not _is_local(parts.hostname or ""):
+            reason = f"sent to {parts.hostname} without encryption"
+            yield Notice("key_in_clear", reason, f"{place}.key")
 
+    def _dialect(self) -> Dialect:
+        """The catalog's row for the provider; for a wire alone, that of its own provider."""
+        known = dict.fromkeys(row.provider for row in dialects().rows)
+        wire_name, name = self._provider.wire, self._provider.dialect
+        is_dialect = wire_name is not None and wire_name.partition("/")[0] in known
+        if name is None:
+            if wire_name is None:
+                self._fail("name a `wire` or a `dialect`")
+            if wire_name in wire.WIRES:
+                return dialects().find(wire.PROVIDERS[wire_name], wire_name)
+            if not is_dialect:
+                self._fail(_unknown("wire", wire_name, wire.names()), "wire")
+            return self._row(wire_name, "wire")
+        if name.partition("/")[0] not in known:
+            self._fail(_unknown("dialect", name, known), "dialect")
+        if wire_name is None:
+            return self._row(name, "dialect")
+        if wire_name not in wire.WIRES:
+            if is_dialect:
+                self._fail(f"{wire_name} is a dialect; leave `dialect` out, or name a wire", "wire")
+            self._fail(_unknown("wire", wire_name, wire.WIRES), "wire")
+        if "/" not in name:
+            return self._row(f"{name}/{wire_name}", "wire")
+        row = self._row(name, "dialect")
+        if row.wire != wire_name:
+            self._fail(f"{name} is a dialect of {row.wire}, not of {wire_name}", "wire")
+        return row
 
-def _with_key(
-    provider: ResolvedProvider, key: Key, folder: Path, environ: Mapping[str, str], origin: Origin
-) -> ResolvedProvider:
-    path = ("providers", provider.id, "key")
-    secret = find_key(key, folder, environ, origin=origin, path=path)
-    notices = provider.notices
-    if (warning := permission_warning(key, folder)) is not None:
-        notices += (Notice("key_exposed", warning, dotted(path)),)
-    return msgspec.structs.replace(provider, secret=secret, notices=notices)
+    def _row(self, name: str, field: str) -> Dialect:
+        try:
+            return wire.dialect_of(name)
+        except InvalidRequest as error:
+            self._fail(error.reason, field)
 
+    def _base_url(self, row: Dialect) -> str:
+        """The URL that a request's path is appended to."""
+        given = self._provider.base_url
+        url = _PLACEHOLDER.sub(self._fill, given or row.base_url)
+        try:
+            parts = _split(url)
+            if "{" in url or "}" in url:
+                raise ValueError("has braces without a name; write {name}")
+            if parts.username is not None:
+                raise ValueError("contains a user; use `key` or `headers` instead")
+            if "?" in url or "#" in url:
+                raise ValueError("ends with a query or a fragment; it must end with a path")
+            _check_not_doubled(parts.path, row)
+        except ValueError as error:
+            self._fail(str(error), "dialect" if given is None else "base_url")
+        return url.rstrip("/")
 
-def _key_notices(id: str, provider: ProviderConfig, url: str, header: str) -> list[Notice]:
-    if provider.key is None:
-        return []
-    path = dotted(("providers", id, "key"))
-    if not header:
-        return [Notice("key_unused", "this provider takes no key; none is sent", path)]
-    parts = urlsplit(url)
-    if parts.scheme == "http" and not _is_local(parts.hostname or ""):
-        return [Notice("key_in_clear", f"sent to {parts.hostname} without encryption", path)]
-    return []
+    def _fill(self, placeholder: re.Match[str]) -> str:
+        name, account, region = placeholder[1], self._provider.account, self._provider.region
+        value = account.get(name, region if name in _REGION else None)
+        if value is None:
+            near = nearest(name, account)
+            advice = f" (is {near} a misspelling?)" if near else ""
+            field = "`region`" if name in _REGION else f"`account: {{{name}: …}}`"
+            self._fail(f"the URL contains {{{name}}}; set it with {field}{advice}")
+        if not _VALUE.match(value):
+            reason = "is part of the URL: only letters, digits, dots, colons and dashes"
+            self._fail(reason, *(("account", name) if name in account else ("region",)))
+        return value
+
+    def _check_proxy(self) -> None:
+        """The URL is not quoted in errors: it may contain a password."""
+        if self._provider.proxy is None:
+            return
+        try:
+            parts = _split(self._provider.proxy)
+            if parts.path not in ("", "/") or parts.query or parts.fragment:
+                raise ValueError("is more than a proxy's address: http://host:port")
+        except ValueError as error:
+            self._fail(str(error), "proxy")
+
+    def _check_headers(self, auth: str) -> None:
+        """Values are never shown: they may be secrets."""
+        seen: set[str] = set()
+        for name, value in self._provider.headers.items():
+            lowered = name.lower()
+            if not _HEADER_NAME.match(name):
+                self._fail("is not a valid header name", "headers", name)
+            if not _HEADER_VALUE.match(value):
+                self._fail("has an invalid character in its value", "headers", name)
+            if lowered == auth:
+                self._fail("is the header of the key; use `key` instead", "headers", name)
+            if lowered in _TRANSPORT:
+                self._fail("is set by the transport; leave it out", "headers", name)
+            if lowered in seen:
+                self._fail("is given twice", "headers", name)
+            seen.add(lowered)
+
+    def _check_models(self) -> None:
+        """Every model named elsewhere must be listed in `known_models`, if there are any."""
+        provider, known = self._provider, self._provider.known_models
+        named: list[tuple[str | None, tuple[str, ...]]] = [
+            (provider.model, ("model",)),
+            *((model, ("limits", "models", model)) for model in provider.limits.models),
+            *((model, ("prices", model)) for model in provider.prices if model != "*"),
+        ]
+        for model, path in named:
+            if model is not None and known and model not in known:
+                self._fail(_unlisted(model, self._id, known), *path)
 
 
 def _is_local(host: str) -> bool:
@@ -186,88 +303,35 @@ def _is_local(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost") or "." not in host
 
 
-# ── Wires and dialects ───────────────────────────────────────────────────────────────────────────
-
-
-def _dialect_row(id: str, provider: ProviderConfig, origin: Origin) -> Dialect:
-    """The catalog's row for a provider; for a wire alone, that of its own provider."""
-
-    def fail(reason: str, field: str) -> NoReturn:
-        raise origin.invalid(reason, "providers", id, field) from None
-
-    def find(name: str, field: str) -> Dialect:
-        try:
-            return wire.dialect_of(name)
-        except InvalidRequest as error:
-            fail(error.reason, field)
-
-    known = dict.fromkeys(row.provider for row in dialects().rows)
-    wire_name, name = provider.wire, provider.dialect
-    is_dialect = wire_name is not None and wire_name.partition("/")[0] in known
-    if name is None:
-        if wire_name is None:
-            raise origin.invalid("name a `wire` or a `dialect`", "providers", id)
-        if wire_name in wire.WIRES:
-            return dialects().find(wire.PROVIDERS[wire_name], wire_name)
-        if not is_dialect:
-            fail(_unknown("wire", wire_name, wire.names()), "wire")
-        return find(wire_name, "wire")
-    if name.partition("/")[0] not in known:
-        fail(_unknown("dialect", name, known), "dialect")
-    if wire_name is None:
-        return find(name, "dialect")
-    if wire_name not in wire.WIRES:
-        if is_dialect:
-            fail(f"{wire_name} is a dialect; leave `dialect` out, or name a wire", "wire")
-        fail(_unknown("wire", wire_name, wire.WIRES), "wire")
-    if "/" not in name:
-        return find(f"{name}/{wire_name}", "wire")
-    row = find(name, "dialect")
-    if row.wire != wire_name:
-        fail(f"{name} is a dialect of {row.wire}, not of {wire_name}", "wire")
-    return row
-
-
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = nearest(name, tuple(known))
     advice = f"did you mean {near}?" if near else "`anaphora wires` lists all of them"
     return f"no {what} {name!r}; {advice}"
 
 
-# ── Headers, models, routes ──────────────────────────────────────────────────────────────────────
+def _split(url: str) -> SplitResult:
+    if not _LEGAL.match(url):
+        raise ValueError("is not a URL: percent-encode spaces and non-ASCII characters")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError("is not a URL: invalid host or port") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("does not begin with https:// or http://")
+    if not _HOST.match(parts.hostname or "") or port == 0:
+        raise ValueError("has no valid host or port")
+    return parts
 
 
-def _check_headers(id: str, provider: ProviderConfig, auth: str, origin: Origin) -> None:
-    """Values are never shown: they may be secrets."""
-    seen: set[str] = set()
-    for name, value in provider.headers.items():
-        path = ("providers", id, "headers", name)
-        lowered = name.lower()
-        if not _HEADER_NAME.match(name):
-            raise origin.invalid("is not a valid header name", *path)
-        if not _HEADER_VALUE.match(value):
-            raise origin.invalid("has an invalid character in its value", *path)
-        if lowered == auth:
-            raise origin.invalid("is the header of the key; use `key` instead", *path)
-        if lowered in _TRANSPORT:
-            raise origin.invalid("is set by the transport; leave it out", *path)
-        if lowered in seen:
-            raise origin.invalid("is given twice", *path)
-        seen.add(lowered)
-
-
-def _check_models(id: str, provider: ProviderConfig, origin: Origin) -> None:
-    """Every model named elsewhere must be listed in `known_models`, if there are any."""
-    known = provider.known_models
-    named: list[tuple[str, tuple[str, ...]]] = [
-        *((model, ("limits", "models", model)) for model in provider.limits.models),
-        *((model, ("prices", model)) for model in provider.prices if model != "*"),
-    ]
-    if provider.model is not None:
-        named.insert(0, (provider.model, ("model",)))
-    for model, path in named:
-        if known and model not in known:
-            raise origin.invalid(_unlisted(model, id, known), "providers", id, *path)
+def _check_not_doubled(path: str, row: Dialect) -> None:
+    """Other clients want /v1 in the URL; here it is part of the wire's path."""
+    end = [step for step in path.split("/") if step]
+    start = [step for step in row.request_path.split("/") if step]
+    for length in range(min(len(end), len(start)), 0, -1):
+        if end[-length:] == start[:length]:
+            doubled = "/" + "/".join(start[:length])
+            raise ValueError(f"ends with {doubled}, which request paths begin with; leave it out")
 
 
 def _check_routes(config: ClientConfig, origin: Origin) -> None:

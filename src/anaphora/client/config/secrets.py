@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from anaphora.errors import MissingSecret
 from anaphora.yaml_values import Origin
 
-from .values import Key
+from . import Key
 
 #: A longer file is not a key.
 _MAX_BYTES = 16 * 1024

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from anaphora.catalog import CacheRules
-from anaphora.client.config.values import LimitsConfig
+from anaphora.client.config import LimitsConfig
 from anaphora.errors import AnaphoraError
 from anaphora.values import Usage
 from anaphora.wire.ratelimits import read_limits

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from heapq import merge
 from typing import Literal
 
-from anaphora.client.config.values import LimitsConfig, Rate
+from anaphora.client.config import LimitsConfig, Rate
 from anaphora.errors import AnaphoraError, RateLimited, Throttled
 from anaphora.values import Usage
 from anaphora.wire.ratelimits import read_limits

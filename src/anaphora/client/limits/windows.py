@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from anaphora.client.config.values import Rate
+from anaphora.client.config import Rate
 from anaphora.wire.ratelimits import RemainingLimit
 
 if TYPE_CHECKING:

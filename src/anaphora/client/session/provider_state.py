@@ -16,13 +16,8 @@ import msgspec
 from anaphora.cache.plan import Planner
 from anaphora.cache.prefix import begins_with
 from anaphora.cache.simulator import Outcome
-from anaphora.cache.verdict import SentCall, Verdict, diagnosis_of, judge
-from anaphora.cache.verdict.judgement import (
-    Prediction,
-    predict_read,
-    predict_slot_read,
-    updated_bills,
-)
+from anaphora.cache.verdict import Prediction, SentCall, Verdict, diagnosis_of, judge
+from anaphora.cache.verdict.judgement import predict_read, predict_slot_read, updated_bills
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest

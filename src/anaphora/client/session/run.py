@@ -104,6 +104,7 @@ class Run:
         self._timeout = seconds_of(timeout, "timeout")
         self._params = {**params_of(params), "output": output}
         self._begun = False
+        self._until: float | None = None
         self._responses: list[Response] = []
         self._failures: list[Notice] = []
         self.result: RunResult | None = None
@@ -116,42 +117,63 @@ class Run:
         return self._steps(stream=True)
 
     async def _complete(self) -> RunResult:
-        before = self.result
-        if before is not None:
-            return before
-        async with aclosing(self._steps(stream=False)) as steps:
-            async for _ in steps:
-                pass
+        if self.result is None:
+            async with aclosing(self._steps(stream=False)) as steps:
+                async for _ in steps:
+                    pass
         assert self.result is not None
         return self.result
 
     async def _steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
-        self._begin()
-        await self._enter()
+        if self._begun:
+            raise InvalidRequest("this run was already consumed; call run() again", path="run")
+        self._begun = True
+        session = self._session
+        if self._usd is not None:
+            self._check_priced()
+        for _ in range(CLOSE_TICKS):  # a run that was left by `break` may still be closing
+            if not session.busy:
+                break
+            await asyncio.sleep(0)
+        session.check_idle()
+        session.running = True
+        began = time.monotonic()
+        self._until = None if self._seconds is None else began + self._seconds
         try:
             async with aclosing(self._take_steps(stream=stream)) as steps:
                 async for step in steps:
-                    yield step
+                    if isinstance(step, str):
+                        self.result = RunResult(
+                            stop_reason=step,
+                            responses=tuple(self._responses),
+                            cost_usd=_sum(self._responses),
+                            seconds=time.monotonic() - began,
+                            failures=tuple(self._failures),
+                        )
+                    else:
+                        yield step
         finally:
-            self._session.running = False
+            session.running = False
 
-    async def _take_steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
-        session, begun = self._session, time.monotonic()
+    async def _take_steps(
+        self, *, stream: bool
+    ) -> AsyncGenerator[Event | ToolResult | RunStop, None]:
+        """Events, results, and at last the reason to stop."""
+        session = self._session
         if self._messages:
-            self._check_answered(session.conversation)
+            self._check_answered()
             for message in self._messages:
                 self._failures += session.keep(message)
         while True:
-            if self._left(begun) == 0.0:
-                stop_reason: RunStop = "seconds"  # before tools are begun, too
-                break
-            for result in await self._run_tools(begun):
+            if self._left() == 0.0:  # before tools are begun, too
+                yield "seconds"
+                return
+            for result in await self._run_tools():
                 yield result
-            bound = self._bound(begun)
-            if bound is not None:
-                stop_reason = bound
-                break
-            timeout = _sooner(self._left(begun), self._timeout)
+            if (bound := self._bound()) is not None:
+                yield bound
+                return
+            timeout = _sooner(self._left(), self._timeout)
             turn = session.send(None, timeout=timeout, **self._params)
             try:
                 if stream:
@@ -163,31 +185,20 @@ class Run:
                 else:
                     response = await turn
             except Timeout:
-                if self._left(begun) != 0.0:
+                if self._left() != 0.0:
                     raise  # the turn's own timeout
-                stop_reason = "seconds"
-                break
-            if not stream:
-                yield ReplyEnd(response.reply)
-            self._responses.append(response)
+                yield "seconds"
+                return
             reply = response.reply
-            if reply.stop_reason == "pause" or reply.tool_calls:
-                if reply.tool_calls and reply.stop_reason in _ENDS:
-                    # Cut off in the middle of a tool call, which is not executed.
-                    stop_reason = _ENDS[reply.stop_reason]
-                    break
-                continue
-            stop_reason = _ENDS.get(reply.stop_reason, "done")
-            break
-        self.result = RunResult(
-            stop_reason=stop_reason,
-            responses=tuple(self._responses),
-            cost_usd=_sum(self._responses),
-            seconds=time.monotonic() - begun,
-            failures=tuple(self._failures),
-        )
+            if not stream:
+                yield ReplyEnd(reply)
+            self._responses.append(response)
+            cut_off = reply.stop_reason in _ENDS  # maybe in a tool call, which is not executed
+            if cut_off or not (reply.tool_calls or reply.stop_reason == "pause"):
+                yield _ENDS.get(reply.stop_reason, "done")
+                return
 
-    async def _run_tools(self, begun: float) -> tuple[ToolResult, ...]:
+    async def _run_tools(self) -> tuple[ToolResult, ...]:
         """Runs the tool calls of the last reply that have no results yet."""
         session = self._session
         calls = unanswered(session.conversation)
@@ -202,16 +213,16 @@ class Run:
             )
         choice = self._params.get("tool_choice") or session.tool_choice
         parallel = self._parallel and (choice is None or choice.parallel is not False)
-        timeout = _sooner(self._left(begun), self._tool_timeout)
+        timeout = _sooner(self._left(), self._tool_timeout)
         results = await dispatch_all(registry, calls, timeout=timeout, parallel=parallel)
         self._failures += session.keep(Message(role="tool", parts=results))
         return results
 
-    def _bound(self, begun: float) -> RunStop | None:
+    def _bound(self) -> RunStop | None:
         """The bound that was reached, if any."""
         if len(self._responses) >= self._turns:
             return "turns"
-        if self._left(begun) == 0.0:
+        if self._left() == 0.0:
             return "seconds"
         if self._usd is None:
             return None
@@ -226,29 +237,9 @@ class Run:
             return "cost_usd"
         return "cost_usd" if spent >= self._usd else None
 
-    def _left(self, begun: float) -> float | None:
+    def _left(self) -> float | None:
         """The seconds that are left; None: no bound."""
-        if self._seconds is None:
-            return None
-        return max(0.0, self._seconds - (time.monotonic() - begun))
-
-    def _begin(self) -> None:
-        """Checks everything before the first message is added."""
-        if self._begun:
-            raise InvalidRequest("this run was already consumed; call run() again", path="run")
-        self._begun = True
-        if self._usd is not None:
-            self._check_priced()
-
-    async def _enter(self) -> None:
-        """Waits for a run that was left by `break` to close; refuses a second one."""
-        session = self._session
-        for _ in range(CLOSE_TICKS):
-            if not session.busy:
-                break
-            await asyncio.sleep(0)
-        session.check_idle()
-        session.running = True
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
 
     def _check_priced(self) -> None:
         if not self._session.priced:
@@ -258,10 +249,8 @@ class Run:
                 path="max_cost_usd",
             )
 
-    @staticmethod
-    def _check_answered(conversation: Any) -> None:
-        calls = unanswered(conversation)
-        if calls:
+    def _check_answered(self) -> None:
+        if calls := unanswered(self._session.conversation):
             raise InvalidRequest(
                 f"the tool call {calls[0].name!r} ({calls[0].id}) has no result yet; call `run()`"
                 " without content first",

@@ -16,7 +16,7 @@ replaces the history, unless that ends with it already.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -110,8 +110,8 @@ class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """For `compact`: the history with its boundary, and the system prompt."""
         frozen, name = None, self.ir.cache.frozen_through
         if name is not None:
-            index = _find(self.history, name)
-            frozen = None if index is None else index + 1
+            indexes = range(len(self.history), 0, -1)
+            frozen = next((end for end in indexes if self.history[end - 1].id == name), None)
         context = self.context or RenderedContext(system_stable=self.ir.system_field())
         return msgspec.structs.replace(context, turns=self.history, frozen_prefix_len=frozen)
 
@@ -141,7 +141,8 @@ def turn_prompt(
     """The prompt of this turn. `answered` is the history after the last turn."""
     context = prompt if isinstance(prompt, RenderedContext) else None
     ir = prompt.to_ir() if isinstance(prompt, RenderedContext) else prompt
-    runs = [segment.messages for segment in ir.segments if segment.role is _HISTORY]
+    others = tuple(segment for segment in ir.segments if segment.role is not _HISTORY)
+    runs = (segment.messages for segment in ir.segments if segment.role is _HISTORY)
     sources = tuple(run for run in runs if len(run))
     notices = () if context is None else context.notices()
     if sources and not _same(sources, memory.sources):
@@ -149,10 +150,21 @@ def turn_prompt(
         history, memory = _adopt(ir.run(_HISTORY), sources, history, answered, memory)
         if not notices and not history.extends(before):
             notices = (_replaced(before, history),)
-    brought = memory if sources and len(memory.turns) else None
+    ids = _HistoryIds(history, memory if sources and len(memory.turns) else None)
     frozen = ir.cache.frozen_through if context is None else context.frozen_prefix_len
-    boundary = _boundary(frozen, history, brought, memory)
-    ir, memory = _for_history(history, ir, boundary, brought, memory, bool(runs))
+    continuation = ir.continuation
+    if continuation is not None and continuation == memory.continuation:
+        continuation = None  # used by an earlier turn
+    elif continuation is not None:
+        memory = msgspec.structs.replace(memory, continuation=continuation)
+        if (committed := continuation.last_committed_assistant_id) is not None:
+            continuation = Continuation(continuation.previous_response_id, ids.of(committed))
+    ir = msgspec.structs.replace(
+        ir,
+        segments=others,
+        cache=_cache(ir.cache, _boundary(frozen, ids, memory), ids),
+        continuation=continuation,
+    )
     return TurnPrompt(
         ir=ir, history=history, context=context, frozen=frozen, memory=memory, notices=notices
     )
@@ -265,110 +277,55 @@ def _check_calls(turns: Conversation, pending: tuple[Message, ...]) -> None:
         )
 
 
-def _boundary(
-    frozen: int | str | None,
-    history: Conversation,
-    brought: PromptMemory | None,
-    memory: PromptMemory,
-) -> str | None:
+class _HistoryIds:
+    """The history's ids of messages in the conversation that the app brought, if it did."""
+
+    def __init__(self, history: Conversation, brought: PromptMemory | None) -> None:
+        self._history = history
+        self._brought = brought
+        self._indexes: dict[str, int] | None = None
+        self.turns = history if brought is None else brought.turns
+
+    def at(self, index: int) -> str | None:
+        """None where the history no longer has the message."""
+        brought = self._brought
+        position = index if brought is None else index + brought.shift
+        if brought is not None and not brought.floor <= position < len(self._history):
+            return None
+        return self._history[position].id
+
+    def of(self, name: str) -> str:
+        """The same id where the message is unknown."""
+        brought = self._brought
+        if brought is None or (brought.turns.shares(self._history) and not brought.shift):
+            return name
+        if self._indexes is None:  # one pass for all marks; the last one where an id occurs twice
+            self._indexes = {message.id: at for at, message in enumerate(brought.turns)}
+        index = self._indexes.get(name)
+        return name if index is None else self.at(index) or name
+
+
+def _boundary(frozen: int | str | None, ids: _HistoryIds, memory: PromptMemory) -> str | None:
     """The id of the last frozen message."""
-    if memory.boundary is not None and frozen == memory.boundary[1]:
-        return memory.boundary[0]
+    before = memory.boundary
+    if before is not None and frozen == before[1]:
+        return before[0]
     if frozen is None:
         return None
     if isinstance(frozen, str):
-        return _translated(frozen, history, brought)
-    length = max(0, min(frozen, len(history if brought is None else brought.turns)))
-    index: int | None = length - 1
-    if brought is not None and length:
-        index = _position(brought, length - 1, history)
-    if not length or index is None:
-        return None if memory.boundary is None else memory.boundary[0]
-    return history[index].id
+        return ids.of(frozen)
+    length = max(0, min(frozen, len(ids.turns)))
+    name = ids.at(length - 1) if length else None
+    return before[0] if name is None and before is not None else name
 
 
-def _for_history(
-    history: Conversation,
-    ir: PromptIR,
-    boundary: str | None,
-    brought: PromptMemory | None,
-    memory: PromptMemory,
-    holds_history: bool,
-) -> tuple[PromptIR, PromptMemory]:
-    """The prompt without its conversation, and with the history's message ids."""
-    changes: dict[str, Any] = {}
-    if holds_history:
-        others = (segment for segment in ir.segments if segment.role is not _HISTORY)
-        changes["segments"] = tuple(others)
-    cache = _cache(ir.cache, boundary, history, brought)
-    if cache is not ir.cache:
-        changes["cache"] = cache
-    continuation = ir.continuation
-    if continuation is not None and continuation == memory.continuation:
-        changes["continuation"] = None  # used by an earlier turn
-    elif continuation is not None:
-        memory = msgspec.structs.replace(memory, continuation=continuation)
-        committed = continuation.last_committed_assistant_id
-        if committed is not None:
-            committed = _translated(committed, history, brought)
-            changes["continuation"] = Continuation(continuation.previous_response_id, committed)
-    return (msgspec.structs.replace(ir, **changes) if changes else ir), memory
-
-
-def _cache(
-    cache: PromptCachePlan,
-    boundary: str | None,
-    history: Conversation,
-    brought: PromptMemory | None,
-) -> PromptCachePlan:
-    if cache.marks and brought is not None:
-        names = {mark.message_id for mark in cache.marks if isinstance(mark, PartMark)}
-        ids = _translations(names, history, brought)
-        marks = tuple(
-            msgspec.structs.replace(mark, message_id=ids[mark.message_id])
-            if isinstance(mark, PartMark)
-            else mark
-            for mark in cache.marks
-        )
-        cache = msgspec.structs.replace(cache, marks=marks)
-    if boundary != cache.frozen_through:
-        cache = msgspec.structs.replace(cache, frozen_through=boundary)
-    return cache
-
-
-def _translated(name: str, history: Conversation, brought: PromptMemory | None) -> str:
-    """The history's id of a message in the app's conversation."""
-    return name if brought is None else _translations({name}, history, brought)[name]
-
-
-def _translations(names: Set[str], history: Conversation, brought: PromptMemory) -> dict[str, str]:
-    """The history's ids of several messages, in one pass over the conversation."""
-    ids = {name: name for name in names}
-    if brought.turns.shares(history) and not brought.shift:
-        return ids
-    for name, index in _find_all(brought.turns, names).items():
-        position = _position(brought, index, history)
-        if position is not None:
-            ids[name] = history[position].id
-    return ids
-
-
-def _position(brought: PromptMemory, index: int, history: Conversation) -> int | None:
-    position = index + brought.shift
-    return position if brought.floor <= position < len(history) else None
-
-
-def _find(turns: Conversation, name: str) -> int | None:
-    return _find_all(turns, {name}).get(name)
-
-
-def _find_all(turns: Conversation, names: Set[str]) -> dict[str, int]:
-    """The indexes of messages by id; the last one where an id occurs twice."""
-    found: dict[str, int] = {}
-    for index in range(len(turns) - 1, -1, -1):
-        if len(found) == len(names):
-            break
-        name = turns[index].id
-        if name in names:
-            found.setdefault(name, index)
-    return found
+def _cache(cache: PromptCachePlan, boundary: str | None, ids: _HistoryIds) -> PromptCachePlan:
+    if not cache.marks and boundary == cache.frozen_through:
+        return cache
+    marks = tuple(
+        msgspec.structs.replace(mark, message_id=ids.of(mark.message_id))
+        if isinstance(mark, PartMark)
+        else mark
+        for mark in cache.marks
+    )
+    return msgspec.structs.replace(cache, marks=marks, frozen_through=boundary)

@@ -19,10 +19,10 @@ from anaphora import canonical
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidJson, InvalidRequest, Parse
 from anaphora.prompt import Call, OutputSchema, ToolChoice
+from anaphora.tools.mismatch import field_names, mismatch, schema_validator
 from anaphora.tools.schema import canonical_schema
 from anaphora.values import Notice, Refusal, Reply, Tool
 
-from .mismatch import field_names, mismatch
 from .schema import Decode, provider_schema, source_of, takes_strict
 
 __all__ = ["Structured", "output_of", "support_notices"]
@@ -97,7 +97,8 @@ class Structured(Generic[T]):
         validator, names = self._validator
         if not validator.is_valid(value):
             for error in validator.iter_errors(value):
-                raise mismatch(error, names)
+                reason, path = mismatch(error, names)
+                raise Parse(reason, path=path)
         if self._decode is not None:
             value = self._decode(text)
         return value
@@ -105,13 +106,7 @@ class Structured(Generic[T]):
     @functools.cached_property
     def _validator(self) -> tuple[Any, frozenset[str]]:
         """The compiled schema, and the names of its fields."""
-        import jsonschema_rs  # slow to load, and most calls have no schema
-
-        try:
-            validator = jsonschema_rs.validator_for(self._accepted, retriever=_refuse_to_fetch)
-        except (ValueError, jsonschema_rs.ReferencingError) as error:
-            reason = getattr(error, "message", str(error))
-            raise InvalidRequest(f"not a JSON schema: {reason}", path="output.schema") from None
+        validator = schema_validator(self._accepted, "output.schema", InvalidRequest)
         return validator, field_names(canonical.loads(self._accepted))
 
 
@@ -192,7 +187,3 @@ def _loads(text: str) -> Any:
     except InvalidJson as error:
         deep = error.reason == "nested too deeply"
         raise Parse("nested too deeply" if deep else "not JSON", path="$") from None
-
-
-def _refuse_to_fetch(uri: str) -> Any:
-    raise ValueError(f"{uri} is not fetched; put its schema into $defs")

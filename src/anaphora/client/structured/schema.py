@@ -22,9 +22,8 @@ import msgspec
 
 from anaphora import canonical
 from anaphora.errors import InvalidRequest, Parse
+from anaphora.tools.mismatch import field_names, json_path
 from anaphora.tools.schema import inline_root, subschemas
-
-from .mismatch import field_names, json_path
 
 Decode = Callable[[str], Any]
 _LOCATION = re.compile(r" - at `(?:key` in `)?(\$[^`]*)`$")

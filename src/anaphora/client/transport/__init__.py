@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from anaphora.client.config.values import Timeouts
+from anaphora.client.config import Timeouts
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):

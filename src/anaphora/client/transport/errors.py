@@ -23,7 +23,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from yarl import URL
 
-from anaphora.client.config.values import Timeouts
+from anaphora.client.config import Timeouts
 from anaphora.errors import InvalidConfig, InvalidRequest, Phase, Transport
 
 

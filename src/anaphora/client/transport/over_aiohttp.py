@@ -18,7 +18,7 @@ from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from anaphora.client.config.values import Timeouts
+from anaphora.client.config import Timeouts
 from anaphora.errors import Transport
 
 from . import HttpRequest, errors

@@ -71,7 +71,8 @@ def _error(response: EmulatorResponse, error: Upstream) -> EmulatorResponse:
     codec = wire.get(response.dialect or response.wire or DEFAULT_WIRE)
     status, headers, body = codec.write_error(error)
     kept = {name: value for name, value in response.headers.items() if name != "cache-control"}
-    return json_response(body, status=status, headers={**kept, **headers}, wire=response.wire)
+    replaced = json_response(body, status=status, headers={**kept, **headers})
+    return msgspec.structs.replace(replaced, wire=response.wire)
 
 
 def _rate_limit(

@@ -17,10 +17,9 @@ from anaphora.emulator.replies.text import IdGenerator
 
 from .anthropic import AnthropicHost
 from .gemini import GeminiHost
-from .host import EmulatorRoute, Host, is_home
+from .host import EmulatorRoute, Host
 from .ollama import OllamaHost
-from .openai_chat import OpenAIChatHost
-from .openai_responses import OpenAIResponsesHost
+from .openai import OpenAIChatHost, OpenAIResponsesHost
 
 HOSTS: dict[str, type[Host]] = {
     host.wire: host
@@ -70,10 +69,7 @@ class RouteTable:
             shared = operation in ("models", "model") and not provider
             if shared and (google or anthropic != (row.wire == "anthropic")):
                 continue
-            codec = wire.get(row.wire) if is_home(row) else wire.codec_for(row)
-            return EmulatorRoute(
-                host=host, dialect=row, codec=codec, operation=operation, path=path, name=name
-            )
+            return EmulatorRoute(host, row, wire.codec_for(row), operation, path, name)
         return self.hosts["gemini"].route(path) if provider in ("", "google") else None
 
     def _root(self, row: Dialect) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from .host import (
     Thought,
     cached_tokens,
     model_limits,
+    opaque,
     param_differs,
     read_tokens,
     thinking_text,
@@ -122,11 +122,6 @@ class AnthropicHost(Host):
     def spend_cap_error(cls, message: str) -> Upstream:
         # A rate limit but for its code: PROVIDERS.md, section 1.
         return RateLimited(message, status=429, code="enforced_spend_limit_reached")
-
-
-def opaque(random: SeededRandom) -> str:
-    """A stand-in for bytes that only the provider can read."""
-    return base64.b64encode(bytes(random.below(256) for _ in range(48))).decode()
 
 
 def _diagnostics(context: ReplyContext) -> dict[str, Any] | None:

@@ -87,14 +87,8 @@ class GeminiHost(Host):
             return None
         vertex = match["vertex"] or "/projects/" in match["root"]
         dialect = catalog.dialects().find("google", self.wire, "vertex" if vertex else "")
-        return EmulatorRoute(
-            host=self,
-            dialect=dialect,
-            codec=wire.codec_for(dialect) if vertex else wire.get(self.wire),
-            operation=operation,
-            path=path.replace(":countTokens", ":generateContent"),
-            name=name,
-        )
+        path = path.replace(":countTokens", ":generateContent")
+        return EmulatorRoute(self, dialect, wire.codec_for(dialect), operation, path, name)
 
     def missing_key(self, auth: str) -> Upstream:
         return Forbidden("the request has no API key", status=403, code="PERMISSION_DENIED")

@@ -6,13 +6,13 @@ engine makes its own hosts, which hold what the provider would store.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from blake3 import blake3
 
-from anaphora import wire
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
@@ -46,7 +46,7 @@ _LOCAL = "http://localhost"
 _KEY_HEADERS = ("x-api-key", "api-key")
 
 
-class EmulatorRoute(msgspec.Struct, frozen=True, kw_only=True):
+class EmulatorRoute(msgspec.Struct, frozen=True):
     """The provider, host and operation of a path."""
 
     host: Host
@@ -61,15 +61,6 @@ class EmulatorRoute(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def provider(self) -> str:
         return self.dialect.provider
-
-    @property
-    def is_home(self) -> bool:
-        """Whether the provider is the one that defines the wire."""
-        return is_home(self.dialect)
-
-
-def is_home(dialect: Dialect) -> bool:
-    return dialect.provider == wire.PROVIDERS[dialect.wire] and not dialect.surface
 
 
 class RoutedRequest(EmulatorRequest, frozen=True, kw_only=True, dict=True):
@@ -278,6 +269,11 @@ def _api_key(request: EmulatorRequest, auth: str) -> str:
     if auth == "x-goog-api-key":
         return headers.get(auth) or request.query.get("key", "") or token
     return token or (headers.get("x-api-key", "") if "/messages" in request.path else "")
+
+
+def opaque(random: SeededRandom) -> str:
+    """A stand-in for bytes that only the provider can read."""
+    return base64.b64encode(bytes(random.below(256) for _ in range(48))).decode()
 
 
 def thinking_text(random: SeededRandom) -> str:

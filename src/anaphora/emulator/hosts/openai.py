@@ -1,19 +1,89 @@
-"""What OpenAI's two wires have in common."""
+"""OpenAI's APIs: Chat Completions, which many other hosts speak, and Responses, which stores its
+replies and repeats their requests."""
 
 from __future__ import annotations
 
 import datetime
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from anaphora.cache import verdict
+from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.billing import INPUT_LIMIT, REQUEST_LIMIT, UsageWindow
-from anaphora.emulator.replies import GeneratedReply
+from anaphora.emulator.billing import INPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
+from anaphora.emulator.exchange import NULL, EmulatorRequest, nested
+from anaphora.emulator.replies import GeneratedReply, count_text
+from anaphora.emulator.replies.text import IdGenerator, SeededRandom
+from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
+from anaphora.errors import NotFound, RequestRejected
+from anaphora.prompt.call import Reasoning
+from anaphora.values import Reply, StopReason, Thinking
+from anaphora.wire import Wire
+from anaphora.wire.openai_chat.reply import write_choice
 
-from .host import MODELS_CREATED, Host, RoutedRequest
+from .host import (
+    MODELS_CREATED,
+    CompleteBody,
+    Host,
+    Operation,
+    ReplyContext,
+    RoutedRequest,
+    Thought,
+    cached_tokens,
+    opaque,
+    param_differs,
+    read_tokens,
+    thinking_text,
+)
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
+#: Hosts that report usage in every stream, without `include_usage`.
+_ALWAYS_COUNTED = ("mistral", "xai", "zai", "moonshot", "google")
+#: Counts a prompt that names no model.
+_ANY_MODEL = msgspec.Raw(b'"gpt-5.6"')
+#: What is stored over all workspaces; the oldest goes first.
+_MAX_RESPONSES, _MAX_BYTES = 10_000, 64 * 1024 * 1024
+#: About the bytes of a response without its input and what it repeats of the request.
+_RESPONSE_BYTES = 2_000
+#: Fields that a response repeats from its request, with their defaults.
+_DEFAULTS: dict[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+_RAW_DEFAULTS = {name: msgspec.Raw(dumps(value)) for name, value in _DEFAULTS.items()}
+#: Fields that are repeated only where the request has them.
+_OPTIONAL = (
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+)
+#: The reason that OpenAI gives for each changed parameter, in the order it checks them.
+_PARAM_REASONS = (
+    ("model", "model_changed"),
+    ("cache_key", "prompt_cache_key_changed"),
+    ("output_format", "text_format_changed"),
+    ("effort", "reasoning_effort_changed"),
+    ("verbosity", "verbosity_changed"),
+    ("service_tier", "service_tier_changed"),
+)
 
 
 class OpenAIHost(Host):
@@ -54,3 +124,249 @@ class OpenAIHost(Host):
     def model_fields(self, profile: Profile) -> dict[str, Any]:
         owner = profile.provider
         return {"id": profile.id, "object": "model", "created": _CREATED, "owned_by": owner}
+
+
+class OpenAIChatHost(OpenAIHost):
+    wire = "openai_chat"
+    checks = CHAT_CHECKS
+    generate_path = "/chat/completions"
+    reply_id_prefix = "chatcmpl-"
+    choices_field = "choices"
+    unknown_event = (
+        "",
+        b'{"id":"","object":"emulator.unknown","created":0,"model":"","choices":[]}',
+    )
+
+    def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
+        if not profile.can("reasoning"):
+            return None, 0
+        field = profile.reasoning_field
+        if field is None or not field.value:
+            return None, random.between(16, 64)
+        return self._shown(thinking_text(random), field.value), 0
+
+    def script_thinking(self, text: str, profile: Profile, random: SeededRandom) -> Thought:
+        field = profile.reasoning_field
+        if field is None or not field.value:
+            return None, max(1, count_text(text, profile))
+        return self._shown(text, field.value), 0
+
+    def _shown(self, text: str, field: str) -> Thinking:
+        extras = {self.wire: dumps({"field": field}).decode()}
+        return Thinking(text, provider=self.wire, extras=extras)
+
+    def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
+        fields: dict[str, Any] = {"created": int(context.request.now)}
+        if context.request.route.provider in ("openai", "azure"):
+            fields["service_tier"] = "default"
+        return fields
+
+    def write_choice(self, reply: Reply, index: int) -> bytes:
+        return write_choice(reply, index)
+
+    def reports_stream_usage(self, request: RoutedRequest) -> bool:
+        if request.route.provider in _ALWAYS_COUNTED:
+            return True
+        return nested(request.value("stream_options"), "include_usage") is True
+
+
+class OpenAIResponsesHost(OpenAIHost):
+    wire = "openai_responses"
+    checks = RESPONSES_CHECKS
+    generate_path = "/responses"
+    count_path = "/responses/input_tokens"
+    reply_id_prefix = "resp_"
+    unknown_event = (
+        "response.emulator_unknown",
+        b'{"type":"response.emulator_unknown","sequence_number":0}',
+    )
+
+    def __init__(self, billing: Billing, ids: IdGenerator) -> None:
+        super().__init__(billing, ids)
+        self._stored = StoredResponses()
+
+    def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
+        operation = super().operation(method, path)
+        if operation is not None or not path.startswith("/responses/"):
+            return operation
+        name, _, rest = path.removeprefix("/responses/").partition("/")
+        if rest == "input_items" and method == "GET":
+            return "stored_items", name
+        return ("stored", name) if not rest and method in ("GET", "DELETE") else None
+
+    def handle(self, request: RoutedRequest) -> bytes:
+        workspace, name = request.workspace, request.route.name
+        stored = self._stored.get(workspace, name)
+        if request.route.operation == "stored_items":
+            return stored.list_items()
+        if request.method == "DELETE":
+            self._stored.delete(workspace, name)
+            return dumps({"id": name, "object": "response", "deleted": True})
+        return stored.response
+
+    def complete_body(self, request: RoutedRequest) -> CompleteBody:
+        """The input of the whole chain that `previous_response_id` continues."""
+        fields = request.fields
+        items = _input_items(bytes(fields.get("input", NULL)))
+        previous = request.value("previous_response_id")
+        if previous is None and "model" in fields:
+            return CompleteBody(request.body, items)
+        if previous is not None:
+            items = (*self._stored.chain(request.workspace, str(previous)), *items)
+        complete = {"model": _ANY_MODEL, **fields}
+        complete.pop("previous_response_id", None)
+        complete["input"] = msgspec.Raw(b"[" + b",".join(items) + b"]")
+        return CompleteBody(msgspec.json.encode(complete), items)
+
+    def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
+        if request.value("store") is not False:
+            stored = StoredResponse(items, reply, request.route.codec)
+            self._stored.add(request.workspace, stored)
+
+    def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
+        if not profile.can("reasoning"):
+            return None, 0
+        summary = thinking_text(random) if wanted is not None and wanted.summary else ""
+        data = opaque(random)
+        extras = self._item_id(random)
+        shown = Thinking(summary, data=data, provider=self.wire, extras=extras)
+        return shown, random.between(16, 64)
+
+    def script_thinking(self, text: str, profile: Profile, random: SeededRandom) -> Thought:
+        extras = self._item_id(random)
+        return Thinking(text, data=random.id(64), provider=self.wire, extras=extras), 0
+
+    def _item_id(self, random: SeededRandom) -> dict[str, str]:
+        return {self.wire: dumps({"id": f"rs_{random.id()}"}).decode()}
+
+    def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
+        fields = _response_fields(context.request, context.reply.stop_reason)
+        if context.call.ir.cache.compare_with is not None:
+            fields["prompt_cache_diagnostics"] = _diagnostics(context.earlier, context.sent)
+        return fields
+
+    def count_body(self, tokens: int) -> bytes:
+        return dumps({"object": "response.input_tokens", "input_tokens": tokens})
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A response with the input of its chain. It is written when fetched, which most never are."""
+
+    items: tuple[bytes, ...]
+    reply: Reply
+    codec: Wire
+
+    @property
+    def response(self) -> bytes:
+        return self.codec.write_reply(self.reply)
+
+    @property
+    def output(self) -> tuple[bytes, ...]:
+        return tuple(map(bytes, msgspec.json.decode(self.response, type=_Output).output))
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it holds."""
+        extras = self.reply.extras or {}
+        return _RESPONSE_BYTES + sum(map(len, self.items)) + sum(map(len, extras.values()))
+
+    def list_items(self) -> bytes:
+        """The input items, the latest first."""
+        items = [msgspec.json.decode(item) for item in self.items]
+        data = [{"id": f"item_{index}", **item} for index, item in enumerate(items)][::-1]
+        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
+        return dumps({"object": "list", "data": data, **ends, "has_more": False})
+
+
+class _Output(msgspec.Struct, frozen=True):
+    output: list[msgspec.Raw]
+
+
+class StoredResponses:
+    """The stored responses of every workspace."""
+
+    def __init__(self) -> None:
+        self._responses: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
+        self._size = 0
+
+    def add(self, workspace: str, stored: StoredResponse) -> None:
+        self._responses[workspace, stored.reply.id] = stored
+        self._size += stored.size
+        while len(self._responses) > _MAX_RESPONSES or self._size > _MAX_BYTES:
+            _, oldest = self._responses.popitem(last=False)
+            self._size -= oldest.size
+
+    def get(self, workspace: str, name: str) -> StoredResponse:
+        stored = self._responses.get((workspace, name))
+        if stored is None:
+            raise NotFound(f"no response {name}", status=404, code="not_found_error")
+        return stored
+
+    def delete(self, workspace: str, name: str) -> None:
+        self._size -= self._responses.pop((workspace, name)).size
+
+    def chain(self, workspace: str, name: str) -> tuple[bytes, ...]:
+        """The items before the input of a request that continues a response."""
+        stored = self._responses.get((workspace, name))
+        if stored is None:
+            raise NotFound(
+                f"no response {name} to continue",
+                status=400,
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        return (*stored.items, *stored.output)
+
+
+def _input_items(raw: bytes) -> tuple[bytes, ...]:
+    """The items of a request's input; a string is a user's message."""
+    if raw == b"null":
+        return ()
+    if raw[:1] == b'"':
+        return (b'{"type":"message","role":"user","content":' + raw + b"}",)
+    try:
+        return tuple(map(bytes, msgspec.json.decode(raw, type=list[msgspec.Raw])))
+    except msgspec.DecodeError as problem:
+        raise RequestRejected(str(problem), status=400, param="input") from None
+
+
+def _response_fields(request: EmulatorRequest, stop: StopReason) -> dict[str, Any]:
+    """What a response repeats of its request: each field as it came, its JSON unchanged."""
+    cut = stop == "length"
+    body = request.fields
+    fields: dict[str, Any] = {
+        "object": "response",
+        "created_at": int(request.now),
+        "status": "incomplete" if cut else "completed",
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        **_RAW_DEFAULTS,
+    }
+    fields |= {name: raw for name, raw in body.items() if name in _RAW_DEFAULTS and raw != NULL}
+    fields |= {name: body[name] for name in _OPTIONAL if name in body}
+    options = request.value("prompt_cache_options")
+    if isinstance(options, dict):
+        fields["prompt_cache_options"] = {"mode": "implicit", "ttl": "30m", **options}
+    return fields
+
+
+def _diagnostics(earlier: SentCall | None, later: SentCall) -> dict[str, Any]:
+    """The `prompt_cache_diagnostics` of a reply."""
+    if earlier is None:
+        return {"type": "comparison_response_not_found"}
+    left, read = cached_tokens(earlier.usage), read_tokens(later.usage)
+    if left and read >= left:
+        return {"type": "cache_hit"}
+    changed = (why for name, why in _PARAM_REASONS if param_differs(earlier, later, name))
+    reason = next(changed, None)
+    if reason is None and (change := verdict.find_change(earlier, later)) is not None:
+        reason = "tools_changed" if change.section == "tools" else "input_changed"
+    if reason is None:
+        # Too short, expired or never marked: the enumeration has no value for these.
+        return {"type": "unavailable"}
+    return {
+        "type": "cache_miss",
+        "reason": reason,
+        "cache_missed_tokens": max(0, left - read),
+        "comparison_reusable_tokens": left,
+    }

@@ -1,12 +1,38 @@
-"""Replies, scripted or generated: their parts, tokens and limits, before any provider's format."""
+"""Replies before any provider's format: generated here, or scripted (`script`).
+
+A generated reply is a tool call where tools are offered, JSON where a schema is given, otherwise a
+few sentences. The same request and seed give the same reply.
+"""
 
 from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.catalog import Profile
+from anaphora.emulator.exchange import nested
+from anaphora.errors import RequestRejected
+from anaphora.prompt import Call
 from anaphora.tokens import bytes_in, tokens_in
-from anaphora.values import Part, Refusal, StopReason, Text, Thinking, ToolCall
+from anaphora.values import (
+    Message,
+    Part,
+    Refusal,
+    StopReason,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
+
+from .schema_value import SchemaGenerator, UnsatisfiableSchema
+from .text import SeededRandom, join_seed, sentences
+
+if TYPE_CHECKING:
+    from anaphora.emulator.hosts.host import Host
 
 
 class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,42 +46,37 @@ class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
 
     def tokens(self, profile: Profile) -> tuple[int, int]:
         """Output tokens in all, and how many of them are reasoning."""
-        visible, reasoning = 0, self.hidden
-        for part in self.parts:
-            if isinstance(part, Thinking):
-                reasoning += _part_tokens(part, profile)
-            else:
-                visible += _part_tokens(part, profile)
-        return visible + reasoning, reasoning
+        sizes = [(part, _part_tokens(part, profile)) for part in self.parts]
+        reasoning = sum(size for part, size in sizes if isinstance(part, Thinking))
+        return self.hidden + sum(size for _, size in sizes), self.hidden + reasoning
 
     def limited(
         self, max_tokens: int | None, stops: tuple[str, ...], profile: Profile
     ) -> GeneratedReply:
         """The reply cut at its first stop sequence, or at `max_tokens`."""
         parts: list[Part] = []
-        left = None if max_tokens is None else max_tokens - self.hidden
+        left = math.inf if max_tokens is None else max_tokens - self.hidden
         for part in self.parts:
-            if isinstance(part, Text):
-                found = [
-                    (part.text.index(stop), stop) for stop in stops if stop and stop in part.text
-                ]
-                if found:
-                    end, sequence = min(found)
-                    parts.append(Text(part.text[:end]))
-                    return self._cut(parts, "stop_sequence", sequence)
-            if left is not None:
-                size = _part_tokens(part, profile)
-                if size > left:
-                    if isinstance(part, Text) and left > 0:
-                        parts.append(Text(_shortened(part.text, left, profile)))
-                    elif isinstance(part, Thinking):
-                        parts.append(_cut_thinking(part, max(0, left), profile))
-                    return self._cut(parts, "length")
-                left -= size
+            text = part.text if isinstance(part, Text) else ""
+            if found := [(text.index(stop), stop) for stop in stops if stop and stop in text]:
+                end, sequence = min(found)
+                parts.append(Text(text[:end]))
+                return self._cut(parts, "stop_sequence", sequence)
+            size = _part_tokens(part, profile)
+            if size > left:
+                kept = bytes_in(max(0, int(left)), profile.bytes_per_token.value)
+                if isinstance(part, Text) and left > 0:
+                    parts.append(Text(_first_bytes(part.text, kept)))
+                elif isinstance(part, Thinking):
+                    # The signature is empty: the real one would come after the reasoning.
+                    signature = None if part.signature is None else ""
+                    shown = _first_bytes(part.text, kept)
+                    parts.append(msgspec.structs.replace(part, text=shown, signature=signature))
+                return self._cut(parts, "length")
+            left -= size
             parts.append(part)
-        if left is not None and left < 0:  # the limit was reached in hidden reasoning
-            return self._cut(parts, "length")
-        return self
+        # Below zero: the limit was reached in hidden reasoning.
+        return self._cut(parts, "length") if left < 0 else self
 
     def _cut(
         self, parts: list[Part], stop: StopReason, sequence: str | None = None
@@ -70,22 +91,107 @@ def count_text(text: str, profile: Profile) -> int:
 
 
 def _part_tokens(part: Part, profile: Profile) -> int:
-    if isinstance(part, Thinking):
-        return max(1, count_text(part.text, profile))
-    if isinstance(part, Text | Refusal):
-        return count_text(part.text, profile)
     if isinstance(part, ToolCall):
         return count_text(part.name + part.arguments, profile)
+    if isinstance(part, Text | Refusal | Thinking):
+        least = 1 if isinstance(part, Thinking) else 0
+        return max(least, count_text(part.text, profile))
     return 0
 
 
-def _shortened(text: str, tokens: int, profile: Profile) -> str:
-    size = bytes_in(tokens, profile.bytes_per_token.value)
+def _first_bytes(text: str, size: int) -> str:
     return text.encode()[:size].decode(errors="ignore")
 
 
-def _cut_thinking(part: Thinking, tokens: int, profile: Profile) -> Thinking:
-    """Reasoning cut by the limit has an empty signature: the real one would come after it."""
-    signature = None if part.signature is None else ""
-    text = _shortened(part.text, tokens, profile)
-    return msgspec.structs.replace(part, text=text, signature=signature)
+# ── Generating ───────────────────────────────────────────────────────────────────────────────────
+
+
+def generate_reply(
+    call: Call, host: Host, profile: Profile, schemas: SchemaGenerator, seed: bytes
+) -> GeneratedReply:
+    if call.ir.cache.prewarm or call.params.max_tokens == 0:
+        return GeneratedReply(stop_reason=host.prewarm_stop)
+    random = SeededRandom(seed)
+    thinking, hidden = host.generate_thinking(call, profile, random)
+    parts: list[Part] = [] if thinking is None else [thinking]
+    calls = _tool_calls(call, host.call_id_prefix, schemas, random, seed)
+    parts += calls or [Text(_text(call, schemas, random, seed))]
+    reply = GeneratedReply(
+        parts=tuple(parts), stop_reason="tool_calls" if calls else "end", hidden=hidden
+    )
+    return reply.limited(call.params.max_tokens, call.params.stop, profile)
+
+
+def last_turn(call: Call) -> tuple[Message, ...]:
+    """The messages after the assistant's last one. Reads from the end."""
+    turn: list[Message] = []
+    for segment in reversed(call.ir.body_runs()):
+        for message in reversed(segment.messages):
+            if message.role == "assistant":
+                return tuple(reversed(turn))
+            turn.append(message)
+    return tuple(reversed(turn))
+
+
+def _text(call: Call, schemas: SchemaGenerator, random: SeededRandom, seed: bytes) -> str:
+    output = call.params.output
+    if output is not None:
+        try:
+            return schemas.generate(output.schema, seed)
+        except UnsatisfiableSchema as problem:
+            reason = f"no reply for the output schema can be generated: {problem}"
+            raise RequestRejected(reason, status=400) from None
+    if _wants_json(call):
+        return msgspec.json.encode({"answer": sentences(random, 4, 10)}).decode()
+    return sentences(random)
+
+
+def _wants_json(call: Call) -> bool:
+    """Whether JSON is requested without a schema."""
+    for text in (call.extras or {}).values():
+        extras = msgspec.json.decode(text)
+        if (
+            nested(extras, "response_format", "type") == "json_object"
+            or nested(extras, "text", "format", "type") == "json_object"
+            or nested(extras, "generationConfig", "responseMimeType") == "application/json"
+            or extras.get("format") == "json"
+        ):
+            return True
+    return False
+
+
+def _tool_calls(
+    call: Call, id_prefix: str, schemas: SchemaGenerator, random: SeededRandom, seed: bytes
+) -> list[ToolCall]:
+    """The tools to call: the forced one, those that the last turn names, or any one of them.
+
+    None are called where the last turn holds tool results, whatever text follows them.
+    """
+    tools = [tool for tool in call.tools if isinstance(tool, Tool)]
+    choice = call.params.tool_choice
+    mode = choice.mode if choice is not None else "auto"
+    if not tools or mode == "none":
+        return []
+    if mode == "tool":
+        wanted = [tool for tool in tools if choice is not None and tool.name == choice.name]
+    else:
+        turn = last_turn(call)
+        results = any(isinstance(part, ToolResult) for message in turn for part in message.parts)
+        empty = not call.ir.body_runs()
+        if mode == "auto" and (results or empty or call.params.output is not None):
+            return []
+        text = "\n".join(message.text for message in turn if message.role != "system")
+        wanted = [tool for tool in tools if tool.name in text] or [random.choice(tools)]
+        if choice is not None and choice.parallel is False:
+            wanted = wanted[:1]
+    calls = []
+    for tool in wanted:
+        try:
+            arguments = schemas.generate(tool.schema, seed + join_seed(tool.name.encode()))
+        except UnsatisfiableSchema as problem:
+            if mode == "auto":
+                continue
+            reason = f"no arguments for the schema of {tool.name} can be generated: {problem}"
+            raise RequestRejected(reason, status=400, param="tools") from None
+        calls.append(ToolCall(id_prefix + random.id(), tool.name, arguments))
+    return calls

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
@@ -21,6 +20,7 @@ _DEEP = 4
 #: A schema that is nested deeper is taken to be endless.
 _DEEPEST = 40
 _ATTEMPTS = 12
+_UNIQUE_ATTEMPTS = 101
 _COMPILED = 512
 
 _FORMATS = {
@@ -65,22 +65,18 @@ class _Generator:
             return word(self._random)
         if not isinstance(schema, dict):
             raise UnsatisfiableSchema("it allows no value")
-        if _CHOICES.isdisjoint(schema):
-            return self._typed(schema, depth)  # nearly all schemas
         if "$ref" in schema:
-            rest = {name: value for name, value in schema.items() if name != "$ref"}
-            return self.value(_merged([self._referenced(schema["$ref"]), rest]), depth + 1)
+            return self.value(self._target(schema), depth + 1)
         if "const" in schema:
             return schema["const"]
         if schema.get("enum"):
             return self._random.choice(schema["enum"])
         if schema.get("allOf"):
-            rest = {name: value for name, value in schema.items() if name != "allOf"}
             parts = [self._resolved(part) for part in schema["allOf"]]
-            return self.value(_merged([rest, *parts]), depth + 1)
+            return self.value(_merged([_without(schema, "allOf"), *parts]), depth + 1)
         for name in ("anyOf", "oneOf"):
             if schema.get(name):
-                rest = {key: value for key, value in schema.items() if key != name}
+                rest = _without(schema, name)
                 return self._any([_merged([rest, part]) for part in schema[name]], depth)
         return self._typed(schema, depth)
 
@@ -101,13 +97,21 @@ class _Generator:
         if isinstance(kind, list):
             kinds = [one for one in kind if one != "null"]
             kind = self._random.choice(kinds) if kinds else "null"
-        generate = _GENERATORS.get(kind)
-        if generate is not None:
-            return generate(self, schema, depth)
-        if kind == "boolean":
-            return bool(self._random.below(2))
-        if kind == "null":
-            return None
+        match kind:
+            case "object":
+                return self._object(schema, depth)
+            case "array":
+                return self._array(schema, depth)
+            case "string":
+                return self._string(schema, depth)
+            case "integer":
+                return self._integer(schema)
+            case "number":
+                return self._number(schema)
+            case "boolean":
+                return bool(self._random.below(2))
+            case "null":
+                return None
         raise UnsatisfiableSchema(f"unknown type {kind!r}")
 
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
@@ -133,15 +137,12 @@ class _Generator:
         usual = 0 if depth >= _DEEP else self._random.between(1, 2)
         count = min(max(least, usual), schema.get("maxItems", 1_000))
         values = [self.value(item, depth + 1) for item in leading[:count]]
-        items = schema.get("items", True)
-        tries = 0
-        while len(values) < count:
-            value = self.value(items, depth + 1)
-            tries += 1
+        for _ in range(max(count, _UNIQUE_ATTEMPTS)):
+            if len(values) >= count:
+                break
+            value = self.value(schema.get("items", True), depth + 1)
             if not schema.get("uniqueItems") or value not in values:
                 values.append(value)
-            elif tries > 100:
-                break
         return values
 
     def _string(self, schema: dict[str, Any], depth: int) -> str:
@@ -167,7 +168,7 @@ class _Generator:
                     return long
         raise UnsatisfiableSchema("no likely text matches the pattern")
 
-    def _integer(self, schema: dict[str, Any], depth: int) -> int:  # noqa: ARG002
+    def _integer(self, schema: dict[str, Any]) -> int:
         low, high = _bounds(schema, 1)
         step = schema.get("multipleOf", 1)
         if step != int(step) or step <= 0:
@@ -176,21 +177,22 @@ class _Generator:
         count = max(0, int((high - first) // step))
         return int(first + step * self._random.below(count + 1))
 
-    def _number(self, schema: dict[str, Any], depth: int) -> float:
+    def _number(self, schema: dict[str, Any]) -> float:
         if "multipleOf" in schema:
             step = float(schema["multipleOf"])
             steps = {name: bound / step for name, bound in schema.items() if name in _BOUNDS}
-            return step * self._integer(steps, depth)
+            return step * self._integer(steps)
         low, high = _bounds(schema, 1e-6)
         return float(round(low + (high - low) * self._random.below(9) / 8, 6))
 
     def _resolved(self, schema: Any) -> Any:
         if isinstance(schema, dict) and "$ref" in schema:
-            rest = {name: value for name, value in schema.items() if name != "$ref"}
-            return _merged([self._resolved(self._referenced(schema["$ref"])), rest])
+            return self._resolved(self._target(schema))
         return schema
 
-    def _referenced(self, reference: str) -> Any:
+    def _target(self, schema: dict[str, Any]) -> Any:
+        """The schema that another refers to, with the other keywords beside the reference."""
+        reference = schema["$ref"]
         if not reference.startswith("#"):
             raise UnsatisfiableSchema("it refers to another document")
         target = self._root
@@ -199,18 +201,8 @@ class _Generator:
             if not isinstance(target, dict) or name not in target:
                 raise UnsatisfiableSchema(f"{reference} does not exist")
             target = target[name]
-        return target
+        return _merged([target, _without(schema, "$ref")])
 
-
-_GENERATORS: dict[Any, Callable[[_Generator, dict[str, Any], int], Any]] = {
-    "object": _Generator._object,
-    "array": _Generator._array,
-    "string": _Generator._string,
-    "integer": _Generator._integer,
-    "number": _Generator._number,
-}
-#: Keywords that choose between values or schemas instead of describing one.
-_CHOICES = frozenset(("$ref", "const", "enum", "allOf", "anyOf", "oneOf"))
 
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
@@ -236,6 +228,10 @@ def _guessed(schema: dict[str, Any]) -> str:
     if "items" in schema or "prefixItems" in schema:
         return "array"
     return "number" if any(name in schema for name in _BOUNDS) else "string"
+
+
+def _without(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != keyword}
 
 
 def _merged(schemas: list[Any]) -> Any:

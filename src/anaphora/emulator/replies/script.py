@@ -43,8 +43,7 @@ from anaphora.prompt import Call
 from anaphora.values import Message, Part, Refusal, Text, Tool, ToolCall, ToolResult
 from anaphora.yaml_values import read_yaml, seconds_in
 
-from . import GeneratedReply
-from .generated import last_turn
+from . import GeneratedReply, last_turn
 from .text import SeededRandom, join_seed
 
 ScriptStop: TypeAlias = Literal[

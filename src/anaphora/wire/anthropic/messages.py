@@ -177,7 +177,7 @@ class MessageEncoder:
         return "user"
 
 
-def _has_content(message: Message) -> bool:
+def has_content(message: Message) -> bool:
     """Whether anything of a message reaches the wire. Reasoning alone does not."""
     assistant = message.role == "assistant"
     if assistant and _only_reasoning(message):
@@ -218,7 +218,7 @@ def _fields_left_out(whose: str, place: str) -> Notice:
 
 def undecided(messages: Conversation, end: int) -> int:
     """Back over system messages, and those without content, to where their role is decided."""
-    while end and (messages[end - 1].role == "system" or not _has_content(messages[end - 1])):
+    while end and (messages[end - 1].role == "system" or not has_content(messages[end - 1])):
         end -= 1
     return end
 
@@ -239,7 +239,7 @@ def _answered(messages: Sequence[Message], index: int, after: str | None) -> boo
     """Whether the assistant is next, past any system messages, or no message follows."""
     while index < len(messages):
         message = messages[index]
-        if message.role != "system" and _has_content(message):
+        if message.role != "system" and has_content(message):
             return message.role == "assistant"
         index += 1
     return after in (None, "assistant")

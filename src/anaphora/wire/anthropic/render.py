@@ -28,7 +28,16 @@ from anaphora.wire.rendering import (
 )
 
 from .markers import MARKERS, NEAREST, locate
-from .messages import ROLES, Block, MessageEncoder, RoleWithFields, place_tail, undecided, unmoved
+from .messages import (
+    ROLES,
+    Block,
+    MessageEncoder,
+    RoleWithFields,
+    has_content,
+    place_tail,
+    undecided,
+    unmoved,
+)
 from .params import envelope_of
 from .parts import BEFORE_BRACE, TEXT, system_log, tool_log
 from .types import MEMO, WIRE
@@ -250,11 +259,13 @@ def _settled_chunks(runs: list[ChunkRun]) -> int:
 
 
 def _role_after(segments: tuple[Segment, ...], index: int) -> str | None:
-    """The role after a segment. After the conversation it is the reply to come, or the dynamic
-    context that was moved behind it; the volatile tail is placed separately."""
-    if index + 1 == len(segments):
-        return None
-    following = segments[index + 1]
-    if segments[index].role is _HISTORY and following.role is not _DYNAMIC:
-        return None
-    return following.messages[0].role
+    """The role of the next message with content after a segment. After the conversation it is the
+    reply to come, or the dynamic context that was moved behind it; the volatile tail is placed
+    separately."""
+    for following in segments[index + 1 :]:
+        if segments[index].role is _HISTORY and following.role is not _DYNAMIC:
+            break
+        for message in following.messages:
+            if has_content(message):
+                return message.role
+    return None

@@ -6,7 +6,8 @@ after a request is parsed they are taken out of the extras again. So no wire kno
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -22,11 +23,10 @@ from anaphora.prompt import (
     PromptBlock,
     PromptCachePlan,
     Reasoning,
-    ToolChoice,
 )
-from anaphora.values import Extras, Message, Notice, Part, ToolResult, Ttl
+from anaphora.values import Extras, Message, Notice, ToolResult, Ttl
 from anaphora.wire.markers import DialectMarkers, take_dialect_marker
-from anaphora.wire.params import foreign_tier_notices
+from anaphora.wire.params import PARAM_GROUPS, Param, foreign_tier_notices, merge_fields
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
@@ -37,6 +37,7 @@ from anaphora.wire.reading import (
     request_error,
 )
 
+T = TypeVar("T")
 Header = tuple[str, str]
 
 #: What the cache rules call the parameters that affect a cache.
@@ -74,24 +75,19 @@ class EncodedParams(msgspec.Struct, frozen=True):
 
 def encode_params(call: Call, dialect: Dialect) -> EncodedParams:
     """The call with its parameters in the provider's fields."""
-    if not dialect.fields:
-        return EncodedParams(call)
     headers: list[Header] = []
     cache_params: dict[str, bytes] = {}
     notices: list[Notice] = []
     body: dict[str, Any] = {}
-    for param in dialect.fields:
-        value = _get(call, param)
-        if _is_unset(param, value):
+    for name in dialect.fields:
+        value, place = _value(call, name), dialect.place(name)
+        if value is None or (place is not None and _is_left_to_wire(call, name, value, place)):
             continue
-        place = dialect.place(param)
-        if place is not None and _is_left_to_wire(call, param, place):
-            continue
-        call = _set(call, param, None)
-        path = param if param.startswith("cache.") else f"params.{param}"
-        notice = _no_place(dialect.provider, param, place, value, path)
-        if notice is not None or place is None:
-            notices += [] if notice is None else [notice]
+        call = _set(call, name, None)
+        path = Param(name).path
+        if place is None or (place.closed and value not in place.values):
+            reason = "no such field" if place is None else f"no value for {value}"
+            notices.append(Param(name, reason=f"{dialect.provider} has {reason}").notice())
             continue
         encoded = _their_value(value, place)
         if isinstance(value, str) and (ours := _our_value(encoded, place)) != value:
@@ -103,9 +99,9 @@ def encode_params(call: Call, dialect: Dialect) -> EncodedParams:
             headers.append((place.header, text))
         else:
             _put(body, place.at, encoded, path)
-        name = _CACHE_PARAMS.get(param)
-        if name is not None:
-            cache_params[name] = cache_params.get(name, b"") + dumps(encoded, path=path)
+        rule = _CACHE_PARAMS.get(name)
+        if rule is not None:
+            cache_params[rule] = cache_params.get(rule, b"") + dumps(encoded, path=path)
     if body:
         call = msgspec.structs.replace(call, extras=_with(call.extras, dialect.wire, body))
     return EncodedParams(call, tuple(headers), tuple(cache_params.items()), tuple(notices))
@@ -118,21 +114,21 @@ def decode_params(call: Call, dialect: Dialect) -> Call:
         return call
     body = object_members(text.encode(), "extras", request_error)
     changed = False
-    for param in dialect.fields:
-        place = dialect.place(param)
-        if place is None or not place.at or not _is_unset(param, _get(call, param)):
+    for name in dialect.fields:
+        place = dialect.place(name)
+        if place is None or not place.at or _value(call, name) is not None:
             continue
         field, _, inner = place.at.partition(".")
         if field not in body:
             continue
         whole = msgspec.json.decode(body[field])
         try:
-            value = msgspec.convert(_our_value(_find(whole, inner), place), _TYPES[param])
+            value = msgspec.convert(_our_value(_find(whole, inner), place), _TYPES[name])
         except msgspec.ValidationError:
             continue  # an unknown value stays in the extras
         if value is None:
             continue
-        call = _set(call, param, value)
+        call = _set(call, name, value)
         changed = True
         if inner:
             _drop(whole, inner)
@@ -140,33 +136,15 @@ def decode_params(call: Call, dialect: Dialect) -> Call:
             body[field] = msgspec.Raw(dumps(whole))
         else:
             del body[field]
-    if not changed:
-        return call
-    extras = {name: text for name, text in (call.extras or {}).items() if name != dialect.wire}
-    return msgspec.structs.replace(
-        call, extras=extras | (extras_of(dialect.wire, body) or {}) or None
-    )
+    return _with_extras(call, dialect.wire, body) if changed else call
 
 
-def _no_place(
-    provider: str, param: str, place: ParamPlace | None, value: Any, path: str
-) -> Notice | None:
-    """The notice for a parameter or value that the provider does not have."""
-    if place is None:
-        code = "cache_option_left_out" if param.startswith("cache.") else "param_left_out"
-        return Notice(code, f"{provider} has no such field; left out", path)
-    if place.closed and value not in place.values:
-        return Notice("param_left_out", f"{provider} has no value for {value}; left out", path)
-    return None
-
-
-def _is_left_to_wire(call: Call, param: str, place: ParamPlace) -> bool:
+def _is_left_to_wire(call: Call, name: str, value: Any, place: ParamPlace) -> bool:
     """Values that the wire deals with itself: a tool choice that has no other value here, and
     another provider's tier, which the wire leaves out."""
-    value = _get(call, param)
-    if param == "tool_choice":
+    if name == "tool_choice":
         return value not in place.values
-    if param != "service_tier" or not foreign_tier_notices(call):
+    if name != "service_tier" or not foreign_tier_notices(call):
         return False
     return bool(place.values) and value not in (*place.values, *place.values.values())
 
@@ -184,49 +162,33 @@ def _our_value(value: Any, place: ParamPlace) -> Any:
     return value
 
 
-def _get(call: Call, param: str) -> Any:
-    if param == "tool_choice":
-        choice = call.params.tool_choice
-        return None if choice is None or choice.name is not None else choice.mode
-    group, _, name = param.partition(".")
-    if not name:
-        return getattr(call.params, group)
-    holder: Any = call.ir.cache if group == "cache" else getattr(call.params, group)
-    return None if holder is None else getattr(holder, name)
+def _value(call: Call, name: str) -> Any:
+    """What the call sets; a tool choice is its mode here, unless it names a tool."""
+    value = Param(name).value(call)
+    if name == "tool_choice" and value is not None:
+        return value.mode if value.name is None else None
+    return value
 
 
-def _is_unset(param: str, value: Any) -> bool:
-    """Cache options are off by default; a parameter that is off was turned off."""
-    return value is None or value == () or (value is False and param.startswith("cache."))
-
-
-def _set(call: Call, param: str, value: Any) -> Call:
-    group, _, name = param.partition(".")
-    replace = msgspec.structs.replace
+def _set(call: Call, name: str, value: Any) -> Call:
+    group, _, field = name.partition(".")
     if group == "cache":
-        plan = replace(call.ir.cache, **{name: _or_default(PromptCachePlan, name, value)})
-        return replace(call, ir=replace(call.ir, cache=plan))
-    params = call.params
-    changed: dict[str, Any]
-    if param == "tool_choice":
-        parallel = None if params.tool_choice is None else params.tool_choice.parallel
-        unset = value is None and parallel is None
-        changed = {group: None if unset else ToolChoice(value or "auto", None, parallel)}
-    elif group == "tool_choice":
-        choice = replace(params.tool_choice or ToolChoice(), parallel=value)
-        changed = {group: None if choice == ToolChoice() and value is None else choice}
-    elif group == "reasoning":
-        reasoning = replace(params.reasoning or Reasoning(), **{name: value})
-        changed = {group: None if reasoning == Reasoning() else reasoning}
-    else:
-        changed = {group: _or_default(Params, group, value)}
-    return replace(call, params=replace(params, **changed))
+        ir = msgspec.structs.replace(call.ir, cache=_with_field(call.ir.cache, field, value))
+        return msgspec.structs.replace(call, ir=ir)
+    kind = PARAM_GROUPS.get(group)
+    if kind is not None:
+        unset = kind()
+        changed = _with_field(getattr(call.params, group) or unset, field or "mode", value)
+        value = None if value is None and changed == unset else changed
+    return msgspec.structs.replace(call, params=_with_field(call.params, group, value))
 
 
-def _or_default(kind: Any, name: str, value: Any) -> Any:
-    if value is not None:
-        return value
-    return next(field.default for field in msgspec.structs.fields(kind) if field.name == name)
+def _with_field(holder: T, name: str, value: Any) -> T:
+    """With this value in the field; its default where that is None."""
+    if value is None:
+        fields = msgspec.structs.fields(holder)  # type: ignore[arg-type]
+        value = next(field.default for field in fields if field.name == name)
+    return msgspec.structs.replace(holder, **{name: value})  # type: ignore[type-var]
 
 
 # ── Fields by path ───────────────────────────────────────────────────────────────────────────────
@@ -263,20 +225,19 @@ def _with(extras: Extras | None, wire: str, more: dict[str, Any]) -> Extras:
     path = f"extras.{wire}"
     body = object_members(((extras or {}).get(wire) or "{}").encode(), "extras", request_error)
     for name, value in more.items():
+        raw = dumps(value, path=path)
         if name in body:
-            value = _merged(msgspec.json.decode(body[name]), value, f"{path}.{name}")
-        body[name] = msgspec.Raw(dumps(value, path=path))
+            raw = merge_fields(bytes(body[name]), raw, f"{path}.{name}")
+        body[name] = msgspec.Raw(raw)
     return {**(extras or {}), wire: encode_members(body).decode()}
 
 
-def _merged(extra: Any, more: Any, path: str) -> Any:
-    if not isinstance(extra, dict) or not isinstance(more, dict):
-        reason = "a parameter of the call sets this already; take one of them out"
-        raise InvalidRequest(reason, path=path)
-    whole = dict(extra)
-    for name, value in more.items():
-        whole[name] = _merged(extra[name], value, f"{path}.{name}") if name in extra else value
-    return whole
+def _with_extras(item: T, wire: str, members: Members) -> T:
+    """A call, a block or a part with these extras of the wire in place of its own."""
+    extras: Extras = getattr(item, "extras", None) or {}
+    others = {name: text for name, text in extras.items() if name != wire}
+    extras = others | (extras_of(wire, members) or {})
+    return msgspec.structs.replace(item, extras=extras or None)  # type: ignore[type-var]
 
 
 # ── Fields that the provider does not have ───────────────────────────────────────────────────────
@@ -302,10 +263,8 @@ def with_unsupported(call: Call, dialect: Dialect, members: Members) -> Call:
     """The call with these members among the extras of its wire."""
     if not members:
         return call
-    extras = call.extras or {}
-    known = decode_members(extras.get(dialect.wire, "{}"))
-    more = extras_of(dialect.wire, known | members) or {}
-    return msgspec.structs.replace(call, extras={**extras, **more})
+    known = decode_members((call.extras or {}).get(dialect.wire, "{}"))
+    return _with_extras(call, dialect.wire, known | members)
 
 
 # ── Markers in the provider's form ───────────────────────────────────────────────────────────────
@@ -314,56 +273,35 @@ def with_unsupported(call: Call, dialect: Dialect, members: Members) -> Call:
 def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
     """The call with the markers among the extras of its parts as the caller's marks. A marker in
     another form than the row's stays where it is."""
-    reader = _MarkReader(wire, markers)
-    ir = call.ir.revised(reader.message, reader.block)
-    if not reader.marks:
-        return call
-    plan = msgspec.structs.replace(ir.cache, marks=(*ir.cache.marks, *reader.marks))
-    return msgspec.structs.replace(call, ir=msgspec.structs.replace(ir, cache=plan))
+    marks: list[MarkRequest] = []
 
-
-class _MarkReader:
-    def __init__(self, wire: str, markers: DialectMarkers) -> None:
-        self._wire = wire
-        self._markers = markers
-        self.marks: list[MarkRequest] = []
-
-    def block(self, index: int, block: PromptBlock) -> PromptBlock:
-        extras, ttl = self._without_marker(block.extras)
+    def unmarked(item: T, mark: Callable[[Ttl], MarkRequest]) -> T:
+        extras = getattr(item, "extras", None)
+        if extras is None or wire not in extras:
+            return item
+        fields = decode_members(extras[wire])
+        ttl = take_dialect_marker(fields, markers)
         if ttl is None:
-            return block
-        self.marks.append(BlockMark(index, ttl))
-        return msgspec.structs.replace(block, extras=extras)
+            return item
+        marks.append(mark(ttl))
+        return _with_extras(item, wire, fields)
 
-    def message(self, message: Message) -> Message:
-        before = len(self.marks)
-        parts = tuple(
-            self._part(part, message.id, (index,)) for index, part in enumerate(message.parts)
-        )
-        if len(self.marks) == before:
-            return message
-        return msgspec.structs.replace(message, parts=parts)
-
-    def _part(self, part: Any, message_id: str, path: tuple[int, ...]) -> Any:
-        extras, ttl = self._without_marker(getattr(part, "extras", None))
+    def part_of(part: Any, message_id: str, path: tuple[int, ...]) -> Any:
         if isinstance(part, ToolResult) and not isinstance(part.content, str):
-            inner: list[Part] = [
-                self._part(each, message_id, (*path, index))
-                for index, each in enumerate(part.content)
-            ]
+            inner = [part_of(p, message_id, (*path, i)) for i, p in enumerate(part.content)]
             part = msgspec.structs.replace(part, content=tuple(inner))
-        if ttl is None:
-            return part
-        self.marks.append(PartMark(message_id, path, ttl))
-        return msgspec.structs.replace(part, extras=extras)
+        return unmarked(part, lambda ttl: PartMark(message_id, path, ttl))
 
-    def _without_marker(self, extras: Extras | None) -> tuple[Extras | None, Ttl | None]:
-        """The extras without the marker in them, and its TTL."""
-        if extras is None or self._wire not in extras:
-            return extras, None
-        fields = decode_members(extras[self._wire])
-        ttl = take_dialect_marker(fields, self._markers)
-        if ttl is None:
-            return extras, None
-        rest = {name: text for name, text in extras.items() if name != self._wire}
-        return rest | (extras_of(self._wire, fields) or {}) or None, ttl
+    def message_of(message: Message) -> Message:
+        before = len(marks)
+        parts = tuple(part_of(part, message.id, (i,)) for i, part in enumerate(message.parts))
+        return message if len(marks) == before else msgspec.structs.replace(message, parts=parts)
+
+    def block_of(index: int, block: PromptBlock) -> PromptBlock:
+        return unmarked(block, lambda ttl: BlockMark(index, ttl))
+
+    ir = call.ir.revised(message_of, block_of)
+    if not marks:
+        return call
+    plan = msgspec.structs.replace(ir.cache, marks=(*ir.cache.marks, *marks))
+    return msgspec.structs.replace(call, ir=msgspec.structs.replace(ir, cache=plan))

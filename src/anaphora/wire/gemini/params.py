@@ -29,9 +29,7 @@ from anaphora.wire.params import (
     whole_number,
 )
 from anaphora.wire.reading import (
-    LenientDecoder,
     Members,
-    Unknown,
     decode_members,
     extras_of,
     object_members,
@@ -45,8 +43,8 @@ from .types import (
     OWN,
     WIRE,
     FunctionCallingConfig,
+    GenerateContentRequest,
     GenerationConfig,
-    RequestSettings,
     ThinkingConfig,
     ToolConfig,
     json_schema,
@@ -381,98 +379,84 @@ def _notices(call: Call) -> list[Notice]:
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Settings(msgspec.Struct, frozen=True):
-    """The parts of a request that the table reads."""
-
-    generationConfig: GenerationConfig | None
-    toolConfig: ToolConfig | None
-    serviceTier: str | None
-    labels: dict[str, str] | None
-    store: bool | None
-
-
-_CONFIG: LenientDecoder[GenerationConfig] = LenientDecoder(GenerationConfig, protobuf=True)
-_NO_OUTPUT = (None, NULL, NULL)
-_TOOL_CONFIG: LenientDecoder[ToolConfig] = LenientDecoder(ToolConfig, protobuf=True)
-
-
 def read_params(
-    request: RequestSettings, unknown: Unknown | None, stream: bool
+    request: GenerateContentRequest, rest: Members, stream: bool
 ) -> tuple[Params, Extras | None]:
-    """The parameters, and everything that has none as extras."""
-    rest = unknown.remaining() if unknown is not None else {}
-    form: Extras = {}
-    config = tools = None
+    """The parameters, and everything that has none, with the unknown members `rest`, as extras."""
     for name in ("safetySettings", "cachedContent"):
-        raw = getattr(request, name)
-        if raw is not NULL and bytes(raw) != b"null":
+        if bytes(raw := getattr(request, name)) != b"null":
             rest[name] = raw
-    if request.generationConfig is not NULL and bytes(request.generationConfig) != b"null":
-        config = _read_config(request.generationConfig, rest, form)
-    if request.toolConfig is not NULL and bytes(request.toolConfig) != b"null":
-        tools = _read_tool_config(request.toolConfig, rest)
-    settings = _Settings(config, tools, request.serviceTier, request.labels, request.store)
-    params, _ = TABLE.decode(settings)
+    form: Extras = {}
+    config, tools = request.generationConfig, request.toolConfig
+    if config is not None:
+        config = _read_output(_read_budget(config, rest), rest, form)
+    if tools is not None:
+        tools = _read_tool_config(tools, rest)
+    read = msgspec.structs.replace(request, generationConfig=config, toolConfig=tools)
+    params, _ = TABLE.decode(read)
     if stream:
         params = msgspec.structs.replace(params, stream=True)
     return params, {**(extras_of(WIRE, rest) or {}), **form} or None
 
 
-def _read_config(raw: msgspec.Raw, rest: Members, form: Extras) -> GenerationConfig:
-    """The generation config; what has no parameter is added to `rest`, a schema in Gemini's own
-    form to `form`."""
-    config, unknown = _CONFIG.decode(raw, "$.generationConfig", request_error)
-    left = unknown.remaining() if unknown is not None else {}
-    changes: dict[str, Any] = {}
+def _read_budget(config: GenerationConfig, rest: Members) -> GenerationConfig:
+    """A budget beside a level, which Gemini rejects, is sent as it came."""
     thinking = config.thinkingConfig
-    if thinking is not None and thinking.thinkingBudget is not None:
-        others = decode_members(left.get("thinkingConfig", b"{}"))
-        if thinking.thinkingLevel is not None or "thinkingLevel" in others:
-            # A budget beside a level is rejected by Gemini: it is sent as it came.
-            left["thinkingConfig"] = _raw({**others, "thinkingBudget": thinking.thinkingBudget})
-            changes["thinkingConfig"] = msgspec.structs.replace(thinking, thinkingBudget=None)
-    if (config.responseMimeType, config.responseJsonSchema, config.responseSchema) != _NO_OUTPUT:
-        changes["responseJsonSchema"] = _read_output(config, left, form)
-    if left:
-        rest["generationConfig"] = _raw(left)
-    return msgspec.structs.replace(config, **changes) if changes else config
+    if thinking is None or thinking.thinkingBudget is None:
+        return config
+    place = ("generationConfig", "thinkingConfig")
+    if thinking.thinkingLevel is None and "thinkingLevel" not in _kept(rest, *place):
+        return config
+    _keep(rest, thinking.thinkingBudget, *place, "thinkingBudget")
+    thinking = msgspec.structs.replace(thinking, thinkingBudget=None)
+    return msgspec.structs.replace(config, thinkingConfig=thinking)
 
 
-def _read_output(config: GenerationConfig, left: Members, form: Extras) -> msgspec.Raw:
-    """The output schema. Other media types, and JSON without a schema, have no parameter."""
+def _read_output(config: GenerationConfig, rest: Members, form: Extras) -> GenerationConfig:
+    """The output schema as JSON Schema. One in Gemini's own form is added to `form`. Other media
+    types, and JSON without a schema, have no parameter."""
     schema, own = bytes(config.responseJsonSchema), bytes(config.responseSchema)
     if config.responseMimeType == "application/json" and (schema == b"null") != (own == b"null"):
         if own == b"null":
-            return config.responseJsonSchema
+            return config
         form[FORM] = '{"responseSchema":' + own.decode() + "}"
-        return msgspec.Raw(json_schema(own, "$.generationConfig.responseSchema").encode())
-    sent = {
-        "responseMimeType": _raw(config.responseMimeType),
-        "responseJsonSchema": config.responseJsonSchema,
-        "responseSchema": config.responseSchema,
-    }
-    left |= {name: value for name, value in sent.items() if bytes(value) != b"null"}
-    return NULL
+        read = json_schema(own, "$.generationConfig.responseSchema").encode()
+        return msgspec.structs.replace(config, responseJsonSchema=msgspec.Raw(read))
+    for name in ("responseMimeType", "responseJsonSchema", "responseSchema"):
+        value = getattr(config, name)
+        if value is not None and value != NULL:
+            _keep(rest, value, "generationConfig", name)
+    return msgspec.structs.replace(config, responseJsonSchema=NULL)
 
 
-def _read_tool_config(raw: msgspec.Raw, rest: Members) -> ToolConfig | None:
-    """The tool config; what has no parameter is added to `rest`. A list of several functions has
-    none, nor has a mode that checks calls without forcing them."""
-    config, unknown = _TOOL_CONFIG.decode(raw, "$.toolConfig", request_error)
-    left = unknown.remaining() if unknown is not None else {}
+def _read_tool_config(config: ToolConfig, rest: Members) -> ToolConfig | None:
+    """The tool config. A list of several functions has no parameter, nor has a mode that checks
+    calls without forcing them."""
     calling = config.functionCallingConfig
-    if calling is not None:
-        others = decode_members(left.get("functionCallingConfig", b"{}"))
-        names = calling.allowedFunctionNames is not None or "allowedFunctionNames" in others
-        if calling.mode is None or (names and calling.mode != "ANY"):
-            config = ToolConfig()
-            others |= decode_members(msgspec.json.encode(calling))
-            if others:
-                left["functionCallingConfig"] = _raw(others)
-    if left:
-        rest["toolConfig"] = _raw(left)
-    return config
+    if calling is None:
+        return None
+    place = ("toolConfig", "functionCallingConfig")
+    others = _kept(rest, *place)
+    names = calling.allowedFunctionNames is not None or "allowedFunctionNames" in others
+    if calling.mode is not None and (calling.mode == "ANY" or not names):
+        return config
+    others |= decode_members(msgspec.json.encode(calling))
+    if others:
+        _keep(rest, others, *place)
+    return None
 
 
-def _raw(value: object) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
+def _kept(rest: Members, *path: str) -> Members:
+    """The members of an object inside `rest`; none where it is not there."""
+    for name in path:
+        rest = decode_members(rest.get(name, b"{}"))
+    return rest
+
+
+def _keep(rest: Members, value: object, name: str, *path: str) -> None:
+    """Sets a value inside `rest`."""
+    if path:
+        members = _kept(rest, name)
+        _keep(members, value, *path)
+        value = members
+    rest[name] = msgspec.Raw(msgspec.json.encode(value))

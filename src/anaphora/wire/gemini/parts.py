@@ -305,6 +305,32 @@ def write_answer(text: str, error: bool) -> bytes:
     return b'{"output":' + string(text) + b"}"
 
 
+class _TextAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    output: str
+
+
+_text_answer = msgspec.json.Decoder(_TextAnswer).decode
+
+
+def read_response(response: str) -> tuple[str, bool, Extras | None]:
+    """The text of a response object, whether the tool failed, and the object's form where we would
+    write another one."""
+    if response == "null":
+        return "", False, None
+    try:
+        answer = _text_answer(response)
+    except DECODE_ERRORS:
+        pass
+    else:
+        if answer.output[:1] != "{":
+            return answer.output, False, None
+    raw = response.encode()
+    text, error = read_answer(raw)
+    ours = write_answer(text, error)
+    same = ours == raw or msgspec.json.decode(ours) == msgspec.json.decode(raw)
+    return text, error, None if same else {FORM: '{"response":' + response + "}"}
+
+
 def read_answer(raw: bytes) -> tuple[str, bool]:
     """The text of a response object, and whether the tool failed."""
     try:

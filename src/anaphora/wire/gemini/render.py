@@ -7,7 +7,7 @@ depends only on what stands before it, which makes appending cheap and exact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from anaphora.canonical import check_object, string
 from anaphora.catalog import Profile
@@ -24,6 +24,7 @@ from anaphora.wire.rendering import (
     message_runs,
     previous_run,
     render_items,
+    section_run,
     usable_previous,
     without_foreign_tools,
 )
@@ -43,6 +44,7 @@ from .types import FORM, MEMO, OWN, WIRE, json_schema
 #: What stands before and after the system instruction, the tools and the contents.
 SYSTEM = b'"systemInstruction":{"parts":['
 SYSTEM_CLOSE = b"]},"
+SYSTEM_PLACE = "systemInstruction.parts"
 TOOLS = b'"tools":['
 CONTENTS = b'"contents":['
 #: What ends a content before the next one, and the last one with the list.
@@ -82,7 +84,15 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     )
     if not messages:
         raise InvalidRequest("Gemini needs at least one content with a part", path="ir")
-    runs = [*_system(call, previous), *_tools(own, previous), *messages]
+    runs: list[ChunkRun] = []
+    if blocks := call.ir.system_field_blocks():
+        sides = {"lead": SYSTEM, "close": SYSTEM_CLOSE}
+        runs.append(
+            section_run("system", blocks, _system_log, previous, MEMO, place=SYSTEM_PLACE, **sides)
+        )
+    if own:
+        runs.append(_tools(own, previous))
+    runs += messages
     return finish_rendering(
         call,
         profile,
@@ -101,26 +111,6 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
 # ── System instruction and tools ─────────────────────────────────────────────────────────────────
 
 
-def _system(call: Call, previous: Rendered | None) -> list[ChunkRun]:
-    blocks = call.ir.system_field_blocks()
-    if not blocks:
-        return []
-    log = MEMO.section_log(blocks, previous_run(previous, "system"), _system_log)
-    return [system_run(log, blocks)]
-
-
-def system_run(log: ChunkLog, source: object) -> ChunkRun:
-    return ChunkRun(
-        "system",
-        log,
-        len(log),
-        lead=SYSTEM,
-        close=SYSTEM_CLOSE,
-        source=source,
-        place="systemInstruction.parts",
-    )
-
-
 def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
     written = render_items(
         "system", blocks, lambda block: write_text(block.text, block.extras), None
@@ -128,58 +118,51 @@ def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
     return ChunkLog.of(written, [block.label for block in blocks], [b.cache for b in blocks])
 
 
-def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
-    if not own:
-        return []
+def _tools(own: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRun:
     last = previous_run(previous, "tools")
     log = MEMO.section_log(own, last, _tools_log)
     if last is not None and last.log is log:
-        return [last]
-    functions = [isinstance(tool, Tool) for tool in own]
-    return [tools_run(log, own, functions)]
-
-
-def tools_run(
-    log: ChunkLog, source: object, functions: list[bool], begun: tuple[int, ...] = ()
-) -> ChunkRun:
-    """The run of the tools. `functions` marks those that are functions; the ones that follow each
-    other share an object, except those at the positions `begun`."""
-    paths: list[str] = []
-    outer, inner = -1, 0
-    for index, function in enumerate(functions):
-        joins = function and index > 0 and functions[index - 1] and index not in begun
-        outer, inner = (outer, inner + 1) if joins else (outer + 1, 0)
-        place = f"tools[{outer}]"
-        paths.append(f"{place}.functionDeclarations[{inner}]" if function else place)
-    close = (END_FUNCTIONS if functions[-1] else b"") + b"],"
-    return ChunkRun(
-        "tools", log, len(log), lead=TOOLS, close=close, source=source, paths=tuple(paths)
-    )
+        return last
+    _, paths, close = join_tools((isinstance(tool, Tool), False, b"") for tool in own)
+    return ChunkRun("tools", log, len(log), lead=TOOLS, close=close, source=own, paths=paths)
 
 
 def _tools_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
     """A chunk for each tool, in whichever object it stands."""
-    out = LogAppend()
-    after_function: bool | None = None
+    written: list[tuple[bool, bool, bytes]] = []
     for index, tool in enumerate(tools):
         try:
-            data = _tool_definition(tool)
+            written.append((isinstance(tool, Tool), False, _tool_definition(tool)))
         except InvalidRequest as problem:
             raise problem.within(f"tools[{index}]") from None
-        function = isinstance(tool, Tool)
-        out.chunk(Kind.TOOL, tool_glue(after_function, function) + data, None)
+    append = LogAppend()
+    for chunk in join_tools(written)[0]:
+        append.chunk(Kind.TOOL, chunk, None)
+    return ChunkLog.of(append, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
+
+
+def join_tools(
+    tools: Iterable[tuple[bool, bool, bytes]],
+) -> tuple[list[bytes], tuple[str, ...], bytes]:
+    """The bytes of each tool with the glue before it, its path, and what closes the list. A tool is
+    whether it is a function, whether it begins an object of its own, and its bytes: functions that
+    follow each other share an object."""
+    chunks: list[bytes] = []
+    paths: list[str] = []
+    outer, inner = -1, 0
+    after_function = False
+    for function, begins, data in tools:
+        if function and after_function and not begins:
+            glue, inner = b",", inner + 1
+        else:
+            glue, inner = b"," if chunks else b"", 0
+            glue = (END_FUNCTIONS if after_function else b"") + glue
+            glue += FUNCTIONS if function else b""
+            outer += 1
         after_function = function
-    return ChunkLog.of(out, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
-
-
-def tool_glue(after_function: bool | None, function: bool) -> bytes:
-    """What stands before a tool; `after_function` is None for the first."""
-    if after_function and function:
-        return b","
-    opening = FUNCTIONS if function else b""
-    return (
-        END_FUNCTIONS + b"," if after_function else b"" if after_function is None else b","
-    ) + opening
+        chunks.append(glue + data)
+        paths.append(f"tools[{outer}]" + (f".functionDeclarations[{inner}]" if function else ""))
+    return chunks, tuple(paths), (END_FUNCTIONS if after_function else b"") + b"],"
 
 
 def _tool_definition(tool: AnyTool) -> bytes:

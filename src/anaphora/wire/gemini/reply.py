@@ -6,17 +6,20 @@ content, are kept in the reply's extras as `candidates` and `candidate`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Raw
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
 from anaphora.values import Message, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.parts import extra_members, fields_part
+from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
     Members,
+    Unknown,
     converts_errors,
     decode_members,
     decode_value,
@@ -27,20 +30,12 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import partition, valid_count
 
 from .errors import error_of
-from .parse import read_content, read_raw_part
+from .parse import PartReader
 from .parts import open_content, write_parts
-from .types import (
-    CONTENT_FIELDS,
-    NULL,
-    WIRE,
-    Candidate,
-    GenerateContentResponse,
-    UsageMetadata,
-    elements,
-)
+from .types import NULL, WIRE, GenerateContentResponse, UsageMetadata, raw_list
 
-RESPONSE: LenientDecoder[GenerateContentResponse] = LenientDecoder(GenerateContentResponse)
-CANDIDATE: LenientDecoder[Candidate] = LenientDecoder(Candidate)
+RESPONSE = LenientDecoder[GenerateContentResponse](GenerateContentResponse, protobuf=True)
+_FIRST = Raw(b"0")
 
 _STOPS: dict[str, StopReason] = {
     "STOP": "end",
@@ -70,58 +65,51 @@ def read_reply(body: bytes) -> Reply:
     """The reply in `body`. `Parse` names a field that is missing or has the wrong type; an error
     object that came with status 200 is raised as its own class."""
     response, unknown = RESPONSE.decode(body, "$", reply_error)
-    rest = unknown.remaining() if unknown is not None else {}
-    reply_id = response.responseId or ""
-    usage = bytes(response.usageMetadata)
-    candidates = elements(response.candidates)
-    stop: StopReason = "refusal"
-    parts: tuple[Part, ...] = ()
-    if candidates:
-        parts, stop_reason_raw, beside = _read_candidate(candidates[0], reply_id or None)
-        stop = read_stop(stop_reason_raw, parts)
-        if beside:
-            rest["candidate"] = Raw(encode_members(beside))
-        if candidates[1:]:
-            rest["candidates"] = Raw(b"[" + b",".join(map(bytes, candidates[1:])) + b"]")
+    of_candidates = {} if unknown is None else unknown.take_elements("candidates")
+    rest = {} if unknown is None else unknown.remaining()
+    reply_id, usage = response.responseId or "", bytes(response.usageMetadata)
+    parts: list[Part] = []
+    stop: StopReason
+    if response.candidates:
+        candidate, beside = response.candidates[0], of_candidates.get(0) or Unknown({})
+        if candidate.content is not None:
+            path = ("candidates", 0, "content", "parts")
+            reader = PartReader(lambda _, index: raw_list(body, *path)[index])
+            inner = beside.take("content")
+            parts = reader.content(candidate.content, inner, reply_id or None)
+        raw_reason = candidate.finishReason
+        stop = read_stop(raw_reason, parts)
+        members = beside.remaining()
+        if candidate.index not in (NULL, _FIRST):
+            members["index"] = candidate.index
+        if members:
+            rest["candidate"] = Raw(encode_members(members))
+        if len(response.candidates) > 1:
+            others = raw_list(body, "candidates")[1:]
+            rest["candidates"] = Raw(b"[" + b",".join(map(bytes, others)) + b"]")
     else:
         if "error" in rest and response.candidates is None:
             raise error_of(rest["error"])
-        stop_reason_raw = block_reason(rest)
-        if stop_reason_raw is None and usage == b"null":
-            raise reply_error("holds no answer", "$.candidates")
-        if stop_reason_raw is None:
+        stop, raw_reason = "refusal", block_reason(rest)
+        if raw_reason is None:
+            if usage == b"null":
+                raise reply_error("holds no answer", "$.candidates")
             # Blocked without a reason: only the usage is known.
             stop = "other"
             rest["candidates"] = Raw(b"[]")
     return Reply(
         id=reply_id,
         model=response.modelVersion or "",
-        message=Message(id=reply_id, role="assistant", parts=parts),
+        message=Message(id=reply_id, role="assistant", parts=tuple(parts)),
         stop_reason=stop,
-        stop_reason_raw=stop_reason_raw,
+        stop_reason_raw=raw_reason,
         usage=Usage() if usage == b"null" else read_usage(usage, "$.usageMetadata"),
         extras=extras_of(WIRE, rest),
     )
 
 
-def _read_candidate(raw: Raw, place: str | None) -> tuple[tuple[Part, ...], str | None, Members]:
-    """The parts of a candidate, its finish reason, and its other members."""
-    path = "$.candidates[0]"
-    candidate, unknown = CANDIDATE.decode(raw, path, reply_error)
-    beside = unknown.remaining() if unknown is not None else {}
-    if bytes(candidate.index) not in (b"null", b"0"):
-        beside["index"] = candidate.index
-    parts: list[Part] = []
-    if bytes(candidate.content) != b"null":
-        path = f"{path}.content"
-        _, raws, unknown = read_content(candidate.content, path, reply_error)
-        parts = [
-            read_raw_part(part, f"{path}.parts", reply_error, place, index, {})
-            for index, part in enumerate(raws)
-        ]
-        if unknown is not None:
-            parts += fields_part(WIRE, CONTENT_FIELDS, unknown.remaining())
-    return tuple(parts), candidate.finishReason, beside
+class _Feedback(msgspec.Struct, frozen=True):
+    blockReason: str | None = None
 
 
 def block_reason(members: Members) -> str | None:
@@ -129,14 +117,11 @@ def block_reason(members: Members) -> str | None:
     feedback = members.get("promptFeedback", NULL)
     if bytes(feedback) == b"null":
         return None
-    reason = decode_members(feedback).get("blockReason", NULL)
-    blocked: str | None = decode_value(
-        reason, str | None, "$.promptFeedback.blockReason", reply_error
-    )
-    return blocked
+    blocked: _Feedback = decode_value(feedback, _Feedback, "$.promptFeedback", reply_error)
+    return blocked.blockReason
 
 
-def read_stop(reason: str | None, parts: tuple[Part, ...]) -> StopReason:
+def read_stop(reason: str | None, parts: Iterable[Part]) -> StopReason:
     """Why the reply ended. Gemini has no finish reason for calls: they end with STOP."""
     stop = _STOPS.get(reason or "", "other")
     calls = stop == "end" and any(isinstance(part, ToolCall) for part in parts)
@@ -260,6 +245,6 @@ def write_usage(usage: Usage) -> bytes:
     return dumps(fields, path="usage")
 
 
-def _sum(*counts: int | None) -> int | None:
-    known = [tokens for tokens in map(valid_count, counts) if tokens is not None]
-    return sum(known) if known else None
+def _sum(one: int | None, other: int | None) -> int | None:
+    one, other = valid_count(one), valid_count(other)
+    return one if other is None else other + (one or 0)

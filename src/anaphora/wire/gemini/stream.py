@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,6 @@ from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import (
     Event,
-    Extras,
     Message,
     Opaque,
     Part,
@@ -41,6 +41,7 @@ from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
+    Unknown,
     as_anaphora_error,
     decode_elements,
     decode_members,
@@ -53,10 +54,9 @@ from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.sse import EventDecoder, encode_event
 
 from .errors import error_of, write_failure
-from .parse import read_content, read_raw_part
+from .parse import PartReader
 from .parts import is_content_fields, open_content, write_parts
 from .reply import (
-    CANDIDATE,
     RESPONSE,
     block_reason,
     read_reply,
@@ -67,43 +67,14 @@ from .reply import (
     write_identity,
     write_response,
 )
-from .types import CONTENT_FIELDS, OWN, WIRE, Candidate, elements
+from .types import CONTENT_FIELDS, NULL, OWN, WIRE, Candidate, WirePart, raw_list
 
 #: Gemini returns at most eight candidates; a response with more than this is rejected.
 _MAX_CANDIDATES = 128
 #: Fields whose lists grow from chunk to chunk, and may repeat entries.
 _REPEATED = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
-#: Fields whose lists grow, where an entry may legitimately occur twice.
-_GROWING = ("logprobsResult",)
-
-
-class _TextPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    text: str
-    thought: bool = False
-    thoughtSignature: str | None = None
-
-
-class _TextContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    parts: list[_TextPiece]
-    role: str | None = None
-
-
-class _TextCandidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    content: _TextContent
-    index: Literal[0] = 0
-
-
-class _TextChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A chunk that holds text and nothing else, as nearly all do."""
-
-    candidates: list[_TextCandidate]
-    usageMetadata: msgspec.Raw = msgspec.Raw(b"null")
-    modelVersion: str | None = None
-    responseId: str | None = None
-
-
-_text_chunk = msgspec.json.Decoder(_TextChunk).decode
-_text_piece = msgspec.json.Decoder(_TextPiece).decode
+#: All fields whose lists grow; of log probabilities an entry may legitimately occur twice.
+_GROWING = (*_REPEATED, "logprobsResult")
 
 
 class StreamReader:
@@ -112,11 +83,11 @@ class StreamReader:
     def __init__(self, read_body: Callable[[bytes], Reply] = read_reply) -> None:
         self._sse = EventDecoder()
         self._read_body = read_body
-        self._first = _Candidate()
+        self._first = _CandidateBuilder()
         self._build = self._first.build
-        self._others: dict[int, _Candidate] = {}
+        self._others: dict[int, _CandidateBuilder] = {}
         self._top: Members = {}
-        self._usage = b""
+        self._usage = b"null"
 
     def feed(self, data: bytes) -> list[Event]:
         if self._build.ended:
@@ -124,8 +95,7 @@ class StreamReader:
         events: list[Event] = []
         try:
             for payload in self._sse.feed_data(data):
-                if payload and not self._build.ended:
-                    events += self._read(payload)
+                events += self._read(payload)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
             events += self._build.fail(as_anaphora_error(problem))
         return events
@@ -139,87 +109,71 @@ class StreamReader:
                 if body.startswith(b"{"):
                     return self._build.read_whole_body(body, self._read_body)
                 for payload in _chunks(body):
-                    if not self._build.ended:
-                        events += self._read(payload)
-            if self._build.ended:
-                return events
+                    events += self._read(payload)
             if self._first.stop_reason_raw is None:
-                return events + self._build.fail(
-                    Transport("the stream ended before the answer did")
-                )
+                raise Transport("the stream ended before the answer did")
             return events + self._finish()
         except (AnaphoraError, *DECODE_ERRORS) as problem:
             return events + self._build.fail(as_anaphora_error(problem))
 
     def _read(self, payload: bytes) -> list[Event]:
-        if self._build.started:
-            try:
-                chunk = _text_chunk(payload)
-                (candidate,) = chunk.candidates
-            except (*DECODE_ERRORS, ValueError):
-                pass
-            else:
-                events = [e for part in candidate.content.parts for e in self._first.text(part)]
-                return events + self._count(bytes(chunk.usageMetadata))
-        return self._read_any(payload)
-
-    def _count(self, usage: bytes) -> list[Event]:
-        if usage in (self._usage, b"null"):
-            return []
-        self._usage = usage
-        return list(self._build.update_usage(read_usage(usage, "stream.usageMetadata")))
-
-    def _read_any(self, payload: bytes) -> list[Event]:
-        chunk, unknown = RESPONSE.decode(payload, "stream", reply_error)
-        rest = unknown.remaining() if unknown is not None else {}
         build = self._build
+        if not payload or build.ended:
+            return []
+        chunk, unknown = RESPONSE.decode(payload, "stream", reply_error)
+        of_candidates = {} if unknown is None else unknown.take_elements("candidates")
+        candidates = chunk.candidates or ()
         events: list[Event] = []
-        error = rest.pop("error", None)
-        candidates = elements(chunk.candidates)
         if not build.started and (candidates or chunk.responseId):
             events += build.start(chunk.responseId or "", chunk.modelVersion or "")
-        for raw in candidates:
-            events += self._candidate(raw)
-        events += self._count(bytes(chunk.usageMetadata))
-        if (reason := block_reason(rest)) is not None and not candidates:
+        for at, candidate in enumerate(candidates):
+            builder = self._candidate(bytes(candidate.index))
+            added = builder.add(candidate, of_candidates.get(at), payload, at)
+            if builder is self._first:
+                events += added
+        if (usage := bytes(chunk.usageMetadata)) not in (self._usage, b"null"):
+            self._usage = usage
+            events += build.update_usage(read_usage(usage, "stream.usageMetadata"))
+        return events if unknown is None else events + self._read_rest(unknown, bool(candidates))
+
+    def _candidate(self, index: bytes) -> _CandidateBuilder:
+        if index in (b"null", b"0"):
+            return self._first
+        if not index.isdigit() or not 0 < int(index) < _MAX_CANDIDATES:
+            reason = f"more than {_MAX_CANDIDATES} candidates"
+            raise reply_error(reason, "stream.candidates.index")
+        return self._others.setdefault(int(index), _CandidateBuilder())
+
+    def _read_rest(self, unknown: Unknown, answers: bool) -> list[Event]:
+        """Feedback on the prompt, an error, and fields for the extras of the reply."""
+        rest = unknown.remaining()
+        error = rest.pop("error", None)
+        if not answers and (reason := block_reason(rest)) is not None:
             self._first.stop_reason_raw = reason
-            build.stop_reason = "refusal"
+            self._build.stop_reason = "refusal"
         for name, value in rest.items():
             if self._top.get(name) != value:
                 self._first.count_extra(bytes(value))
                 self._top[name] = value
-        return events if error is None else events + build.fail(error_of(error))
-
-    def _candidate(self, raw: msgspec.Raw) -> list[Event]:
-        path = "stream.candidates"
-        candidate, unknown = CANDIDATE.decode(raw, path, reply_error)
-        beside = unknown.remaining() if unknown is not None else {}
-        index = bytes(candidate.index)
-        if index in (b"null", b"0"):
-            return self._first.add(candidate, beside)
-        if index not in (b"%d" % number for number in range(1, _MAX_CANDIDATES)):
-            raise reply_error(f"more than {_MAX_CANDIDATES} candidates", f"{path}.index")
-        self._others.setdefault(int(index), _Candidate()).add(candidate, beside)
-        return []
+        return [] if error is None else self._build.fail(error_of(error))
 
     def _finish(self) -> list[Event]:
+        build = self._build
+        if build.ended:
+            return []
         events = self._first.end()
-        build, stop_reason_raw = self._build, self._first.stop_reason_raw
         parts = build.reply().message.parts
+        build.stop_reason_raw = self._first.stop_reason_raw
         if parts or build.stop_reason != "refusal":
-            build.stop_reason = read_stop(stop_reason_raw, parts)
-        build.stop_reason_raw = stop_reason_raw
-        build.extras = self._extras()
-        return events + build.finish()
-
-    def _extras(self) -> Extras | None:
+            build.stop_reason = read_stop(build.stop_reason_raw, parts)
         top = dict(self._top)
         if beside := self._first.beside:
             top["candidate"] = msgspec.Raw(dumps(beside))
         if self._others:
             others = [self._others[index].written(index) for index in sorted(self._others)]
             top["candidates"] = msgspec.Raw(b"[" + b",".join(others) + b"]")
-        return extras_of(WIRE, top)
+        build.extras = extras_of(WIRE, top)
+        return events + build.finish()
 
 
 def _chunks(body: bytes) -> list[bytes]:
@@ -233,30 +187,7 @@ def _chunks(body: bytes) -> list[bytes]:
 # ── One candidate, assembled from its chunks ─────────────────────────────────────────────────────
 
 
-class _OpenText:
-    """A text or a thought that is not complete."""
-
-    __slots__ = ("index", "signature", "thought")
-
-    def __init__(self, index: int, thought: bool) -> None:
-        self.index = index
-        self.thought = thought
-        self.signature: str | None = None
-
-    def takes(self, piece: _TextPiece) -> bool:
-        signature = piece.thoughtSignature
-        signed_alike = signature is None or self.signature in (None, signature)
-        return piece.thought == self.thought and signed_alike
-
-    def finish(self, text: str) -> Part:
-        if self.thought:
-            return Thinking(text, self.signature, provider=WIRE)
-        if self.signature is None:
-            return Text(text)
-        return Text(text, {WIRE: dumps({"thoughtSignature": self.signature}).decode()})
-
-
-class _Candidate:
+class _CandidateBuilder:
     """The parts of one candidate, and the fields beside them.
 
     A chunk holds whole parts, except that text comes in pieces: adjacent texts that are both
@@ -270,23 +201,29 @@ class _Candidate:
         """Fields beside the content: grounding, ratings, log probabilities."""
         self._content: Members = {}
         """Unknown fields of the content."""
-        self._open: _OpenText | None = None
-        self._pending: tuple[int, _PartialCall] | None = None
-        """A call whose arguments come in pieces, and its index."""
+        self._open: _OpenText | _OpenCall | None = None
         self._count = 0
         self._extra_size = 0
 
-    def add(self, candidate: Candidate, beside: Members) -> list[Event]:
+    def add(
+        self, candidate: Candidate, unknown: Unknown | None, payload: bytes, position: int
+    ) -> list[Event]:
+        """What a chunk adds; `position` is that of the candidate in the chunk's `payload`."""
         self.stop_reason_raw = candidate.finishReason or self.stop_reason_raw
         events: list[Event] = []
-        if bytes(candidate.content) != b"null":
-            path = "stream.candidates.content"
-            _, parts, unknown = read_content(candidate.content, path, reply_error)
-            for raw in parts:
-                events += self._part(raw)
-            if unknown is not None:
-                self._content |= unknown.remaining()
-        if beside:
+        inner = None if unknown is None else unknown.take("content")
+        of_parts = {} if inner is None else inner.take_elements("parts")
+        if candidate.content is not None:
+            for at, part in enumerate(candidate.content.parts or ()):
+                if part.thoughtSignature is NULL and part.is_text and at not in of_parts:
+                    # As nearly all of them are.
+                    kind = Thinking if part.thought else Text
+                    events += self._text(kind, part.text or "", None)
+                else:
+                    events += self._part(part, of_parts.get(at), payload, position, at)
+        if inner is not None:
+            self._content |= inner.remaining()
+        if unknown is not None and (beside := unknown.remaining()):
             self._collect(encode_members(beside))
         return events
 
@@ -302,8 +239,11 @@ class _Candidate:
     def written(self, index: int) -> bytes:
         """The candidate as a single response would hold it."""
         self.end()
-        self.build.stop_reason_raw = self.stop_reason_raw
-        self.build.stop_reason = read_stop(self.stop_reason_raw, self.build.reply().message.parts)
+        parts = self.build.reply().message.parts
+        self.build.stop_reason_raw, self.build.stop_reason = (
+            self.stop_reason_raw,
+            read_stop(self.stop_reason_raw, parts),
+        )
         reply = self.build.reply()
         beside = decode_members(dumps(self.beside))
         return write_candidate(reply, beside, write_content(reply.message), index)
@@ -312,10 +252,7 @@ class _Candidate:
     def beside(self) -> dict[str, Any]:
         """The fields beside the content. The last value counts, except for fields that grow."""
         return {
-            name: _joined(values, unique=name in _REPEATED)
-            if name in (*_REPEATED, *_GROWING)
-            else values[-1]
-            for name, values in self._beside.items()
+            name: _joined(values, unique=name in _REPEATED) for name, values in self._beside.items()
         }
 
     def count_extra(self, data: bytes) -> None:
@@ -324,49 +261,69 @@ class _Candidate:
         if self._extra_size > 2 * TEXT_LIMIT:
             raise Parse(f"more than {2 * TEXT_LIMIT} bytes beside the text", path="stream")
 
-    def text(self, piece: _TextPiece) -> list[Event]:
+    def _collect(self, beside: bytes) -> None:
+        self.count_extra(beside)
+        for name, value in msgspec.json.decode(beside).items():
+            if name not in _GROWING:
+                self._beside.pop(name, None)
+            self._beside.setdefault(name, []).append(value)
+
+    def _part(
+        self, part: WirePart, unknown: Unknown | None, payload: bytes, position: int, at: int
+    ) -> list[Event]:
+        """Any part; it is number `at` of the candidate at `position` of the payload."""
+        pieces = None
+        if unknown is not None and part.functionCall is not None:
+            pieces = _take_pieces(unknown)
+        path = ("candidates", position, "content", "parts")
+        reader = PartReader(lambda *_: raw_list(payload, *path)[at])
+        read = reader.part(part, unknown, self.build.id or None, self._count)
+        if isinstance(read, ToolCall):
+            return self._call(read, pieces)
+        if isinstance(read, Text) and unknown is None:
+            return self._text(Text, read.text, read.extras)
+        if isinstance(read, Thinking) and read.extras is None:
+            return self._text(Thinking, read.text, read.signature)
+        return self._whole(read)
+
+    def _text(self, kind: type[Text | Thinking], text: str, seal: Any) -> list[Event]:
+        """A piece of a text. `seal` is its signature, in the form that the whole part has it."""
         events: list[Event] = []
-        if self._open is None or not self._open.takes(piece):
-            if not piece.text and piece.thoughtSignature is None:
+        part = self._open
+        if not isinstance(part, _OpenText) or not part.takes(kind, seal):
+            if not text and seal is None:
                 return []
-            events += self._end_open()
-            self._open = _OpenText(self._next(), piece.thought)
-            kind = "thinking" if piece.thought else "text"
-            events += self.build.begin(self._open.index, kind, self._open.finish)
-        if piece.thoughtSignature is not None:
-            self._open.signature = piece.thoughtSignature
-        if piece.text:
-            events.append(self.build.add_text(self._open.index, piece.text))
+            events = self._end_open()
+            part = self._open = _OpenText(self._next(), kind)
+            events += self.build.begin(part.index, kind.__name__.lower(), part.finish)
+        if seal is not None:
+            part.seal = seal
+        if text:
+            events.append(self.build.add_text(part.index, text))
         return events
 
-    def _end_open(self) -> list[Event]:
-        if self._pending is not None:
-            index, arguments = self._pending
-            whole = arguments.finish()
-            events = self.build.delta(index, whole.arguments) + self.build.end(index)
-            self._pending = None
-            return events
-        if self._open is None:
-            return []
-        index, self._open = self._open.index, None
-        return self.build.end(index)
-
-    def _part(self, raw: msgspec.Raw) -> list[Event]:
-        try:
-            return self.text(_text_piece(raw))
-        except DECODE_ERRORS:
-            place, path = self.build.id or None, "stream.parts"
-            part = read_raw_part(raw, path, reply_error, place, self._count, {})
-            return self._whole(part)
+    def _call(self, call: ToolCall, pieces: _PartialArgs | None) -> list[Event]:
+        """A call. Arguments in pieces give one delta when they are complete; a call without pieces
+        ends them."""
+        events: list[Event] = []
+        pending = self._open
+        if pieces is None or not isinstance(pending, _OpenCall):
+            events = self._end_open()
+            if isinstance(pending, _OpenCall) and not call.name:
+                return events
+            opened = _OpenCall(self._next(), call, pieces is not None)
+            events += self.build.begin(
+                opened.index, "tool_call", opened.finish, id=call.id, name=call.name
+            )
+            pending = self._open = opened
+        if pieces is not None:
+            pending.add(pieces.partialArgs or ())
+        return events if pieces is not None and pieces.willContinue else events + self._end_open()
 
     def _whole(self, part: Part) -> list[Event]:
         """A part that came in one piece."""
-        if self._pending is not None and isinstance(part, ToolCall):
-            return self._more_arguments(part)
         events = self._end_open()
         index = self._next()
-        if isinstance(part, ToolCall):
-            return events + self._call(index, part)
         if isinstance(part, Text | Thinking):
             kind = type(part).__name__.lower()
             events += self.build.begin(index, kind, lambda _: part)
@@ -374,39 +331,18 @@ class _Candidate:
         self.count_extra(msgspec.json.encode(part))
         return events + self.build.add_whole(index, str(msgspec.to_builtins(part)["type"]), part)
 
-    def _call(self, index: int, call: ToolCall) -> list[Event]:
-        events = self.build.begin(
-            index, "tool_call", lambda _: self._called(call), id=call.id, name=call.name
-        )
-        if _partial_args(call) is not None:
-            self._pending = (index, _PartialCall(call))
-            return events + self._more_arguments(call)
-        return events + self.build.delta(index, call.arguments) + self.build.end(index)
-
-    def _more_arguments(self, call: ToolCall) -> list[Event]:
-        """Arguments in pieces give one delta when they are complete. A call without pieces ends
-        them."""
-        assert self._pending is not None
-        pieces = _partial_args(call)
-        if pieces is None:
-            return self._end_open() + (self._call(self._next(), call) if call.name else [])
-        self._pending[1].add(pieces.partialArgs or ())
-        return [] if pieces.willContinue else self._end_open()
-
-    def _called(self, call: ToolCall) -> ToolCall:
-        return call if self._pending is None else self._pending[1].finish()
+    def _end_open(self) -> list[Event]:
+        part, self._open = self._open, None
+        if part is None:
+            return []
+        events: list[Event] = []
+        if isinstance(part, _OpenCall):
+            events = self.build.delta(part.index, part.arguments())
+        return events + self.build.end(part.index)
 
     def _next(self) -> int:
         self._count += 1
         return self._count - 1
-
-    def _collect(self, beside: bytes) -> None:
-        self.count_extra(beside)
-        for name, value in msgspec.json.decode(beside).items():
-            values = self._beside.setdefault(name, [])
-            if name not in (*_REPEATED, *_GROWING):
-                values.clear()
-            values.append(value)
 
 
 def _joined(values: list[Any], *, unique: bool) -> Any:
@@ -422,6 +358,26 @@ def _joined(values: list[Any], *, unique: bool) -> Any:
         items = [item for value in values for item in value]
         return list({msgspec.json.encode(i): i for i in items}.values()) if unique else items
     return values[-1]
+
+
+class _OpenText:
+    """A text or a thought that is not complete."""
+
+    __slots__ = ("index", "kind", "seal")
+
+    def __init__(self, index: int, kind: type[Text | Thinking]) -> None:
+        self.index = index
+        self.kind = kind
+        self.seal: Any = None
+        """The signature, in the form that the whole part has it."""
+
+    def takes(self, kind: type[Text | Thinking], seal: Any) -> bool:
+        return kind is self.kind and (seal is None or self.seal in (None, seal))
+
+    def finish(self, text: str) -> Part:
+        if self.kind is Text:
+            return Text(text, self.seal)
+        return Thinking(text, self.seal, provider=WIRE)
 
 
 # ── Arguments in pieces ──────────────────────────────────────────────────────────────────────────
@@ -452,49 +408,55 @@ class _PartialArgs(msgspec.Struct, frozen=True):
     willContinue: bool | None = None
 
 
-def _partial_args(call: ToolCall) -> _PartialArgs | None:
-    """The pieces in a call as it was read; None for a complete call."""
-    extras = (call.extras or {}).get(WIRE)
-    if extras is None or ('"partialArgs"' not in extras and '"willContinue"' not in extras):
+def _take_pieces(unknown: Unknown) -> _PartialArgs | None:
+    """The pieces among the unknown members of a call; None for a complete call."""
+    inner = unknown.members.get("functionCall")
+    if not isinstance(inner, Unknown):
         return None
-    raw = decode_members(extras).get("functionCall")
-    return None if raw is None else decode_value(raw, _PartialArgs, "stream.parts", reply_error)
+    names = [name for name in ("partialArgs", "willContinue") if name in inner.members]
+    sent: Any = {name: inner.members.pop(name) for name in names}
+    if not sent:
+        return None
+    pieces: _PartialArgs = decode_value(
+        encode_members(sent), _PartialArgs, "stream.parts", reply_error
+    )
+    return pieces
 
 
-class _PartialCall:
+class _OpenCall:
     """A call whose arguments are not complete."""
 
-    __slots__ = ("_args", "_left", "call")
+    __slots__ = ("_args", "_call", "_left", "index")
 
-    def __init__(self, call: ToolCall) -> None:
-        self.call = call
-        self._args: dict[str, Any] = {}
+    def __init__(self, index: int, call: ToolCall, in_pieces: bool) -> None:
+        self.index = index
+        self._call = call
+        self._args: dict[str, Any] | None = {} if in_pieces else None
         self._left = ARGUMENTS_LIMIT
 
-    def add(self, args: tuple[_PartialArg, ...]) -> None:
-        for arg in args:
+    def add(self, pieces: tuple[_PartialArg, ...]) -> None:
+        for arg in pieces:
             self._left -= len(arg.jsonPath) + len(arg.stringValue or "") + 8
             if self._left < 0:
                 raise Parse(f"arguments of more than {ARGUMENTS_LIMIT} characters", path=_PATH)
             _put(self._args, _steps(arg.jsonPath), arg.value)
 
-    def finish(self) -> ToolCall:
-        """The call as if it had come in one piece."""
-        text = dumps(self._args, path=_PATH).decode()
-        extras = _without_pieces(self.call.extras)
-        return msgspec.structs.replace(self.call, arguments=text, extras=extras)
+    def arguments(self) -> str:
+        if self._args is None:
+            return self._call.arguments
+        return dumps(self._args, path=_PATH).decode()
+
+    def finish(self, _: str) -> ToolCall:
+        return msgspec.structs.replace(self._call, arguments=self.arguments())
 
 
 def _steps(path: str) -> list[str | int]:
     steps: list[str | int] = []
     position = 1
-    while position < len(path):
-        match = _STEP.match(path, position)
-        if match is None:
-            break
+    while match := _STEP.match(path, position):
         name, index, *quoted = match.groups()
-        word = next((q for q in quoted if q is not None), name)
-        steps.append(int(index) if index is not None else str(word))
+        word = next((text for text in quoted if text is not None), name)
+        steps.append(word if index is None else int(index))
         position = match.end()
     if not steps or path[:1] != "$" or position < len(path) or not isinstance(steps[0], str):
         raise Parse(f"{path!r} is not a path to an argument", path=_PATH)
@@ -503,39 +465,24 @@ def _steps(path: str) -> list[str | int]:
 
 def _put(holder: Any, steps: list[str | int], value: Any) -> None:
     """Sets the value at a path; a string is appended to the one already there."""
-    for step, following in zip(steps, [*steps[1:], None], strict=True):
-        if isinstance(step, int):
-            if not isinstance(holder, list) or step > len(holder):
-                raise Parse("a piece of a list that does not exist", path=_PATH)
-            if step == len(holder):
-                holder.append(_empty(following))
-        elif not isinstance(holder, dict):
+    for step, following in pairwise(steps):
+        holder = _child(holder, step, [] if isinstance(following, int) else {})
+    before = _child(holder, steps[-1], None)
+    appends = isinstance(before, str) and isinstance(value, str)
+    holder[steps[-1]] = before + value if appends else value
+
+
+def _child(holder: Any, step: str | int, new: Any) -> Any:
+    """What stands at a step; `new` where nothing does."""
+    if isinstance(step, str):
+        if not isinstance(holder, dict):
             raise Parse("a piece of an object that does not exist", path=_PATH)
-        else:
-            holder.setdefault(step, _empty(following))
-        if following is None:
-            before = holder[step]
-            appends = isinstance(before, str) and isinstance(value, str)
-            holder[step] = before + value if appends else value
-        else:
-            holder = holder[step]
-
-
-def _empty(following: str | int | None) -> Any:
-    if following is None:
-        return None
-    return [] if isinstance(following, int) else {}
-
-
-def _without_pieces(extras: Extras | None) -> Extras | None:
-    left = dict(extras or {})
-    members = decode_members(left.pop(WIRE, "{}"))
-    inner = decode_members(members.pop("functionCall", b"{}"))
-    inner.pop("partialArgs", None)
-    inner.pop("willContinue", None)
-    if inner:
-        members["functionCall"] = msgspec.Raw(encode_members(inner))
-    return {**left, **(extras_of(WIRE, members) or {})} or None
+        return holder.setdefault(step, new)
+    if not isinstance(holder, list) or step > len(holder):
+        raise Parse("a piece of a list that does not exist", path=_PATH)
+    if step == len(holder):
+        holder.append(new)
+    return holder[step]
 
 
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────

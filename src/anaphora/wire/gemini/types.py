@@ -1,7 +1,7 @@
 """The documented objects of the generateContent API, under the names they have on the wire.
 
 The structs reject unknown fields, so that none is lost: the reader collects those beside them. In
-requests Gemini takes every name in snake_case as well.
+requests Gemini takes every name in snake_case as well, and a single object for a list of one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Meta, Raw
 from anaphora.canonical import dumps, loads
 from anaphora.values import Extras
 from anaphora.wire.memo import Memo
-from anaphora.wire.reading import ErrorFactory, Partial, Whole, decode_value, encode_members
+from anaphora.wire.reading import Partial, Whole, decode_members, decode_value, request_error
 
 WIRE = "gemini"
 #: The providers whose blocks, files and tools are valid here.
@@ -28,8 +28,6 @@ FORM = "gemini.form"
 MADE_ID: Extras = {FORM: '{"id":null}'}
 #: The kind of an opaque part that holds unknown fields of its content.
 CONTENT_FIELDS = "content"
-#: The API takes a single object for a list of one.
-OneOrMany = list[Raw] | dict[str, Raw] | None
 #: A missing field.
 NULL = Raw(b"null")
 #: What this wire remembers between calls.
@@ -39,30 +37,34 @@ _UNDERSCORE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
-class FunctionCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class _Object(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    pass
+
+
+class FunctionCall(_Object, frozen=True, gc=False):
     name: str | None = None
     args: Raw = NULL
     id: str | None = None
 
 
-class FunctionResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class FunctionResponse(_Object, frozen=True, gc=False):
     name: str | None = None
     response: Raw = NULL
     id: str | None = None
-    parts: OneOrMany = None
+    parts: list[WirePart] | None = None
 
 
-class Blob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Blob(_Object, frozen=True, gc=False):
     mimeType: str | None = None
     data: str | None = None
 
 
-class FileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class FileData(_Object, frozen=True, gc=False):
     mimeType: str | None = None
     fileUri: str | None = None
 
 
-class WirePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class WirePart(_Object, frozen=True, gc=False):
     """One of text, call, response, bytes and file. Parts of other kinds are kept whole."""
 
     text: Whole[str | None] = None
@@ -74,20 +76,19 @@ class WirePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False
     thoughtSignature: Raw = NULL
     """As it was written: it is sent back that way."""
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is nothing but a text, or a thought."""
+        others = self.functionCall or self.functionResponse or self.inlineData or self.fileData
+        return self.text is not None and others is None
 
-class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    role: Literal["user", "model"]
-    parts: list[WirePart]
 
-
-class RawContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Any content, its parts not yet decoded."""
-
+class Content(_Object, frozen=True, gc=False):
     role: str | None = None
-    parts: OneOrMany = None
+    parts: list[WirePart] | None = None
 
 
-class FunctionDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FunctionDeclaration(_Object, frozen=True):
     """A schema in Gemini's own form, `parameters`, is read from the unknown members."""
 
     name: str
@@ -95,28 +96,30 @@ class FunctionDeclaration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     parametersJsonSchema: Raw = NULL
 
 
-class ToolObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ToolObject(_Object, frozen=True):
     """An object of the tool list. Its other members are tools of Gemini's own."""
 
-    functionDeclarations: OneOrMany = None
+    functionDeclarations: list[FunctionDeclaration] | None = None
 
 
-class FunctionCallingConfig(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class FunctionCallingConfig(_Object, frozen=True, omit_defaults=True):
     """Other modes, and several names, are kept as unknown members."""
 
     mode: Literal["AUTO", "ANY", "NONE"] | None = None
     allowedFunctionNames: tuple[str] | None = None
 
 
-class ThinkingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ToolConfig(_Object, frozen=True):
+    functionCallingConfig: Partial[FunctionCallingConfig | None] = None
+
+
+class ThinkingConfig(_Object, frozen=True):
     thinkingLevel: Annotated[str, Meta(pattern=r"(?i)^(minimal|low|medium|high)\Z")] | None = None
     thinkingBudget: Annotated[int, Meta(ge=-1)] | None = None
     includeThoughts: bool | None = None
 
 
-class GenerationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GenerationConfig(_Object, frozen=True):
     maxOutputTokens: Whole[int | None] = None
     temperature: Whole[float | None] = None
     topP: Whole[float | None] = None
@@ -127,42 +130,27 @@ class GenerationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frequencyPenalty: Whole[float | None] = None
     stopSequences: Whole[tuple[str, ...] | None] = None
     responseMimeType: Whole[str | None] = None
-    responseJsonSchema: Whole[Raw] = NULL
-    responseSchema: Whole[Raw] = NULL
+    responseJsonSchema: Raw = NULL
+    responseSchema: Raw = NULL
     thinkingConfig: Partial[ThinkingConfig | None] = None
-
-
-class ToolConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    functionCallingConfig: Partial[FunctionCallingConfig | None] = None
 
 
 _LabelName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,62}\Z")]
 _LabelValue = Annotated[str, Meta(pattern=r"^[a-z0-9_-]{0,63}\Z")]
 
 
-class RequestSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request but for its contents. Objects that grow with the API are decoded apart."""
-
+class GenerateContentRequest(_Object, frozen=True, kw_only=True):
     model: str | None = None
+    contents: list[Content] | None = None
     systemInstruction: Raw = NULL
     tools: Raw = NULL
-    toolConfig: Raw = NULL
-    generationConfig: Raw = NULL
+    toolConfig: ToolConfig | None = None
+    generationConfig: GenerationConfig | None = None
     safetySettings: Raw = NULL
     cachedContent: Raw = NULL
     serviceTier: Whole[Literal["standard", "flex", "priority"] | None] = None
     labels: Whole[dict[_LabelName, _LabelValue] | None] = None
     store: Whole[bool | None] = None
-
-
-class GenerateContentRequest(RequestSettings, frozen=True, forbid_unknown_fields=True):
-    contents: list[Content]
-
-
-class RawContentRequest(RequestSettings, frozen=True, forbid_unknown_fields=True):
-    """Any request, its contents not yet decoded."""
-
-    contents: OneOrMany = None
 
 
 class UsageMetadata(msgspec.Struct, frozen=True):
@@ -174,21 +162,21 @@ class UsageMetadata(msgspec.Struct, frozen=True):
     totalTokenCount: int | None = None
 
 
-class GenerateContentResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Candidate(_Object, frozen=True):
+    """Grounding, ratings and log probabilities are kept as unknown members."""
+
+    content: Content | None = None
+    finishReason: str | None = None
+    index: Raw = NULL
+
+
+class GenerateContentResponse(_Object, frozen=True):
     """A response, or a chunk of a stream. Feedback and errors are read from the other members."""
 
-    candidates: OneOrMany = None
+    candidates: list[Candidate] | None = None
     usageMetadata: Raw = NULL
     modelVersion: str | None = None
     responseId: str | None = None
-
-
-class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Grounding, ratings and log probabilities are kept as unknown members."""
-
-    content: Raw = NULL
-    finishReason: str | None = None
-    index: Raw = NULL
 
 
 # ── Names, lists and bytes ───────────────────────────────────────────────────────────────────────
@@ -199,14 +187,21 @@ def camel(name: str) -> str:
     return _UNDERSCORE.sub(lambda match: match[1].upper(), name) if "_" in name else name
 
 
-def elements(listed: OneOrMany) -> list[Raw]:
-    if isinstance(listed, dict):
-        return [Raw(encode_members(listed))]
-    return listed or []
+def raw_elements(raw: bytes | Raw, path: str = "$") -> list[Raw]:
+    """The elements of a list as they were sent."""
+    if bytes(raw)[:1] == b"{":
+        return [Raw(raw)]
+    return decode_value(raw, list[Raw] | None, path, request_error) or []
 
 
-def read_elements(raw: bytes | Raw, path: str, fail: ErrorFactory) -> list[Raw]:
-    return elements(decode_value(raw, OneOrMany, path, fail))
+def raw_list(raw: bytes | Raw, *path: str | int) -> list[Raw]:
+    """The same for the list at a path of names and positions."""
+    for step in path:
+        if isinstance(step, int):
+            raw = raw_elements(raw)[step]
+        else:
+            raw = {camel(name): value for name, value in decode_members(raw).items()}[step]
+    return raw_elements(raw)
 
 
 def decode_base64(data: str) -> bytes | None:

@@ -107,7 +107,7 @@ class StreamReader:
         events: list[Event] = []
         try:
             for line in self._lines.feed(data):
-                events += self._read(line)
+                self._read(line, events)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
             events += self._build.fail(as_anaphora_error(problem))
         return events
@@ -117,19 +117,21 @@ class StreamReader:
         events: list[Event] = []
         try:
             for line in self._lines.close():
-                events += self._read(line)
+                self._read(line, events)
         except (AnaphoraError, *DECODE_ERRORS):
             events += self._build.fail(Transport("the stream ended in the middle of a line"))
         if self._body is not None and not self._build.ended:
             return events + self._build.read_whole_body(bytes(self._body), self._read_body)
         return events + self._build.fail(Transport("the stream ended before the answer did"))
 
-    def _read(self, line: bytes) -> list[Event]:
+    def _read(self, line: bytes, events: list[Event]) -> None:
+        """Adds the events of a line: those before an error in it are kept."""
         build = self._build
         if build.ended:
-            return []
+            return
         if self._body is not None:
-            return self._collect(line)
+            self._collect(line)
+            return
         index = self._open.get("text")
         if index is not None:
             try:
@@ -138,33 +140,36 @@ class StreamReader:
                 pass
             else:
                 if not more.done and more.message.content:
-                    return [build.add_text(index, more.message.content)]
+                    events.append(build.add_text(index, more.message.content))
+                    return
         try:
             response, unknown = RESPONSE.decode(line, "stream", reply_error)
         except Parse:
             if build.started or not line.startswith(b"{") or _is_object(line):
                 raise
             self._body = bytearray()
-            return self._collect(line)
+            self._collect(line)
+            return
         rest = unknown.remaining() if unknown is not None else {}
         if "error" in rest:
-            return build.fail(from_success(msgspec.json.decode(rest["error"])))
-        return self._answer(response, rest)
+            events += build.fail(from_success(msgspec.json.decode(rest["error"])))
+        else:
+            self._answer(response, rest, events)
 
-    def _collect(self, line: bytes) -> list[Event]:
+    def _collect(self, line: bytes) -> None:
         assert self._body is not None
         self._body += line + b"\n"
         if len(self._body) > BODY_LIMIT:
             raise Parse(f"a body of more than {BODY_LIMIT} bytes", path="stream")
-        return []
 
-    def _answer(self, response: ChatResponse, rest: Members) -> list[Event]:
+    def _answer(self, response: ChatResponse, rest: Members, events: list[Event]) -> None:
         has_message = bytes(response.message) != b"null"
         if not has_message and not response.done:
-            return []
-        events = self._build.start("", response.model or "")
+            return
+        events += self._build.start("", response.model or "")
         if has_message:
-            events += self._message(response.message, known_text(rest, "created_at") or None)
+            created = known_text(rest, "created_at") or None
+            self._message(response.message, created, events)
         logprobs = msgspec.json.decode(rest.pop("logprobs", NULL), type=list[msgspec.Raw] | None)
         self._logprobs += self._counted(logprobs or [])
         self._keep(self._top, rest)
@@ -173,12 +178,12 @@ class StreamReader:
             for name in ("done_reason", "prompt_eval_count", "eval_count")
             if (value := getattr(response, name)) is not None
         }
-        return events + (self._finish() if response.done else [])
+        if response.done:
+            events += self._finish()
 
-    def _message(self, raw: msgspec.Raw, created: str | None) -> list[Event]:
+    def _message(self, raw: msgspec.Raw, created: str | None, events: list[Event]) -> None:
         message, unknown = decode_message(raw, "stream.message")
         inner = unknown.take_elements("tool_calls") if unknown is not None else {}
-        events: list[Event] = []
         if message.thinking:
             events += self._text("thinking", message.thinking)
         for image in message.images or ():
@@ -195,7 +200,6 @@ class StreamReader:
             self._calls += 1
         if unknown is not None:
             self._keep(self._message_fields, unknown.remaining())
-        return events
 
     def _text(self, kind: str, text: str) -> list[Event]:
         index = self._open.get(kind)

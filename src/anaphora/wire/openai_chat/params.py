@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.catalog import Feature, Profile
-from anaphora.prompt import Call, OutputSchema, Params, ToolChoice
+from anaphora.catalog import Profile
+from anaphora.prompt import Call, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
 from anaphora.wire.markers import supported_ttl
-from anaphora.wire.openai import decode_params, schema_members, skip
+from anaphora.wire.openai import (
+    check_forced_tools,
+    decode_params,
+    schema_members,
+    skip,
+    tool_choice_params,
+)
 from anaphora.wire.params import (
     Param,
     ParamTable,
     check_refused,
-    check_tool_choice,
     closing_members,
     continuation_notices,
     encode_only,
-    forces_tools,
     foreign_tier_notices,
     joined_fields,
     sampling_checks,
@@ -39,22 +44,9 @@ from anaphora.wire.reading import (
 )
 
 from .markers import REQUEST_TTL, Traits
-from .types import MEMO, NULL, PATH, WIRE, ChatRequest, ForcedTool, ResponseFormat
+from .types import MEMO, NULL, PATH, WIRE, ChatRequest, ResponseFormat
 
 _SENT_APART = ("model", "messages", "tools")
-
-
-def _encode_choice(choice: ToolChoice) -> bytes:
-    check_tool_choice(choice)
-    if choice.name is None:
-        return string(choice.mode)
-    return b'{"type":"function","function":{"name":' + string(choice.name) + b"}}"
-
-
-def _choice_mode(choice: str | ForcedTool) -> str:
-    if isinstance(choice, ForcedTool):
-        return "tool"
-    return "required" if choice == "any" else choice
 
 
 def _encode_output(output: OutputSchema) -> bytes:
@@ -74,15 +66,9 @@ def _decode_stop(stop: str | list[str]) -> tuple[str, ...]:
 PARAMS = ParamTable(
     Param("max_tokens", "max_tokens", encode=skip),
     Param("max_tokens", "max_completion_tokens", encode=whole_number),
-    Param("tool_choice", encode=_encode_choice, decode=encode_only),
-    Param("tool_choice.mode", "tool_choice", encode=skip, decode=_choice_mode),
-    Param(
-        "tool_choice.name",
-        "tool_choice",
-        encode=skip,
-        decode=lambda c: c.function.name if isinstance(c, ForcedTool) else None,
+    *tool_choice_params(
+        b'{"type":"function","function":{"name":', b"}}", lambda forced: forced.function.name
     ),
-    Param("tool_choice.parallel", "parallel_tool_calls"),
     Param("reasoning.effort", "reasoning_effort"),
     Param("verbosity"),
     Param("output", "response_format", encode=_encode_output, decode=_decode_output),
@@ -137,23 +123,15 @@ PARAMS = ParamTable(
 
 def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None) -> Envelope:
     """Everything but the runs; the last turn's if nothing in it changed."""
-
-    def make(source: object) -> Envelope:
-        return _envelope(call, profile, traits, source)
-
-    return MEMO.envelope(call, (traits, call.ir.system_fields_agree(), profile), last, make)
+    context = (traits, call.ir.system_fields_agree(), profile)
+    return MEMO.envelope(call, context, last, partial(_envelope, call, profile, traits))
 
 
 def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> Envelope:
-    params, model = call.params, string(call.model)
-    forced: tuple[bool, Feature, str, str] = (
-        forces_tools(params),
-        "forced_tools",
-        "tool_choice",
-        "a forced tool choice",
-    )
-    checks = sampling_checks(params, "temperature", "top_p")
-    check_refused(call, profile, (forced, *(check for check in checks if check[2] != "top_k")))
+    model = string(call.model)
+    check_forced_tools(call, profile)
+    checks = sampling_checks(call.params, "temperature", "top_p")
+    check_refused(call, profile, (check for check in checks if check[2] != "top_k"))
     tree = PARAMS.encode(call)
     if not traits.options:
         tree.pop("prompt_cache_options", None)

@@ -65,10 +65,11 @@ from anaphora.wire.markers import (
 )
 from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS
 from anaphora.wire.openai import (
-    breakpoint_ttl,
     decode_base64,
     decode_data_url,
+    read_breakpoint,
     split_tools,
+    system_blocks,
     take_breakpoint,
     with_role,
 )
@@ -164,10 +165,7 @@ def _system_blocks(first: _ReadMessage, marks: list[MarkRequest]) -> tuple[Promp
     if role != "system" or len(texts) < len(parts):
         return None
     marks += [BlockMark(path[0], ttl, extras) for path, ttl, extras in placed]
-    return tuple(
-        PromptBlock(f"system{index}", text.text, extras=text.extras)
-        for index, text in enumerate(texts)
-    )
+    return system_blocks(texts)
 
 
 @MEMO.remember(TOOL_LISTS)
@@ -384,12 +382,9 @@ def read_part(
     if isinstance(part, types.RefusalPart):
         return Refusal(part.refusal, unknown.extras(WIRE) if unknown is not None else None)
     if not isinstance(part, types.ThinkingPart) and part.prompt_cache_breakpoint is not None:
-        field = "prompt_cache_breakpoint"
-        ttl = breakpoint_ttl(part.prompt_cache_breakpoint, f"{path}.{field}", fail) or "30m"
-        inner = unknown.take(field) if unknown is not None else None
-        extras = inner.extras(WIRE) if inner is not None else None
+        ttl, extras = read_breakpoint(part, unknown, WIRE, path, fail)
         if marks is not None:
-            marks.append((position, ttl, extras))
+            marks.append((position, ttl or "30m", extras))
     members = unknown.remaining() if unknown is not None else {}
     if isinstance(part, types.TextPart):
         return Text(part.text, extras_of(WIRE, members))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, PromptBlock, Segment
+from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
     AnyTool,
@@ -31,10 +32,10 @@ from anaphora.values import (
     Notice,
     Opaque,
     Part,
-    ProviderTool,
     Refusal,
     Text,
     Thinking,
+    Tool,
     ToolCall,
     ToolResult,
     Ttl,
@@ -43,14 +44,15 @@ from anaphora.values import (
 from anaphora.wire.markers import policy_notices
 from anaphora.wire.openai import (
     ONLY_MARKS,
-    OPENAI,
+    arguments_text,
     block_log,
     changed_role,
+    check_part,
+    closing,
     data_url,
-    foreign_block,
-    foreign_file,
+    file_id,
     key_slot,
-    object_text,
+    opaque_json,
     options_free,
     place_of,
     role_of,
@@ -58,14 +60,14 @@ from anaphora.wire.openai import (
 )
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
+    encode_at,
     extra_members,
+    fields_in_parts,
     inner_and_outer,
     note_foreign_fields,
-    notices_below,
 )
-from anaphora.wire.reading import Members, decode_members, encode_members
+from anaphora.wire.reading import Members, decode_members, encode_members, known_text
 from anaphora.wire.rendering import (
-    AddMessages,
     cacheable_count,
     finish_rendering,
     message_runs,
@@ -86,12 +88,6 @@ Encode: TypeAlias = Callable[[Any, Notices], bytes | None]
 # Looked up once: access to an enum member is slow.
 _TEXT, _CALL, _RESULT = Kind.TEXT, Kind.TOOL_CALL, Kind.TOOL_RESULT
 
-_TEXT_CONTENT = b',"content":[{"type":"text","text":'
-_OPENING = {
-    role: b'{"role":"%b"' % role.encode() + _TEXT_CONTENT
-    for role in ("user", "assistant", "system", "developer")
-}
-
 
 def render(
     call: Call,
@@ -111,17 +107,10 @@ def render(
     request = envelope(call, profile, traits, previous.envelope if previous is not None else None)
     tools, foreign = without_foreign_tools(call.tools, (WIRE,))
     blocks = call.ir.system_field_blocks()
-
-    def add(segment: Segment) -> AddMessages:
-        def add(append: LogAppend, new: Sequence[Message], role: str | None) -> None:
-            add_messages(append, new, role, segment.role.value, traits)
-
-        return add
-
     messages, notices = message_runs(
         call.ir.body_runs(),
         previous,
-        add,
+        lambda segment: partial(add_messages, where=segment.role.value, traits=traits),
         opening=glue(traits.system_role) if blocks else b'"messages":[',
         glue=glue,
         close=close,
@@ -177,25 +166,10 @@ def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
     return tool_log(tools, _tool_definition)
 
 
-def _tool_definition(tool: AnyTool) -> bytes:
-    if isinstance(tool, ProviderTool):
-        return check_object(tool.json, path="json").encode()
+def _tool_definition(tool: Tool, members: bytes) -> bytes:
     inner, outer = inner_and_outer(tool.extras, WIRE, "function")
-    description = b',"description":' + string(tool.description) if tool.description else b""
-    schema = check_object(tool.schema, path="schema").encode()
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
-    return (
-        b'{"type":"function","function":{"name":'
-        + string(tool.name)
-        + description
-        + b',"parameters":'
-        + schema
-        + strict
-        + inner
-        + b"}"
-        + outer
-        + b"}"
-    )
+    return b'{"type":"function","function":{%b%b%b}%b}' % (members, strict, inner, outer)
 
 
 def _section_notices(call: Call, blocks: Sequence[PromptBlock], traits: Traits) -> Notices:
@@ -237,55 +211,35 @@ def add_messages(
     beginning of a log, whose first chunk has no glue."""
     splice = BEFORE_BRACE if traits.breakpoints else None
     for message in messages:
-        plain = encode_plain(message, traits)
-        if plain is None:
-            role = add_message(append, message, role, where, traits)
-            continue
-        wire_role, kind, data, markable = plain
-        append.item(wire_role, kind, glue(role) + data, splice if markable else None)
-        append.end_message(message.id)
-        role = wire_role
-
-
-def add_message(
-    append: LogAppend, message: Message, role: str | None, where: str, traits: Traits
-) -> str | None:
-    """Appends the chunks of any message, with notices; the wire role after it."""
-    place = f"{where}[{append.message}]"
-    notices: Notices = []
-    try:
-        pieces = lay_out(message, traits, notices)
-    except InvalidRequest as problem:
-        raise problem.within(place) from None
-    for notice in notices_below(notices, place):
-        append.notice(notice)
-    for piece in pieces:
-        if piece.opening is None:
+        notices: Notices = []
+        place = f"{where}[{append.message}]"
+        for piece in encode_at(place, lay_out, message, notices, traits):
             data = b"," + piece.data
-        else:
-            data = glue(role) + piece.opening + piece.data
-            append.open(piece.role)
-            role = piece.role
-        markable = piece.markable and traits.breakpoints
-        append.chunk(piece.kind, data, BEFORE_BRACE if markable else None)
-    note_foreign_fields(append, message, WIRE, place)
-    append.end_message(message.id)
-    return role
+            if piece.opening is not None:
+                data = glue(role) + piece.opening + piece.data
+                role = piece.role
+                append.open(role)
+            append.chunk(piece.kind, data, splice if piece.markable else None)
+        for notice in notices:
+            append.notice(notice)
+        note_foreign_fields(append, message, WIRE, place)
+        append.end_message(message.id)
 
 
-def lay_out(message: Message, traits: Traits, notices: Notices) -> list[Piece]:
+def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
     """The chunks of a message in wire order."""
     if message.role == "assistant":
         data = assistant_message(message, traits, notices)
-        calls = any(isinstance(part, ToolCall) for part in message.parts)
-        kind = _CALL if calls else _TEXT
+        kind = _CALL if ToolCall in map(type, message.parts) else _TEXT
         pieces = [] if data is None else [Piece((), kind, data, False, "assistant", b"")]
     elif message.role == "system":
         place = place_of(message.parts)
         notices += changed_role(place, traits.system_role, "role")
         pieces = _content_pieces(message, role_of(place, traits.system_role), notices)
     elif message.role in ("user", "tool"):
-        pieces = _result_pieces(message, notices) + _content_pieces(message, "user", notices)
+        has_results = ToolResult in map(type, message.parts)
+        pieces = _result_pieces(message, notices) if has_results else []
+        pieces += _content_pieces(message, "user", notices)
     else:
         raise InvalidRequest(
             f"{message.role!r} is not a role; use system, user, assistant or tool", path="role"
@@ -296,7 +250,7 @@ def lay_out(message: Message, traits: Traits, notices: Notices) -> list[Piece]:
 
 
 def _positions(message: Message, traits: Traits) -> list[tuple[tuple[int, ...], bool]]:
-    return [(piece.path, piece.markable) for piece in lay_out(message, traits, [])]
+    return [(piece.path, piece.markable) for piece in lay_out(message, [], traits)]
 
 
 def _result_pieces(message: Message, notices: Notices) -> list[Piece]:
@@ -310,52 +264,45 @@ def _result_pieces(message: Message, notices: Notices) -> list[Piece]:
         path = f"parts[{index}]"
         if behind_other:
             notices.append(Notice("parts_reordered", "tool results come first here", path))
-        if part.error:
-            why = "Chat has no flag for a failed tool; only its text is sent"
-            notices.append(Notice("error_flag_left_out", why, f"{path}.error"))
-        try:
-            pieces += _result(part, index, notices)
-        except InvalidRequest as problem:
-            raise problem.within(path) from None
+        result = encode_at(path, _result, part, notices)
+        pieces += [piece._replace(path=(index, *piece.path)) for piece in result]
     return pieces
 
 
-def _result(part: ToolResult, index: int, notices: Notices) -> list[Piece]:
+def _result(part: ToolResult, notices: Notices) -> list[Piece]:
+    if part.error:
+        why = "Chat has no flag for a failed tool; only its text is sent"
+        notices.append(Notice("error_flag_left_out", why, "error"))
     fields = extra_members(part.extras, WIRE)
-    opening = b'{"role":"tool","tool_call_id":%b%b,"content":[' % (
+    opening: bytes | None = b'{"role":"tool","tool_call_id":%b%b,"content":[' % (
         string(part.call_id),
         b"," + fields if fields else b"",
     )
-    encoded: list[tuple[tuple[int, ...], bytes, bool]] = []
-    if isinstance(part.content, str):
-        encoded.append(((index, 0), text_part(part.content), bool(part.content)))
-    else:
-        for position, inner in enumerate(part.content):
-            path = f"parts[{index}].content[{position}]"
-            _, markable, data = _encode_part("tool", inner, path, notices)
-            if data is not None:
-                encoded.append(((index, position), data, markable))
-    if not encoded:
-        # The call must be answered, even if no part of the result can be sent.
-        encoded.append(((index, 0), text_part(""), False))
-    return [
-        Piece(path, _RESULT, data, markable, "tool", None if position else opening)
-        for position, (path, data, markable) in enumerate(encoded)
-    ]
+    content = part.content
+    if isinstance(content, str):
+        return [Piece((0,), _RESULT, text_part(content), bool(content), "tool", opening)]
+    pieces: list[Piece] = []
+    for index, inner in enumerate(content):
+        path = f"content[{index}]"
+        _, markable, data = encode_at(path, _encode_part, inner, notices, "tool")
+        if data is not None:
+            pieces.append(Piece((index,), _RESULT, data, markable, "tool", opening))
+            opening = None
+    # The call must be answered, even if no part of the result can be sent.
+    return pieces or [Piece((0,), _RESULT, text_part(""), False, "tool", opening)]
 
 
 def _content_pieces(message: Message, role: str, notices: Notices) -> list[Piece]:
     """A message whose content is a list, one chunk per part."""
     fields = message_fields(message.parts)
-    opening: bytes | None = b'{"role":"%b"%b,"content":[' % (
-        role.encode(),
-        b"," + fields if fields else b"",
-    )
+    more = b"," + fields if fields else b""
+    opening: bytes | None = b'{"role":"%b"%b,"content":[' % (role.encode(), more)
     pieces: list[Piece] = []
     for index, part in enumerate(message.parts):
         if is_fields(part) or (isinstance(part, ToolResult) and role == "user"):
             continue
-        kind, markable, data = _encode_part(role, part, f"parts[{index}]", notices)
+        path = f"parts[{index}]"
+        kind, markable, data = encode_at(path, _encode_part, part, notices, role)
         if data is not None:
             pieces.append(Piece((index,), kind, data, markable, role, opening))
             opening = None
@@ -364,74 +311,7 @@ def _content_pieces(message: Message, role: str, notices: Notices) -> list[Piece
     return pieces
 
 
-# ── Plain messages ───────────────────────────────────────────────────────────────────────────────
-
-
-def encode_plain(message: Message, traits: Traits) -> tuple[str, Kind, bytes, bool] | None:
-    """The single chunk of a text, a text with calls, or a result without extras: its wire role,
-    kind, bytes without glue, and whether it may be marked. None for any other message, and for one
-    that `lay_out` rejects. Most messages are plain, and `lay_out` gives the same bytes for them."""
-    parts = message.parts
-    try:
-        if message.role == "assistant":
-            return _plain_assistant(parts, traits)
-        return _plain_input(message.role, parts[0], traits) if len(parts) == 1 else None
-    except InvalidRequest:
-        return None
-
-
-def _plain_assistant(parts: Sequence[Part], traits: Traits) -> tuple[str, Kind, bytes, bool] | None:
-    if not parts:
-        return None
-    first = parts[0]
-    if type(first) is Text:
-        if first.extras is not None:
-            return None
-        data = _OPENING["assistant"] + string(first.text)
-        if len(parts) == 1:
-            return "assistant", _TEXT, data + b"}]}", False
-        data, calls = data + b'}],"tool_calls":[', parts[1:]
-    else:
-        data, calls = b'{"role":"assistant","tool_calls":[', parts
-    if traits.reasoning_needed:
-        return None
-    encoded = []
-    for part in calls:
-        if type(part) is not ToolCall or part.extras is not None:
-            return None
-        encoded.append(tool_call(part))
-    return "assistant", _CALL, data + b",".join(encoded) + b"]}", False
-
-
-def _plain_input(role: str, part: Part, traits: Traits) -> tuple[str, Kind, bytes, bool] | None:
-    if type(part) is Text:
-        if part.extras is not None or role not in ("user", "system"):
-            return None
-        wire_role = traits.system_role if role == "system" else role
-        opening = _OPENING.get(wire_role)
-        if opening is None:
-            return None
-        return wire_role, _TEXT, opening + string(part.text) + b"}", bool(part.text)
-    if type(part) is not ToolResult or role not in ("tool", "user"):
-        return None
-    content = part.content
-    if part.error or part.extras is not None or not isinstance(content, str):
-        return None
-    opening = b'{"role":"tool","tool_call_id":' + string(part.call_id) + _TEXT_CONTENT
-    return "tool", _RESULT, opening + string(content) + b"}", bool(content)
-
-
 # ── The assistant's message ──────────────────────────────────────────────────────────────────────
-
-
-class _Origin(msgspec.Struct, frozen=True):
-    """The field and the host that reasoning came from."""
-
-    field: str | None = None
-    host: str | None = None
-
-
-_decode_origin = msgspec.json.Decoder(_Origin).decode
 
 
 class AssistantFields(msgspec.Struct):
@@ -464,25 +344,20 @@ def sort_parts(
     if not the one it came in; `host` is the provider it is sent to."""
     fields = AssistantFields(extras=message_fields(message.parts))
     for index, part in enumerate(message.parts):
-        own: Notices = []
-        try:
-            _sort_part(part, fields, own, field, host)
-        except InvalidRequest as problem:
-            raise problem.within(f"parts[{index}]") from None
-        notices += notices_below(own, f"parts[{index}]")
+        if not is_fields(part):
+            encode_at(f"parts[{index}]", _sort_part, part, notices, fields, field, host)
     return fields
 
 
 def _sort_part(
-    part: Part, fields: AssistantFields, notices: Notices, field: str | None, host: str | None
+    part: Part, notices: Notices, fields: AssistantFields, field: str | None, host: str | None
 ) -> None:
-    if is_fields(part):
-        return
     data: bytes | None = None
-    if isinstance(part, ToolCall):
+    if type(part) is Text:
+        data = text_part(part.text, part.extras)
+    elif isinstance(part, ToolCall):
         fields.calls.append(tool_call(part))
-        return
-    if isinstance(part, Thinking):
+    elif isinstance(part, Thinking):
         own = reasoning_field(part, host)
         if own is None:
             _thinking(part, notices)
@@ -493,12 +368,12 @@ def _sort_part(
             own = field or own
             fields.reasoning[own] = fields.reasoning.get(own, "") + part.text
     elif isinstance(part, Refusal):
-        data = _refusal(part, notices)
+        data = b'{"type":"refusal","refusal":' + string(part.text) + closing(part.extras, WIRE)
     elif isinstance(part, Opaque):
-        data = _opaque(part, notices)
+        data = opaque_json(part, WIRE, notices)
         if data is not None and part.kind == OTHER_CALL:
             fields.calls.append(data)
-            return
+            data = None
     else:
         data = encoder_of("assistant", part)[2](part, notices)
     if data is not None:
@@ -528,23 +403,13 @@ def assistant_message(message: Message, traits: Traits, notices: Notices) -> byt
 
 
 def tool_call(part: ToolCall) -> bytes:
-    """The arguments are sent as the model wrote them, valid JSON or not."""
     inner, outer = inner_and_outer(part.extras, WIRE, "function")
-    try:
-        arguments = string(part.arguments)
-    except InvalidRequest as problem:
-        raise problem.within("arguments") from None
-    return (
-        b'{"id":'
-        + string(part.id)
-        + b',"type":"function","function":{"name":'
-        + string(part.name)
-        + b',"arguments":'
-        + arguments
-        + inner
-        + b"}"
-        + outer
-        + b"}"
+    return b'{"id":%b,"type":"function","function":{"name":%b,"arguments":%b%b}%b}' % (
+        string(part.id),
+        string(part.name),
+        arguments_text(part),
+        inner,
+        outer,
     )
 
 
@@ -553,8 +418,9 @@ def reasoning_field(part: Thinking, host: str | None = None) -> str | None:
     another host than `host`."""
     if part.provider != WIRE:
         return None
-    origin = _decode_origin(encode_members(own_members(part.extras)))
-    return origin.field if host is None or origin.host in (None, host) else None
+    origin = own_members(part.extras)
+    foreign = host is not None and known_text(origin, "host") not in ("", host)
+    return None if foreign else known_text(origin, "field") or None
 
 
 def thinking_part(part: Thinking) -> bytes:
@@ -569,17 +435,11 @@ def thinking_part(part: Thinking) -> bytes:
 
 def message_fields(parts: Iterable[Part]) -> bytes:
     """The message fields that are kept as opaque parts, as members of an object."""
-    found = [part.json for part in parts if isinstance(part, Opaque) and is_fields(part)]
-    if len(found) < 2:
-        return object_text(found[0], "json") if found else b""
-    fields: Members = {}
-    for json in found:
-        fields |= decode_members(check_object(json, path="json"))
-    return encode_members(fields)[1:-1]
+    return fields_in_parts(parts, (WIRE,), MESSAGE_FIELDS) if Opaque in map(type, parts) else b""
 
 
 def is_fields(part: Part) -> bool:
-    return isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, MESSAGE_FIELDS)
+    return type(part) is Opaque and part.kind == MESSAGE_FIELDS and part.provider == WIRE
 
 
 def own_members(extras: Extras | None) -> Members:
@@ -592,45 +452,40 @@ def own_members(extras: Extras | None) -> Members:
 # ── Content parts ────────────────────────────────────────────────────────────────────────────────
 
 
-def _encode_part(
-    role: str, part: Part, path: str, notices: Notices
-) -> tuple[Kind, bool, bytes | None]:
-    """A part's kind, whether it may be marked, and its bytes; notices and errors name its path."""
-    own: Notices = []
-    try:
-        kind, markable, encode = encoder_of(role, part)
-        data = encode(part, own)
-    except InvalidRequest as problem:
-        raise problem.within(path) from None
-    notices += notices_below(own, path)
-    return kind, markable, data
+def _encode_part(part: Part, notices: Notices, role: str) -> tuple[Kind, bool, bytes | None]:
+    """A part's kind, whether it may be marked, and its bytes."""
+    if type(part) is Text:  # nearly always
+        return _TEXT, bool(part.text), text_part(part.text, part.extras)
+    kind, markable, encode = encoder_of(role, part)
+    return kind, markable, encode(part, notices)
 
 
 def encoder_of(role: str, part: object) -> tuple[Kind, bool, Encode]:
     """A part's kind for the cache rules, whether it may carry a breakpoint, and its encoder in a
-    message of that role."""
+    message of that role. Roles other than the user take only text and opaque parts."""
+    if isinstance(part, Text):
+        return _TEXT, bool(part.text), _text
     if isinstance(part, Opaque):
         misplaced = part.provider == WIRE and part.kind in (MESSAGE_FIELDS, OTHER_CALL)
         markable = part.kind in MARKABLE and part.kind != "text"
         return Kind.OTHER, markable, _left_out if misplaced else _opaque
-    if type(part) not in _ENCODERS:
-        raise InvalidRequest(
-            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
-        )
+    check_part(part, _ENCODERS)
     kind, markable, encode = _ENCODERS[type(part)]
-    if isinstance(part, Text):
-        return kind, bool(part.text), encode
     if role != "user" and not isinstance(part, Thinking):
         return kind, False, _left_out
     return kind, markable, encode
 
 
 def text_part(text: str, extras: Extras | None = None) -> bytes:
-    return b'{"type":"text","text":' + string(text) + _closing(extras)
+    return b'{"type":"text","text":' + string(text) + closing(extras, WIRE)
 
 
 def _text(part: Text, _: Notices) -> bytes:
     return text_part(part.text, part.extras)
+
+
+def _opaque(part: Opaque, notices: Notices) -> bytes | None:
+    return opaque_json(part, WIRE, notices)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
@@ -640,7 +495,8 @@ def _image(part: Image, notices: Notices) -> bytes | None:
         return None
     url = string(source.url if isinstance(source, Url) else data_url(source))
     detail = b"" if part.detail is None else b',"detail":' + string(part.detail)
-    return b'{"type":"image_url","image_url":{"url":' + url + detail + b"}" + _closing(part.extras)
+    image = b'{"url":' + url + detail + b"}"
+    return b'{"type":"image_url","image_url":' + image + closing(part.extras, WIRE)
 
 
 def _audio(part: Audio, notices: Notices) -> bytes | None:
@@ -652,47 +508,28 @@ def _audio(part: Audio, notices: Notices) -> bytes | None:
     if format is None:
         format = source.media_type.removeprefix("audio/")
         notices.append(Notice("audio_format", f"OpenAI takes wav and mp3; sent as {format}"))
-    return (
-        b'{"type":"input_audio","input_audio":{"data":"'
-        + base64.b64encode(source.data)
-        + b'","format":'
-        + string(format)
-        + b"}"
-        + _closing(part.extras)
-    )
+    audio = b'{"data":"%b","format":%b}' % (base64.b64encode(source.data), string(format))
+    return b'{"type":"input_audio","input_audio":' + audio + closing(part.extras, WIRE)
 
 
 def _document(part: Document, notices: Notices) -> bytes | None:
-    source = part.source
+    source, title = part.source, part.title
     if isinstance(source, Url):
         notices.append(Notice("document_url", "Chat fetches no documents; left out"))
         return None
-    title = part.title
     if isinstance(source, FileId):
-        if source.provider not in OPENAI:
-            notices.append(foreign_file(source))
+        file = file_id(source, notices)
+        if file is None:
             return None
-        file = b'{"file_id":' + string(source.id)
     else:
-        file = b'{"file_data":' + string(data_url(source))
+        file = b'"file_data":' + string(data_url(source))
         # A file in the request needs a name.
         title = title if title is not None else _FILE_NAMES.get(source.media_type, "document")
     if part.context is not None:
         why = "a document has no context here; left out"
         notices.append(Notice("context_unsupported", why, "context"))
     name = b"" if title is None else b',"filename":' + string(title)
-    return b'{"type":"file","file":' + file + name + b"}" + _closing(part.extras)
-
-
-def _refusal(part: Refusal, _: Notices) -> bytes:
-    return b'{"type":"refusal","refusal":' + string(part.text) + _closing(part.extras)
-
-
-def _opaque(part: Opaque, notices: Notices) -> bytes | None:
-    if part.provider != WIRE:
-        notices.append(foreign_block(part))
-        return None
-    return check_object(part.json, path="json").encode()
+    return b'{"type":"file","file":{' + file + name + b"}" + closing(part.extras, WIRE)
 
 
 def _left_out(part: Part, notices: Notices) -> None:
@@ -705,14 +542,6 @@ def _thinking(_: Thinking, notices: Notices) -> None:
     notices.append(Notice("thinking_left_out", why))
 
 
-def _closing(extras: Extras | None) -> bytes:
-    """The end of an object, with the extras of this wire."""
-    if extras is None:
-        return b"}"
-    more = extra_members(extras, WIRE)
-    return b"," + more + b"}" if more else b"}"
-
-
 _AUDIO_FORMATS = {
     "audio/wav": "wav",
     "audio/x-wav": "wav",
@@ -722,14 +551,13 @@ _AUDIO_FORMATS = {
 }
 _FILE_NAMES = {"application/pdf": "document.pdf", "text/plain": "document.txt"}
 
-#: In a user's message. Other roles take only text and opaque parts.
+#: In a user's message, besides texts and opaque parts.
 _ENCODERS: dict[type, tuple[Kind, bool, Encode]] = {
-    Text: (Kind.TEXT, True, _text),
     Image: (Kind.IMAGE, True, _image),
     Document: (Kind.DOCUMENT, True, _document),
     Audio: (Kind.AUDIO, True, _audio),
     Thinking: (Kind.THINKING, False, _thinking),
-    ToolCall: (Kind.TOOL_CALL, False, _left_out),
-    ToolResult: (Kind.TOOL_RESULT, False, _left_out),
-    Refusal: (Kind.TEXT, False, _left_out),
+    ToolCall: (_CALL, False, _left_out),
+    ToolResult: (_RESULT, False, _left_out),
+    Refusal: (_TEXT, False, _left_out),
 }

@@ -10,7 +10,8 @@ import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
-from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
+from anaphora.values import Message, Refusal, Reply, StopReason, Text, Usage
+from anaphora.wire.openai import counted_usage, own_usage
 from anaphora.wire.openai_errors import from_json
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -24,7 +25,7 @@ from anaphora.wire.reading import (
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import partition, positive_counts, valid_count
+from anaphora.wire.replies import positive_counts, valid_count
 
 from .parse import read_assistant
 from .render import own_members, sort_parts
@@ -99,26 +100,19 @@ def _text(fields: Members, name: str) -> str:
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The reply as OpenAI would send it. Parts without a field are left out; `unsupported_parts`
-    lists them."""
+    """The reply as OpenAI would send it. Parts without a field are left out."""
     extras = own_members(reply.extras)
     created = bytes(extras.pop("created", b"0"))
     choice = extras.pop("choice", None)
     choices = [write_choice(reply, 0, choice), *more_choices(extras)]
     rest = encode_members(extras)[1:-1]
-    return (
-        b'{"id":'
-        + string(reply.id)
-        + b',"object":"chat.completion","created":'
-        + created
-        + b',"model":'
-        + string(reply.model)
-        + b',"choices":['
-        + b",".join(choices)
-        + b"]"
-        + (b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage))
-        + (b"," + rest if rest else b"")
-        + b"}"
+    return b'{"id":%b,"object":"chat.completion","created":%b,"model":%b,"choices":[%b]%b%b}' % (
+        string(reply.id),
+        created,
+        string(reply.model),
+        b",".join(choices),
+        b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage),
+        b"," + rest if rest else b"",
     )
 
 
@@ -141,13 +135,6 @@ def more_choices(extras: Members) -> list[bytes]:
     path = f"extras.{WIRE}.choices"
     choices = decode_value(raw, list[msgspec.Raw] | None, path, reply_error) or []
     return [bytes(choice) for choice in choices]
-
-
-def unsupported_parts(reply: Reply) -> list[Notice]:
-    """Notices for the parts of a reply that Chat has no field for."""
-    notices: list[Notice] = []
-    sort_parts(reply.message, notices)
-    return notices
 
 
 def read_stop(finish_reason: str | None) -> StopReason:
@@ -188,7 +175,6 @@ def _write_message(message: Message) -> bytes:
 
 
 def read_usage(raw: bytes, path: str) -> Usage:
-    """The token counts as a partition of `prompt_tokens`; unreported ones stay unknown."""
     try:
         usage = _decode_usage(raw)
     except DECODE_ERRORS as problem:
@@ -202,31 +188,16 @@ def read_usage(raw: bytes, path: str) -> Usage:
     )
     read = next((tokens for tokens in map(valid_count, reported) if tokens is not None), None)
     wrote = valid_count(details.cache_write_tokens)
-    uncached, read, written, overlap = partition(
-        valid_count(usage.prompt_tokens),
-        read,
-        None if wrote is None else positive_counts({"30m": wrote}),
-    )
-    reasoning = usage.completion_tokens_details
-    return Usage(
-        uncached=uncached,
-        read=read,
-        written=written,
-        output=valid_count(usage.completion_tokens),
-        reasoning=valid_count(reasoning.reasoning_tokens) if reasoning is not None else None,
-        overlap=overlap,
-        raw=raw.decode(),
+    written = None if wrote is None else positive_counts({"30m": wrote})
+    output = usage.completion_tokens
+    return counted_usage(
+        raw, usage.prompt_tokens, read, written, output, usage.completion_tokens_details
     )
 
 
 def write_usage(usage: Usage) -> bytes:
-    """The usage object: the provider's own if reading it gives the same counts."""
-    if usage.raw is not None:
-        try:
-            if read_usage(usage.raw.encode(), "usage") == usage:
-                return usage.raw.encode()
-        except Parse:
-            pass
+    if (own := own_usage(usage, read_usage)) is not None:
+        return own
     prompt, output = usage.input or 0, usage.output or 0
     fields: dict[str, object] = {
         "prompt_tokens": prompt,

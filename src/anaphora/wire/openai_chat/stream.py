@@ -101,19 +101,17 @@ class StreamReader:
         events: list[Event] = []
         build = self._build
         choices = chunk.choices or []
-        of_choices = {}
+        unknown_in: dict[int, Unknown] = {}
         if unknown is not None:
-            of_choices = unknown.take_elements("choices")
+            unknown_in = unknown.take_elements("choices")
             self._fields |= {name: bytes(raw) for name, raw in unknown.remaining().items()}
         if not build.started:
             # Azure reports on the prompt before the reply has an id.
             self._keep_fields(payload)
             if choices or chunk.id:
                 events += build.start(chunk.id or "", chunk.model or "")
-        for choice in choices:
-            events += self._on_choice(choice, payload)
-        for index, inner in of_choices.items():
-            self._keep_unknown(choices[index], inner)
+        for index, choice in enumerate(choices):
+            events += self._on_choice(choice, unknown_in.get(index), payload)
         if chunk.usage is not NULL and (usage := bytes(chunk.usage)) != b"null":
             self._keep_fields(payload)
             events += build.update_usage(read_usage(usage, "stream.usage"))
@@ -121,19 +119,20 @@ class StreamReader:
             events += build.fail(from_json(chunk.error))
         return events
 
-    def _keep_unknown(self, delta: types.ChoiceDelta, unknown: Unknown) -> None:
+    def _on_choice(
+        self, delta: types.ChoiceDelta, unknown: Unknown | None, payload: bytes
+    ) -> list[Event]:
         """Unknown fields of a choice and of a call are carried along. Those of a delta are left out
         with a notice: as fields of the message they would be sent back to the host, and hosts
         reject them."""
         choice = self._choice_at(delta.index)
-        if (inner := unknown.take("delta")) is not None:
-            choice.keep_of_calls(inner.take_elements("tool_calls"))
+        if unknown is None:
+            events = choice.add(delta, {})
+        else:
+            inner = unknown.take("delta") or Unknown({})
+            events = choice.add(delta, inner.take_elements("tool_calls"))
             self._build.note_dropped_fields("delta", inner.remaining())
-        choice.keep(unknown.remaining())
-
-    def _on_choice(self, delta: types.ChoiceDelta, payload: bytes) -> list[Event]:
-        choice = self._choice_at(delta.index)
-        events = choice.add(delta)
+            choice.keep(unknown.remaining())
         if delta.finish_reason is not None:
             choice.build.stop_reason_raw = delta.finish_reason
             choice.build.stop_reason = read_stop(delta.finish_reason)
@@ -229,11 +228,10 @@ class _ChoiceBuilder:
         self._places: dict[str, int] = {}
         """The part of each text field: content, refusal, and the fields of reasoning."""
         self._calls: dict[int, _OpenCall] = {}
-        self._last_calls: list[_OpenCall] = []
-        """The calls of the last delta."""
         self._count = 0
 
-    def add(self, choice: types.ChoiceDelta) -> list[Event]:
+    def add(self, choice: types.ChoiceDelta, unknown: dict[int, Unknown]) -> list[Event]:
+        """Adds a delta. `unknown` are the unknown fields of its tool calls."""
         delta = choice.delta
         events: list[Event] = []
         if delta is not None:
@@ -249,28 +247,14 @@ class _ChoiceBuilder:
                 events += self._add_content(delta.content)
             if delta.refusal:
                 events += self._add_text("refusal", delta.refusal)
-            if delta.tool_calls:
-                self._last_calls = []
-                for call in delta.tool_calls:
-                    events += self._add_call(call)
+            for index, call in enumerate(delta.tool_calls or ()):
+                events += self._add_call(call, unknown.get(index))
             self._collect(delta)
         if choice.logprobs is not None:
             self._add_logprobs(choice.logprobs)
         if choice.native_finish_reason is not None:
             self.fields["native_finish_reason"] = choice.native_finish_reason
         return events
-
-    def keep_of_calls(self, unknown: dict[int, Unknown]) -> None:
-        """Keeps unknown fields of the calls of the last delta and of their functions."""
-        for position, fields in unknown.items():
-            if position < len(self._last_calls):
-                call = self._last_calls[position]
-                inner = fields.take("function")
-                function = inner.remaining() if inner is not None else {}
-                own = fields.remaining()
-                self._count_extra([own, function])
-                call.function_extras |= function
-                call.own_extras |= own
 
     def keep(self, fields: Members) -> None:
         """Keeps unknown fields beside the message; the last value counts."""
@@ -334,7 +318,7 @@ class _ChoiceBuilder:
                 events += self.build.add_whole(self._next_index(), "opaque", part)
         return events
 
-    def _add_call(self, delta: types.CallDelta) -> list[Event]:
+    def _add_call(self, delta: types.CallDelta, unknown: Unknown | None) -> list[Event]:
         events: list[Event] = []
         function = delta.function or types.FunctionDelta()
         custom = delta.custom
@@ -350,10 +334,14 @@ class _ChoiceBuilder:
             events += self.build.begin(
                 call.index, kind, call.finish, id=delta.id or None, name=name or None
             )
-        self._last_calls.append(call)
         call.id, call.name = call.id or delta.id or "", call.name or name or ""
         if bytes(delta.extra_content) != b"null":
             call.own_extras["extra_content"] = delta.extra_content
+        if unknown is not None:
+            inner = unknown.take("function")
+            call.function_extras |= inner.remaining() if inner is not None else {}
+            call.own_extras |= unknown.remaining()
+            self._count_extra([call.own_extras, call.function_extras])
         text = custom.input if custom is not None else function.arguments
         if isinstance(text, dict):
             text = dumps(text).decode()

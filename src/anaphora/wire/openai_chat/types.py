@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.wire.memo import Memo
-from anaphora.wire.openai import Breakpoint
+from anaphora.wire.openai import Breakpoint, ReasoningCount
 from anaphora.wire.reading import Partial, Whole
 
 MEMO = Memo()
@@ -238,15 +238,11 @@ class InputDetails(msgspec.Struct, frozen=True):
     cache_write_tokens: int | None = None
 
 
-class OutputDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int | None = None
-
-
 class ChatUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: InputDetails | None = None
-    completion_tokens_details: OutputDetails | None = None
+    completion_tokens_details: ReasoningCount | None = None
     # Where other hosts report cached tokens.
     cached_tokens: int | None = None
     num_cached_tokens: int | None = None

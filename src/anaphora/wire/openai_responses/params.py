@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from anaphora.canonical import string
-from anaphora.catalog import Feature, Profile
+from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, Earlier, OutputSchema, Params, ToolChoice
+from anaphora.prompt import Call, Earlier, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, SegmentRole, Ttl
 from anaphora.wire.openai import (
     NEAREST,
     OPENAI,
     changed_role,
+    check_forced_tools,
     decode_params,
     place_of,
     schema_members,
     skip,
+    tool_choice_params,
 )
 from anaphora.wire.params import (
     Param,
     ParamTable,
-    check_refused,
-    check_tool_choice,
     closing_members,
-    encode_only,
-    forces_tools,
     foreign_comparison_notices,
     foreign_field_notices,
     foreign_tier_notices,
@@ -37,16 +36,9 @@ from anaphora.wire.params import (
 from anaphora.wire.reading import Members, Unknown, extras_of
 
 from .markers import Traits
-from .types import MEMO, PATH, WIRE, ForcedTool, ResponsesRequest, TextFormat
+from .types import MEMO, PATH, WIRE, ResponsesRequest, TextFormat
 
 _SENT_APART = ("model", "input", "instructions", "tools")
-
-
-def _encode_choice(choice: ToolChoice) -> bytes:
-    check_tool_choice(choice)
-    if choice.name is None:
-        return string(choice.mode)
-    return b'{"type":"function","name":' + string(choice.name) + b"}"
 
 
 def _encode_format(output: OutputSchema) -> bytes:
@@ -66,20 +58,7 @@ PARAMS = ParamTable(
     Param("max_tokens", "max_output_tokens", encode=whole_number),
     Param("temperature"),
     Param("top_p"),
-    Param("tool_choice", encode=_encode_choice, decode=encode_only),
-    Param(
-        "tool_choice.mode",
-        "tool_choice",
-        encode=skip,
-        decode=lambda choice: "tool" if isinstance(choice, ForcedTool) else choice,
-    ),
-    Param(
-        "tool_choice.name",
-        "tool_choice",
-        encode=skip,
-        decode=lambda choice: choice.name if isinstance(choice, ForcedTool) else None,
-    ),
-    Param("tool_choice.parallel", "parallel_tool_calls"),
+    *tool_choice_params(b'{"type":"function","name":', b"}", lambda forced: forced.name),
     Param("reasoning.effort"),
     Param("reasoning.summary"),
     Param("output", "text.format", encode=_encode_format, decode=_decode_format),
@@ -137,11 +116,7 @@ def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None
         _stays_in_chain(call),
         profile,
     )
-
-    def make(source: object) -> Envelope:
-        return _envelope(call, profile, traits, source)
-
-    return MEMO.envelope(call, context, last, make)
+    return MEMO.envelope(call, context, last, partial(_envelope, call, profile, traits))
 
 
 def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> Envelope:
@@ -171,13 +146,7 @@ def _check_params(call: Call, profile: Profile) -> None:
         altered = value != 1 and profile.refuses("altered_sampling")
         if value is not None and (altered or profile.refuses("sampling")):
             raise InvalidRequest(f"{call.model} refuses {name} {value}", path=f"params.{name}")
-    forced: tuple[bool, Feature, str, str] = (
-        forces_tools(call.params),
-        "forced_tools",
-        "tool_choice",
-        "a forced tool choice",
-    )
-    check_refused(call, profile, (forced,))
+    check_forced_tools(call, profile)
 
 
 def continues(call: Call) -> bool:

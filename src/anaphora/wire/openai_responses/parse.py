@@ -62,10 +62,11 @@ from anaphora.wire.markers import PlacedMark
 from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS
 from anaphora.wire.openai import (
     SystemPlace,
-    breakpoint_ttl,
     decode_data_url,
     keep_place,
+    read_breakpoint,
     split_tools,
+    system_blocks,
     take_breakpoint,
 )
 from anaphora.wire.reading import (
@@ -249,11 +250,7 @@ def _system_blocks(
     if len(texts) < len(parts):
         return (), []
     del items[0]
-    marks: list[MarkRequest] = [
-        BlockMark(path[0], own or ttl, extras) for path, own, extras in placed
-    ]
-    blocks = (PromptBlock(f"system{i}", t.text, extras=t.extras) for i, t in enumerate(texts))
-    return tuple(blocks), marks
+    return system_blocks(texts), [BlockMark(path[0], own or ttl, e) for path, own, e in placed]
 
 
 @MEMO.remember(TOOL_LISTS)
@@ -477,10 +474,7 @@ def _read_part(
             marks.append((position, ttl, extras))
         return _read_other(part.tag, members, role)
     if part.prompt_cache_breakpoint is not None:
-        field = "prompt_cache_breakpoint"
-        ttl = breakpoint_ttl(part.prompt_cache_breakpoint, f"{path}.{field}", fail)
-        inner = unknown.take(field) if unknown is not None else None
-        marks.append((position, ttl, inner.extras(WIRE) if inner is not None else None))
+        marks.append((position, *read_breakpoint(part, unknown, WIRE, path, fail)))
     members = unknown.remaining(nulls=True) if unknown is not None else {}
     if isinstance(part, types.InputText):
         return Text(part.text, extras_of(WIRE, members))

@@ -9,11 +9,12 @@ makes appending cheap and exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from anaphora.canonical import check_object, dumps, string
+from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptIR, Segment
@@ -31,14 +32,13 @@ from anaphora.values import (
     Notice,
     Opaque,
     Part,
-    ProviderTool,
     Refusal,
-    ResultPart,
     Role,
     SegmentRole,
     Source,
     Text,
     Thinking,
+    Tool,
     ToolCall,
     ToolResult,
     Url,
@@ -47,13 +47,15 @@ from anaphora.wire.markers import MarkLocation, policy_notices
 from anaphora.wire.openai import (
     NEAREST,
     ONLY_MARKS,
-    OPENAI,
+    arguments_text,
     block_log,
     changed_role,
+    check_part,
+    closing,
     data_url,
-    foreign_block,
-    foreign_file,
+    file_id,
     key_slot,
+    opaque_json,
     options_free,
     place_of,
     role_of,
@@ -62,13 +64,13 @@ from anaphora.wire.openai import (
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
     ReasoningFollowed,
+    encode_at,
     extra_members,
     note_foreign_fields,
     notices_below,
 )
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.rendering import (
-    AddMessages,
     cacheable_count,
     finish_rendering,
     message_runs,
@@ -162,44 +164,33 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
 
 def _system_run(ir: PromptIR, traits: Traits, previous: Rendered | None) -> list[ChunkRun]:
     blocks = ir.system_field_blocks()
-    if traits.system_slot != "message":
-        text = ir.system_field()
-        if place_of(blocks).slot is None:
-            text = text.strip()
-        if not text.strip():
-            return []
-        return [
-            section_run(
-                "system",
-                text,
-                _instruction_log,
-                previous,
-                MEMO,
-                lead=INSTRUCTIONS,
-                close=b"",
-                place="instructions",
-            )
-        ]
-    if not blocks:
+    source: Any = blocks
+    if traits.system_slot == "message":
+        nearest = NEAREST if traits.explicit else None
+        render: Callable[[Any], ChunkLog] = partial(block_log, encode=_text_part, nearest=nearest)
+        # The fields of the message itself, if it was read from a request.
+        role = role_of(place_of(blocks), traits.system_role)
+        fields = extra_members(blocks[0].extras, ITEM) if blocks else b""
+        lead, place = INPUT + message_opening(role, fields), "input[0].content"
+    else:
+        source, render = ir.system_field(), _instruction_log
+        if place_of(blocks).slot is None or not source.strip():
+            source = source.strip()
+        lead, place = INSTRUCTIONS, "instructions"
+    if not source:
         return []
-
-    nearest = NEAREST if traits.explicit else None
-    # The fields of the message itself, if it was read from a request.
-    role = role_of(place_of(blocks), traits.system_role)
-    lead = INPUT + message_opening(role, extra_members(blocks[0].extras, ITEM))
-    return [
-        section_run(
-            "system",
-            blocks,
-            lambda blocks: block_log(blocks, _text_part, nearest),
-            previous,
-            MEMO,
-            lead=lead,
-            close=b"",
-            place="input[0].content",
-            variant=traits.explicit,
-        )
-    ]
+    run = section_run(
+        "system",
+        source,
+        render,
+        previous,
+        MEMO,
+        lead=lead,
+        close=b"",
+        place=place,
+        variant=traits.explicit,
+    )
+    return [run]
 
 
 def _instruction_log(text: str) -> ChunkLog:
@@ -212,21 +203,9 @@ def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
     return tool_log(tools, _tool_definition)
 
 
-def _tool_definition(tool: AnyTool) -> bytes:
-    if isinstance(tool, ProviderTool):
-        return check_object(tool.json, path="json").encode()
-    description = b',"description":' + string(tool.description) if tool.description else b""
-    schema = check_object(tool.schema, path="schema").encode()
-    return (
-        b'{"type":"function","name":'
-        + string(tool.name)
-        + description
-        + b',"parameters":'
-        + schema
-        + b',"strict":'
-        + dumps(tool.strict)
-        + closing(tool.extras)
-    )
+def _tool_definition(tool: Tool, members: bytes) -> bytes:
+    strict = dumps(tool.strict)
+    return b'{"type":"function",%b,"strict":%b' % (members, strict) + closing(tool.extras, WIRE)
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
@@ -253,16 +232,10 @@ def _messages(
     def joined(
         segments: Sequence[Segment], previous: Rendered | None, after_system: bool
     ) -> tuple[list[ChunkRun], Notices]:
-        def add(segment: Segment) -> AddMessages:
-            def add(append: LogAppend, new: Sequence[Message], state: str | None) -> None:
-                add_messages(append, new, state, segment.role.value, traits)
-
-            return add
-
         return message_runs(
             segments,
             previous,
-            add,
+            lambda segment: partial(add_messages, where=segment.role.value, traits=traits),
             opening=glue("system") if after_system else INPUT,
             glue=glue,
             close=close,
@@ -308,75 +281,65 @@ def add_messages(
     splice = BEFORE_BRACE if traits.explicit else None
     followed = ReasoningFollowed(messages, _follows)
     for index, message in enumerate(messages):
-        plain = encode_plain(message, traits)
-        if plain is None:
-            state = add_message(append, message, state, where, traits, followed, index)
-            continue
-        for after, kind, data, markable in plain:
-            append.item(after, kind, glue(state) + data, splice if markable else None)
-            state = after
+        place = f"{where}[{append.message}]"
+        notices: Notices = []
+        pieces = encode_at(place, lay_out, message, notices, traits, partial(followed, index))
+        for piece in pieces:
+            data = b"," + piece.data
+            if piece.state is not None:
+                data = glue(state) + piece.data
+                state = piece.state
+                append.open(state)
+            append.chunk(piece.kind, data, splice if piece.markable else None)
+        for notice in notices:
+            append.notice(notice)
+        note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)
 
 
-def add_message(
-    append: LogAppend,
-    message: Message,
-    state: str | None,
-    where: str,
-    traits: Traits,
-    followed: ReasoningFollowed | None = None,
-    index: int = 0,
-) -> str | None:
-    """Appends the chunks of any message, with notices; the state after it. `followed` knows the
-    messages after this one, which is at `index` of them."""
-    followed = followed or ReasoningFollowed((message,), _follows)
-    place = f"{where}[{append.message}]"
+def lay_out(
+    message: Message, notices: Notices, traits: Traits, followed: Callable[[int], bool]
+) -> list[Piece]:
+    """The chunks of a message. `followed` tells whether the reasoning at a position is followed by
+    an item of the model."""
     role = _ROLES.get(message.role)
     if role is None:
         why = f"{message.role!r} is not a role; use system, user, assistant or tool"
-        raise InvalidRequest(why, path=f"{place}.role")
+        raise InvalidRequest(why, path="role")
     name: str = role
     if role == "system":
-        system_place = place_of(message.parts)
-        name = role_of(system_place, traits.system_role)
-        for notice in changed_role(system_place, traits.system_role, f"{place}.role"):
-            append.notice(notice)
+        place = place_of(message.parts)
+        name = role_of(place, traits.system_role)
+        notices += changed_role(place, traits.system_role, "role")
+    pieces: list[Piece] = []
     inside = False
     for position, part in enumerate(message.parts):
-        path = f"{place}.parts[{position}]"
-        begins = begins_item(part)
-        notices: Notices = []
-        fields = b""
-        try:
-            piece = encode_part(part, role, _is_easy(message, position, inside), notices)
-            if piece is not None and piece.content and begins and not isinstance(part, Opaque):
-                fields = extra_members(part.extras, ITEM)
-        except InvalidRequest as problem:
-            raise problem.within(path) from None
-        if piece is not None and isinstance(part, Thinking) and not followed(index, position):
-            notices.append(UNFINISHED_REASONING)
-            piece = None
-        for notice in notices_below(notices, path):
-            append.notice(notice)
+        path = f"parts[{position}]"
+        easy = _is_easy(message, position, inside)
+        piece = encode_at(path, encode_part, part, notices, role, easy)
         if piece is None:
             continue
-        if not piece.content:
-            data = glue(state) + piece.data
-            state, inside = "user" if piece.open else CLOSED, False
-            append.open(state)
-        elif begins or not inside:
-            data = glue(state) + message_opening(name, fields) + piece.data
-            state, inside = role, True
-            append.open(state)
+        if piece.kind is Kind.THINKING and not followed(position):
+            notices += notices_below((UNFINISHED_REASONING,), path)
+            continue
+        if not piece.in_message:
+            inside = False
+        elif inside and not begins_item(part):
+            piece = piece._replace(state=None)
         else:
-            data = b"," + piece.data
-        markable = piece.markable and traits.explicit
-        append.chunk(piece.kind, data, BEFORE_BRACE if markable else None)
+            fields = b""
+            if begins_item(part) and not isinstance(part, Opaque):
+                fields = encode_at(path, _item_fields, part, notices)
+            piece = piece._replace(data=message_opening(name, fields) + piece.data)
+            inside = True
+        pieces.append(piece)
     if not message.parts:
-        append.notice(Notice("empty_message", "a message without parts is left out", place))
-    note_foreign_fields(append, message, WIRE, place)
-    append.end_message(message.id)
-    return state
+        notices.append(Notice("empty_message", "a message without parts is left out"))
+    return pieces
+
+
+def _item_fields(part: Text, _: Notices) -> bytes:
+    return extra_members(part.extras, ITEM)
 
 
 def _follows(part: Part, role: Role) -> bool | None:
@@ -394,45 +357,7 @@ def _follows(part: Part, role: Role) -> bool | None:
 
 
 def _is_sent(part: Part, role: Role) -> bool:
-    return encode_part(part, role, False, []) is not None
-
-
-def encode_plain(message: Message, traits: Traits) -> list[tuple[str, Kind, bytes, bool]] | None:
-    """The items of a message of texts, calls and results without extras, one chunk each: the state
-    after it, its kind, its bytes without glue, and whether it may be marked. None for any other
-    message, and for one that `add_message` rejects. Most messages are plain, and `add_message`
-    gives the same bytes for them."""
-    state = _ROLES.get(message.role)
-    opening = _OPENING.get(traits.system_role if state == "system" else state or "")
-    if state is None or opening is None:
-        return None
-    items: list[tuple[str, Kind, bytes, bool]] = []
-    inside = False
-    try:
-        for part in message.parts:
-            if type(part) is Text:
-                if part.extras is not None or inside:
-                    return None
-                if state == "assistant":
-                    items.append((CLOSED, _TEXT, _easy_message(part), False))
-                    continue
-                data, inside = opening + string(part.text) + b"}", True
-                items.append((state, _TEXT, data, bool(part.text)))
-            elif type(part) is ToolCall and part.extras is None:
-                items.append((CLOSED, _CALL, function_call(part), False))
-                inside = False
-            elif type(part) is ToolResult:
-                content = part.content
-                if part.error or part.extras is not None or not isinstance(content, str):
-                    return None
-                data = _output_opening(part) + _INPUT_TEXT + string(content) + b"}"
-                items.append(("user", _RESULT, data, bool(content)))
-                inside = False
-            else:
-                return None
-    except InvalidRequest:
-        return None
-    return items or None
+    return encode_part(part, [], role, False) is not None
 
 
 def _part_location(run: ChunkRun, chunks: range, path: tuple[int, ...]) -> MarkLocation:
@@ -454,7 +379,8 @@ def _part_location(run: ChunkRun, chunks: range, path: tuple[int, ...]) -> MarkL
     inside = len(path) == 2 and isinstance(part, ToolResult)
     if len(path) > 1 and not inside:
         return f"no {name}"
-    if not inside or (path[1] == _last(_outputs(_result_parts(part), [])) and splices[chunk] >= 0):
+    outputs = _outputs(part, []) if inside else []
+    if not inside or (outputs and path[1] == outputs[-1][0] and splices[chunk] >= 0):
         return (chunk, None) if splices[chunk] >= 0 else f"{name} may not carry a breakpoint"
     splice = _nested_splice(part, path[1])
     if splice is None:
@@ -469,44 +395,40 @@ def _part_location(run: ChunkRun, chunks: range, path: tuple[int, ...]) -> MarkL
 
 
 class Piece(NamedTuple):
-    """One part on the wire."""
+    """A chunk of a message: a part of a message item, or an item of its own."""
 
     kind: Kind
     data: bytes
-    content: bool = False
-    """Belongs into a message; any other is an item of its own."""
-    open: bool = False
-    """An item whose content is still open at the end of `data`."""
+    state: str | None
+    """The state of the log after an item that begins with it; None: it continues the item."""
     markable: bool = False
+    in_message: bool = False
 
 
-def encode_part(part: Any, role: Role, easy: bool, notices: Notices) -> Piece | None:
-    """A part of a message of that role. `easy`: the assistant's text may be a message by itself."""
+def encode_part(part: Any, notices: Notices, role: Role, easy: bool) -> Piece | None:
+    """A part of a message of that role. `easy`: it is a text that is a message by itself."""
     if isinstance(part, ToolCall):
-        return Piece(_CALL, function_call(part))
+        return Piece(_CALL, function_call(part), CLOSED)
     if isinstance(part, ToolResult):
         data, markable = function_output(part, notices)
-        return Piece(_RESULT, data, open=True, markable=markable)
+        return Piece(_RESULT, data, "user", markable)
     if isinstance(part, Thinking):
         reasoning = own_reasoning(part, notices)
-        return None if reasoning is None else Piece(Kind.THINKING, reasoning)
+        return None if reasoning is None else Piece(Kind.THINKING, reasoning, CLOSED)
     if isinstance(part, Opaque) and not is_content(part.kind):
-        item = _opaque(part, notices)
-        return None if item is None else Piece(Kind.OTHER, item)
-    if type(part) not in _INPUT:
-        raise InvalidRequest(
-            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
-        )
-    if role == "assistant" and easy and isinstance(part, Text | Refusal):
+        item = opaque_json(part, WIRE, notices)
+        return None if item is None else Piece(Kind.OTHER, item, CLOSED)
+    check_part(part, _INPUT)
+    if easy:
         if isinstance(part, Refusal):
             why = "a refusal without an item of OpenAI's is sent as text"
             notices.append(Notice("refusal_as_text", why))
-        return Piece(_TEXT, _easy_message(part))
+        return Piece(_TEXT, _easy_message(part), CLOSED)
     kind, encode = (OUTPUT if role == "assistant" else _INPUT)[type(part)]
     encoded = encode(part, notices)
     if encoded is None:
         return None
-    return Piece(kind, encoded, content=True, markable=role != "assistant" and _markable(part))
+    return Piece(kind, encoded, role, role != "assistant" and _markable(part), True)
 
 
 def message_opening(role: str, fields: bytes = b"") -> bytes:
@@ -516,10 +438,6 @@ def message_opening(role: str, fields: bytes = b"") -> bytes:
 
 
 _INPUT_TEXT = b'{"type":"input_text","text":'
-_OPENING = {
-    role: message_opening(role) + _INPUT_TEXT
-    for role in ("user", "assistant", "system", "developer")
-}
 
 
 def _easy_message(part: Text | Refusal) -> bytes:
@@ -527,9 +445,7 @@ def _easy_message(part: Text | Refusal) -> bytes:
     annotations, this one does not."""
     fields = extra_members(part.extras, ITEM)
     more = b"," + fields if fields else b""
-    return (
-        b'{"type":"message","role":"assistant"' + more + b',"content":' + string(part.text) + b"}"
-    )
+    return b'{"type":"message","role":"assistant"%b,"content":%b}' % (more, string(part.text))
 
 
 class _Identified(msgspec.Struct, frozen=True):
@@ -539,9 +455,9 @@ class _Identified(msgspec.Struct, frozen=True):
 def _is_easy(message: Message, position: int, inside: bool) -> bool:
     """Whether a part is an assistant's text that stands alone and has no id to keep."""
     part = message.parts[position]
-    if message.role != "assistant" or not isinstance(part, Text | Refusal):
+    if message.role != "assistant" or type(part) not in (Text, Refusal):
         return False
-    extras = part.extras or {}
+    extras = getattr(part, "extras", None) or {}
     if WIRE in extras:
         return False
     if ITEM not in extras:
@@ -572,18 +488,11 @@ def begins_item(part: Part) -> bool:
 
 
 def function_call(part: ToolCall) -> bytes:
-    try:
-        arguments = string(part.arguments)
-    except InvalidRequest as problem:
-        raise problem.within("arguments") from None
-    return (
-        b'{"type":"function_call","call_id":'
-        + string(part.id)
-        + b',"name":'
-        + string(part.name)
-        + b',"arguments":'
-        + arguments
-        + closing(part.extras)
+    return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b' % (
+        string(part.id),
+        string(part.name),
+        arguments_text(part),
+        closing(part.extras, WIRE),
     )
 
 
@@ -630,59 +539,46 @@ def function_output(part: ToolResult, notices: Notices) -> tuple[bytes, bool]:
     if part.error:
         why = "OpenAI has no error flag on tool outputs; left out"
         notices.append(Notice("error_unsupported", why))
-    parts = _result_parts(part)
-    outputs = _outputs(parts, notices)
-    last = _last(outputs)
-    return _output_opening(part) + _joined(outputs), last is not None and _markable(parts[last])
+    outputs = _outputs(part, notices)
+    data = _output_opening(part) + b",".join(data for _, data, _ in outputs)
+    return data, bool(outputs) and outputs[-1][2]
 
 
-def _result_parts(part: ToolResult) -> tuple[ResultPart, ...]:
-    return (Text(part.content),) if isinstance(part.content, str) else part.content
-
-
-def _nested_splice(part: ToolResult, index: int) -> int | None:
-    """Where in a tool's output a breakpoint for its part `index` goes."""
-    inner = _result_parts(part)
-    if not 0 <= index < len(inner) or not _markable(inner[index]):
-        return None
-    outputs = _outputs(inner[: index + 1], [])
-    if outputs[-1] is None:
-        return None
-    return len(_output_opening(part)) + len(_joined(outputs)) - 1
-
-
-def _output_opening(part: ToolResult) -> bytes:
-    """The item up to the first part of its output."""
-    more = extra_members(part.extras, WIRE)
-    return (
-        b'{"type":"function_call_output","call_id":'
-        + string(part.call_id)
-        + (b"," + more if more else b"")
-        + b',"output":['
-    )
-
-
-def _outputs(parts: Sequence[ResultPart], notices: Notices) -> list[bytes | None]:
-    outputs: list[bytes | None] = []
-    for index, part in enumerate(parts):
+def _outputs(result: ToolResult, notices: Notices) -> list[tuple[int, bytes, bool]]:
+    """The parts of a tool's output that are sent: index, bytes, and whether they may be marked."""
+    content = (Text(result.content),) if isinstance(result.content, str) else result.content
+    outputs = []
+    for index, part in enumerate(content):
         path = f"content[{index}]"
         if type(part) not in _INPUT:
             name = type(part).__name__
             raise InvalidRequest(f"{name} may not stand inside a tool result", path=path)
         try:
-            outputs.append(_INPUT[type(part)][1](part, notices))
+            data = _INPUT[type(part)][1](part, notices)
         except InvalidRequest as problem:
             raise problem.within(path) from None
+        if data is not None:
+            outputs.append((index, data, _markable(part)))
     return outputs
 
 
-def _joined(outputs: list[bytes | None]) -> bytes:
-    return b",".join(data for data in outputs if data is not None)
+def _nested_splice(result: ToolResult, index: int) -> int | None:
+    """Where in a tool's output a breakpoint for its part `index` goes."""
+    end = len(_output_opening(result))
+    for position, data, markable in _outputs(result, []):
+        end += len(data)
+        if position == index:
+            return end - 1 if markable else None
+        end += len(b",")
+    return None
 
 
-def _last(outputs: list[bytes | None]) -> int | None:
-    """The last part that is sent."""
-    return next((i for i in reversed(range(len(outputs))) if outputs[i] is not None), None)
+def _output_opening(part: ToolResult) -> bytes:
+    """The item up to the first part of its output."""
+    more = extra_members(part.extras, WIRE)
+    call_id = string(part.call_id)
+    fields = call_id + b"," + more if more else call_id
+    return b'{"type":"function_call_output","call_id":%b,"output":[' % fields
 
 
 # ── Content parts ────────────────────────────────────────────────────────────────────────────────
@@ -700,16 +596,8 @@ def _markable(part: object) -> bool:
     return not isinstance(part, Text | Refusal) or bool(part.text)
 
 
-def closing(extras: Extras | None) -> bytes:
-    """The end of an object, with the extras of this wire."""
-    if extras is None:
-        return b"}"
-    more = extra_members(extras, WIRE)
-    return b"," + more + b"}" if more else b"}"
-
-
 def _text_part(text: str, extras: Extras | None) -> bytes:
-    return _INPUT_TEXT + string(text) + closing(extras)
+    return _INPUT_TEXT + string(text) + closing(extras, WIRE)
 
 
 def _input_text(part: Text, _: Notices) -> bytes:
@@ -722,7 +610,7 @@ def _input_image(part: Image, notices: Notices) -> bytes | None:
         return None
     # The types require a detail, and `auto` is the default.
     detail = string(part.detail if part.detail is not None else "auto")
-    return b'{"type":"input_image",' + source + b',"detail":' + detail + closing(part.extras)
+    return b'{"type":"input_image",' + source + b',"detail":' + detail + closing(part.extras, WIRE)
 
 
 def _input_file(part: Document, notices: Notices) -> bytes | None:
@@ -736,7 +624,7 @@ def _input_file(part: Document, notices: Notices) -> bytes | None:
         why = "OpenAI's files have no context; left out"
         notices.append(Notice("context_unsupported", why, "context"))
     name = b"" if title is None else b',"filename":' + string(title)
-    return b'{"type":"input_file",' + source + name + closing(part.extras)
+    return b'{"type":"input_file",' + source + name + closing(part.extras, WIRE)
 
 
 def _source(source: Source, data: bytes, url: bytes, notices: Notices) -> bytes | None:
@@ -747,10 +635,7 @@ def _source(source: Source, data: bytes, url: bytes, notices: Notices) -> bytes 
         return b'"' + data + b'":' + string(data_url(source))
     if isinstance(source, Url):
         return b'"' + url + b'":' + string(source.url)
-    if source.provider not in OPENAI:
-        notices.append(foreign_file(source))
-        return None
-    return b'"file_id":' + string(source.id)
+    return file_id(source, notices)
 
 
 def _input_audio(_: Audio, notices: Notices) -> None:
@@ -763,11 +648,11 @@ def _refusal_as_text(part: Refusal, notices: Notices) -> bytes:
 
 
 def _output_text(part: Text, _: Notices) -> bytes:
-    return b'{"type":"output_text","text":' + string(part.text) + closing(part.extras)
+    return b'{"type":"output_text","text":' + string(part.text) + closing(part.extras, WIRE)
 
 
 def _output_refusal(part: Refusal, _: Notices) -> bytes:
-    return b'{"type":"refusal","refusal":' + string(part.text) + closing(part.extras)
+    return b'{"type":"refusal","refusal":' + string(part.text) + closing(part.extras, WIRE)
 
 
 def _not_output(part: Image | Document | Audio, notices: Notices) -> None:
@@ -777,10 +662,7 @@ def _not_output(part: Image | Document | Audio, notices: Notices) -> None:
 
 
 def _opaque(part: Opaque, notices: Notices) -> bytes | None:
-    if part.provider != WIRE:
-        notices.append(foreign_block(part))
-        return None
-    return check_object(part.json, path="json").encode()
+    return opaque_json(part, WIRE, notices)
 
 
 _SUFFIXES = {

@@ -14,7 +14,6 @@ from anaphora.canonical import dumps, string
 from anaphora.errors import Parse, Upstream
 from anaphora.values import (
     Message,
-    Notice,
     Opaque,
     Part,
     Reply,
@@ -26,6 +25,7 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
+from anaphora.wire.openai import closing, counted_usage, own_usage
 from anaphora.wire.openai_errors import ErrorObject, from_object
 from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
@@ -36,20 +36,17 @@ from anaphora.wire.reading import (
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import partition, positive_counts, valid_count
+from anaphora.wire.replies import positive_counts, valid_count
 
 from .parse import read_item
 from .render import (
     OUTPUT,
-    Notices,
     begins_item,
-    closing,
     function_call,
     function_output,
     goes_on,
     in_message,
     message_opening,
-    own_reasoning,
     reasoning_item,
 )
 from .types import (
@@ -143,9 +140,8 @@ def _read_stop(
 
 
 def write_reply(reply: Reply) -> bytes:
-    """The reply as OpenAI would send it. Parts without an item are left out; `unsupported_parts`
-    lists them."""
-    items = b",".join(output_items(reply.message.parts, reply.id, []))
+    """The reply as OpenAI would send it. Parts without an item are left out."""
+    items = b",".join(output_items(reply.message.parts, reply.id))
     head = b'{"id":' + string(reply.id)
     kept = extra_members(reply.extras, WIRE)
     compacted = kept and bytes(decode_members(b"{" + kept + b"}").get("object", b""))
@@ -154,7 +150,7 @@ def write_reply(reply: Reply) -> bytes:
     output = b',"output":[' + items + b"]"
     if reply.extras is not None and WIRE in reply.extras:
         usage = b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage)
-        return head + output + usage + closing(reply.extras)
+        return head + output + usage + closing(reply.extras, WIRE)
     status, reason = write_stop(reply)
     details = b"null" if reason is None else b'{"reason":' + string(reason) + b"}"
     usage = b',"usage":' + write_usage(reply.usage) + b","
@@ -180,26 +176,16 @@ def write_stop(reply: Reply) -> tuple[str, str | None]:
     return "completed", None
 
 
-def unsupported_parts(reply: Reply) -> list[Notice]:
-    """Notices for the parts of a reply that Responses has no item for, and for its stop reason."""
-    notices: list[Notice] = []
-    output_items(reply.message.parts, reply.id, notices)
-    if reply.stop_reason in ("stop_sequence", "pause", "context_overflow"):
-        why = f"OpenAI has no status for {reply.stop_reason}; sent as completed"
-        notices.append(Notice("stop_unsupported", why))
-    return notices
-
-
 # ── Output items ─────────────────────────────────────────────────────────────────────────────────
 
 
-def output_items(parts: Sequence[Part], reply_id: str, notices: Notices) -> list[bytes]:
+def output_items(parts: Sequence[Part], reply_id: str) -> list[bytes]:
     items: list[bytes] = []
     for group in _grouped(parts):
         if in_message(group[0]):
-            item = message_item(group, item_id("msg", reply_id, len(items)), notices)
+            item = message_item(group, item_id("msg", reply_id, len(items)))
         else:
-            item = single_item(group[0], reply_id, len(items), notices)
+            item = single_item(group[0], reply_id, len(items))
         if item is not None:
             items.append(item)
     return items
@@ -219,8 +205,8 @@ def _grouped(parts: Sequence[Part]) -> Iterator[list[Part]]:
         yield group
 
 
-def message_item(group: Sequence[Part], default_id: str, notices: Notices) -> bytes | None:
-    content = [data for part in group if (data := content_part(part, notices)) is not None]
+def message_item(group: Sequence[Part], default_id: str) -> bytes | None:
+    content = [data for part in group if (data := content_part(part)) is not None]
     if not content:
         return None
     opening = message_opening("assistant", item_fields(group[0], default_id))
@@ -234,13 +220,13 @@ def item_fields(part: Part, default_id: str, status: bytes = b"completed") -> by
     return b'"id":' + string(default_id) + b',"status":"' + status + b'"'
 
 
-def content_part(part: Part, notices: Notices) -> bytes | None:
+def content_part(part: Part) -> bytes | None:
     if isinstance(part, Text) and WIRE not in (part.extras or ()):
         return b'{"type":"output_text","text":' + string(part.text) + b',"annotations":[]}'
-    return OUTPUT[type(part)][1](part, notices)
+    return OUTPUT[type(part)][1](part, [])
 
 
-def single_item(part: Part, reply_id: str, index: int, notices: Notices) -> bytes | None:
+def single_item(part: Part, reply_id: str, index: int) -> bytes | None:
     """A part that is an item by itself. Reasoning of other providers becomes a summary."""
     if isinstance(part, ToolCall):
         item = function_call(part)
@@ -249,13 +235,11 @@ def single_item(part: Part, reply_id: str, index: int, notices: Notices) -> byte
         own = item_id("fc", reply_id, index)
         return item[:-1] + b',"id":' + string(own) + b',"status":"completed"}'
     if isinstance(part, ToolResult):
-        return function_output(part, notices)[0] + b"]}"
+        return function_output(part, [])[0] + b"]}"
     if not isinstance(part, Thinking):
-        return OUTPUT[type(part)][1](part, notices)
+        return OUTPUT[type(part)][1](part, [])
     if part.provider == WIRE:
-        return own_reasoning(part, notices)
-    why = "reasoning of another provider is sent as a summary, unsigned"
-    notices.append(Notice("foreign_thinking", why))
+        return reasoning_item(part)
     if not part.text:
         return None
     return reasoning_item(Thinking(part.text), item_id("rs", reply_id, index))
@@ -285,23 +269,15 @@ def with_item_id(part: Part, own_id: str) -> Part:
 
 
 def read_usage(raw: bytes, path: str) -> Usage:
-    """The token counts as a partition of `input_tokens`; unreported ones stay unknown."""
     try:
         usage = _decode_usage(raw)
     except DECODE_ERRORS as problem:
         raise Parse(str(problem), path=path) from None
-    details, output = usage.input_tokens_details or InputDetails(), usage.output_tokens_details
-    uncached, read, written, overlap = partition(
-        valid_count(usage.input_tokens), valid_count(details.cached_tokens), _written(details)
-    )
-    return Usage(
-        uncached=uncached,
-        read=read,
-        written=written,
-        output=valid_count(usage.output_tokens),
-        reasoning=valid_count(output.reasoning_tokens) if output is not None else None,
-        overlap=overlap,
-        raw=raw.decode(),
+    details = usage.input_tokens_details or InputDetails()
+    read, written = valid_count(details.cached_tokens), _written(details)
+    output = usage.output_tokens
+    return counted_usage(
+        raw, usage.input_tokens, read, written, output, usage.output_tokens_details
     )
 
 
@@ -316,16 +292,9 @@ def _written(details: InputDetails) -> dict[WriteTtl, int] | None:
 
 
 def write_usage(usage: Usage) -> bytes:
-    """The usage object: OpenAI's own if reading it gives the same counts."""
-    if usage.raw is not None:
-        try:
-            if (
-                _decode_usage(usage.raw).total_tokens is not None
-                and read_usage(usage.raw.encode(), "usage") == usage
-            ):
-                return usage.raw.encode()
-        except (Parse, *DECODE_ERRORS):
-            pass
+    own = own_usage(usage, read_usage)
+    if own is not None and _decode_usage(own).total_tokens is not None:
+        return own
     written = usage.written
     details: dict[str, object] = {
         "cached_tokens": usage.read or 0,

@@ -50,6 +50,13 @@ _CALL = (
     b'{"type":"function_call","id":%b,"status":"in_progress","call_id":%b,"name":%b,"arguments":""}'
 )
 
+#: The part that the text of each kind is added to, and the name of its events.
+_PARTS = {
+    "text": ("content_part", b'{"type":"output_text","text":"","annotations":[]}'),
+    "refusal": ("content_part", b'{"type":"refusal","refusal":""}'),
+    "thinking": ("reasoning_summary_part", b'{"type":"summary_text","text":""}'),
+}
+
 #: The events of a part's deltas, by its kind.
 _DELTAS = {
     "text": "response.output_text.delta",
@@ -188,7 +195,7 @@ class StreamWriter:
     def _begin_item(self, part: Part) -> bytes | None:
         """The beginning of the item of a complete part; None if the part is not sent."""
         if in_message(part):
-            if content_part(part, []) is None:
+            if content_part(part) is None:
                 return None
             if self._message is not None and goes_on(part):
                 return b""
@@ -196,7 +203,7 @@ class StreamWriter:
             own = item_id("msg", self._reply_id, self._items)
             opening = message_opening("assistant", item_fields(part, own, b"in_progress")) + b"]}"
             return closed + self._added(_id_in(opening) or own, opening)
-        item = single_item(part, self._reply_id, self._items, [])
+        item = single_item(part, self._reply_id, self._items)
         if item is None:
             return None
         own = _id_in(item) or item_id("it", self._reply_id, self._items)
@@ -208,16 +215,10 @@ class StreamWriter:
 
     def _begin(self, kind: str) -> bytes:
         """The event between an item's beginning and its text."""
-        if kind == "text":
-            part = b',"part":{"type":"output_text","text":"","annotations":[]}'
-        elif kind == "refusal":
-            part = b',"part":{"type":"refusal","refusal":""}'
-        elif kind == "thinking":
-            part = b',"part":{"type":"summary_text","text":""}'
-            return self._event("response.reasoning_summary_part.added", self._place(kind) + part)
-        else:
+        if kind not in _PARTS:
             return b""
-        return self._event("response.content_part.added", self._place(kind) + part)
+        name, part = _PARTS[kind]
+        return self._event(f"response.{name}.added", self._place(kind) + b',"part":' + part)
 
     def _delta(self, kind: str, text: str) -> bytes:
         name = _DELTAS.get(kind)
@@ -229,39 +230,34 @@ class StreamWriter:
     def _done(self, part: Part) -> bytes:
         """The end of a part, and of its item if the part is all of it."""
         place = self._place(part_kind(part))
+        written = b""
         if in_message(part):
             assert self._message is not None
-            whole = place + b',"part":' + (content_part(part, []) or b"null")
+            if isinstance(part, Text):
+                text = place + b',"text":' + string(part.text) + b',"logprobs":[]'
+                written = self._event("response.output_text.done", text)
+            elif isinstance(part, Refusal):
+                text = place + b',"refusal":' + string(part.text)
+                written = self._event("response.refusal.done", text)
+            whole = place + b',"part":' + (content_part(part) or b"null")
             self._message.append(part)
-            return self._text_done(part, place) + self._event("response.content_part.done", whole)
-        written = b""
+            return written + self._event("response.content_part.done", whole)
         if isinstance(part, ToolCall):
             members = b',"name":%b,"arguments":%b' % (string(part.name), string(part.arguments))
             written = self._event("response.function_call_arguments.done", place + members)
         elif isinstance(part, Thinking):
-            text = string(part.text)
-            whole = place + b',"part":{"type":"summary_text","text":' + text + b"}"
-            written = self._event(
-                "response.reasoning_summary_text.done", place + b',"text":' + text
-            )
+            text = place + b',"text":' + string(part.text)
+            whole = place + b',"part":{"type":"summary_text","text":%b}' % string(part.text)
+            written = self._event("response.reasoning_summary_text.done", text)
             written += self._event("response.reasoning_summary_part.done", whole)
-        item = single_item(part, self._reply_id, self._items - 1, [])
+        item = single_item(part, self._reply_id, self._items - 1)
         return written + self._item_done(item or b"null")
-
-    def _text_done(self, part: Part, place: bytes) -> bytes:
-        if isinstance(part, Text):
-            members = place + b',"text":' + string(part.text) + b',"logprobs":[]'
-            return self._event("response.output_text.done", members)
-        if isinstance(part, Refusal):
-            members = place + b',"refusal":' + string(part.text)
-            return self._event("response.refusal.done", members)
-        return b""
 
     def _close_message(self) -> bytes:
         parts, self._message = self._message, None
         if not parts:
             return b""
-        return self._item_done(message_item(parts, self._id, []) or b"null")
+        return self._item_done(message_item(parts, self._id) or b"null")
 
     def _added(self, own_id: str, item: bytes) -> bytes:
         index, self._items, self._id = self._items, self._items + 1, own_id

@@ -12,7 +12,7 @@ import msgspec
 
 from anaphora.values import Role
 from anaphora.wire.memo import Memo
-from anaphora.wire.openai import Breakpoint
+from anaphora.wire.openai import Breakpoint, ReasoningCount
 from anaphora.wire.openai_errors import ErrorObject
 from anaphora.wire.reading import Partial, Whole
 
@@ -210,15 +210,11 @@ class InputDetails(msgspec.Struct, frozen=True):
     cache_write_tokens_details: CacheWrites | None = None
 
 
-class OutputDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int | None = None
-
-
 class ResponsesUsage(msgspec.Struct, frozen=True):
     input_tokens: int | None = None
     input_tokens_details: InputDetails | None = None
     output_tokens: int | None = None
-    output_tokens_details: OutputDetails | None = None
+    output_tokens_details: ReasoningCount | None = None
     total_tokens: int | None = None
 
 

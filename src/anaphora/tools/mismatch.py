@@ -1,7 +1,5 @@
-"""Why a reply does not match its schema, in words of the schema only.
-
-Neither values of the reply nor field names that the model invented are quoted.
-"""
+"""Why a value does not match its schema, in words of the schema only: values are never quoted,
+since they are a model's text."""
 
 from __future__ import annotations
 
@@ -9,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from anaphora import canonical
-from anaphora.errors import Parse
-from anaphora.tools.schema import subschemas
+from anaphora.errors import InvalidRequest
+
+from .schema import subschemas
 
 #: A longer list of allowed values is not quoted.
 _MAX_LISTED = 200
@@ -38,29 +37,47 @@ _REASONS: dict[str, Callable[[Any], str]] = {
 }
 
 
+def schema_validator(schema: str, path: str, error: type[InvalidRequest]) -> Any:
+    """The compiled schema. Nothing is fetched: a schema must not cause file or network access."""
+    import jsonschema_rs  # slow to load, and most calls have no schema
+
+    try:
+        return jsonschema_rs.validator_for(schema, retriever=_refuse_to_fetch)
+    except (ValueError, jsonschema_rs.ReferencingError) as problem:
+        reason = getattr(problem, "message", str(problem))
+        raise error(f"not a JSON schema: {reason}", path=path) from None
+
+
 def field_names(schema: Any) -> frozenset[str]:
     """The names of all fields in a schema, at any depth."""
     found = (each.get("properties") for each in subschemas(schema))
     return frozenset(name for names in found if isinstance(names, dict) for name in names)
 
 
-def json_path(steps: Iterable[str | int], names: frozenset[str]) -> str:
-    """A path into the reply; a field that is not in the schema is a `*`."""
-    return "$" + "".join(_step(step, names) for step in steps)
+def json_path(steps: Iterable[str | int], names: frozenset[str] | None, root: str = "$") -> str:
+    """A path into a value; a field that is not among `names` is a `*`."""
+    return root + "".join(_step(step, names) for step in steps)
 
 
-def mismatch(error: Any, names: frozenset[str]) -> Parse:
-    """A validator error as `Parse`. `names` are the schema's field names."""
+def mismatch(error: Any, names: frozenset[str] | None, root: str = "$") -> tuple[str, str]:
+    """The reason and the path of a validator's error. `names` are the field names that may be
+    quoted; None: all."""
     error, either = _deepest(error)
-    path = json_path(error.instance_path, names)
     kind = error.kind
+    steps = [*error.instance_path]
     if kind.name in ("required", "dependentRequired"):
-        path += _step(kind.property, names)
+        steps.append(kind.property)
+    path = json_path(steps, names, root)
     if either:
-        return Parse(f"expected {' or '.join(either)}", path=path)
+        return f"expected {' or '.join(either)}", path
+    if names is None and kind.name == "additionalProperties":
+        return f"unknown field: {', '.join(kind.unexpected)}", path
     describe = _REASONS.get(kind.name)
-    reason = f"does not satisfy `{kind.name}`" if describe is None else describe(kind)
-    return Parse(reason, path=path)
+    return f"does not satisfy `{kind.name}`" if describe is None else describe(kind), path
+
+
+def _refuse_to_fetch(uri: str) -> Any:
+    raise ValueError(f"{uri} is not fetched; put its schema into $defs")
 
 
 def _deepest(error: Any) -> tuple[Any, list[str]]:
@@ -89,10 +106,10 @@ def _depth(error: Any) -> int:
     return len(error.instance_path)
 
 
-def _step(step: str | int, names: frozenset[str]) -> str:
+def _step(step: str | int, names: frozenset[str] | None) -> str:
     if isinstance(step, int):
         return f"[{step}]"
-    return f".{step}" if step in names else ".*"
+    return f".{step}" if names is None or step in names else ".*"
 
 
 def _one_of(options: list[Any]) -> str:
