@@ -201,7 +201,6 @@ def _contradiction(row: CheckedFigure) -> Iterator[Line]:
 
 
 def _unstated(rows: list[CheckedFigure]) -> Iterator[Line]:
-    """Counts that no rule states."""
     if not rows:
         return
     yield "\nMisses within the TTL with an unchanged prefix; no rule states how many are normal"

@@ -58,7 +58,6 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def last_role(self) -> str:
-        """The wire role of the last message."""
         return self.log.roles[self.log.wire_message_of(self.count - 1)]
 
     def offset(self, chunk: int) -> int:
@@ -73,7 +72,6 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
         return f"{self.role.value} {message_id}"
 
     def position(self, chunk: int) -> tuple[int, int]:
-        """Message on the wire and block in it."""
         opened = self.log.wire_message_of(chunk)
         block = chunk - self.log.opens[opened]
         return self.first_message + opened, block + (self.first_block if opened == 0 else 0)

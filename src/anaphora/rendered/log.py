@@ -174,16 +174,13 @@ class ChunkLog:
         return forked
 
     def start(self, chunk: int) -> int:
-        """Byte offset at which a chunk begins."""
         return self.ends[chunk - 1] if chunk else 0
 
     def chunks_of(self, message: int) -> range:
-        """The chunks of a source message."""
         first = self.message_ends[message - 1] if message else 0
         return range(first, self.message_ends[message])
 
     def message_of(self, chunk: int) -> int:
-        """The source message a chunk came from."""
         return bisect_right(self.message_ends, chunk)
 
     def position_of(self, message_id: str) -> int | None:

@@ -43,7 +43,7 @@ class CachePolicy(enum.Enum):
 
 
 class SegmentRole(enum.Enum):
-    """The structural role of a run of messages."""
+    """The structural role of a run of messages, in the order of a chat."""
 
     STABLE_PREFIX = "stable_prefix"
     """Guides, workspace, environment, skills: the same for the whole session."""
