@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from anaphora.values import Notice, Section, SegmentRole, Ttl
+from anaphora.values.stability import Kind
 
 from .hashing import digest
-from .log import ChunkLog, Kind
+from .log import ChunkLog
 from .plan import Envelope, Mark
 
 

@@ -1,4 +1,4 @@
-"""Cache lifetimes, cache policies, and the stability of prompt segments."""
+"""What caches tell apart: lifetimes, sections, kinds of chunks, policies, roles of segments."""
 
 from __future__ import annotations
 
@@ -22,6 +22,21 @@ def nearest_ttl(wanted: Ttl, available: Iterable[Ttl]) -> Ttl | None:
 
 #: The sections of a prompt; the order in which they are hashed depends on the provider.
 Section = Literal["tools", "system", "messages"]
+
+
+class Kind(enum.Enum):
+    """The kinds of chunks that cache rules distinguish."""
+
+    TOOL = "tool"
+    SYSTEM = "system"
+    TEXT = "text"
+    IMAGE = "image"
+    DOCUMENT = "document"
+    AUDIO = "audio"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    THINKING = "thinking"
+    OTHER = "other"
 
 
 class CachePolicy(enum.Enum):
