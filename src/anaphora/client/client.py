@@ -28,6 +28,7 @@ from .arguments import (
     messages_of,
     prompt_from,
     seconds_of,
+    tools_of,
     with_params,
 )
 from .config import ClientConfig, Hop
@@ -230,7 +231,7 @@ class AsyncClient:
         targets, hops = self._targets(provider, model)
         source = _prompt_source(prompt, system=system, messages=messages, state=state, cache=cache)
         builder = CallBuilder(
-            tools=tools,
+            tools=tools_of(tools),
             params=with_params(params, more),
             extras=extras,
             store=store,

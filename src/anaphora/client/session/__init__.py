@@ -21,6 +21,7 @@ from anaphora.client.turn import TurnRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, ToolChoice
 from anaphora.prompt.context import TokenCount
+from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, Notice, Reply
 
 from .compaction import compacted
@@ -208,8 +209,9 @@ class Session(SessionTurns):
     @property
     def tool_choice(self) -> ToolChoice | None:
         """The tool choice of every call, unless a turn has its own."""
-        return self._builder.tool_choice
+        return self._builder.params.tool_choice
 
     @property
     def tools(self) -> Any:
-        return self._builder.registry
+        tools = self._builder.tools
+        return tools if isinstance(tools, ToolRegistry) else None
