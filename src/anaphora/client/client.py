@@ -148,8 +148,6 @@ class AsyncClient:
             for transport in self._transports.values():
                 await transport.close()
 
-    # ── Calls ────────────────────────────────────────────────────────────────────────────────────
-
     def send(
         self,
         call: Call | Content,
@@ -250,8 +248,6 @@ class AsyncClient:
             watchers=self._watchers,
             holders=self._holders,
         )
-
-    # ── Providers ────────────────────────────────────────────────────────────────────────────────
 
     @property
     def providers(self) -> tuple[str, ...]:

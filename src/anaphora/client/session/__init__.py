@@ -55,8 +55,6 @@ class Session(SessionTurns):
         state = self._state(self._order(request, lambda: turn)[0])
         return preview_of(state, self._builder.prepare(state, turn, request))
 
-    # ── The prompt and the history ───────────────────────────────────────────────────────────────
-
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
         """The prompt of every turn, besides the history. A new one takes effect at the next turn; a
@@ -176,8 +174,6 @@ class Session(SessionTurns):
         state.reply, state.committed, state.stored = reply, history, turn.ir
         self._route.settle(target, self._states)
         return True
-
-    # ── The session ──────────────────────────────────────────────────────────────────────────────
 
     def fork(self) -> Session:
         """Another conversation with the same history: both read what is cached of it."""
