@@ -118,7 +118,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             changes["output"] = request.output.output
         if request.params:
             changes.update(params_of(request.params))
-        tools = self.tools.tools() if isinstance(self.tools, ToolRegistry) else self.tools
+        tools = self.tools.current if isinstance(self.tools, ToolRegistry) else self.tools
         target = state.target
         call = Call(ir=ir, model=target.model, tools=tools, params=self.params, extras=self.extras)
         return target.with_defaults(call, changes)
