@@ -20,7 +20,7 @@ from msgspec import Raw
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
-from anaphora.rendered import Envelope, Kind, Rendered
+from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Audio,
@@ -46,7 +46,6 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
-from anaphora.wire.params import closing_members
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     LenientDecoder,
@@ -71,7 +70,7 @@ from anaphora.wire.splitting import (
     cut_section,
 )
 
-from .params import cache_params, frozen_with, model_id, path_of, read_params, read_path
+from .params import envelope_of, frozen_with, model_id, path_of, read_params, read_path
 from .parts import read_response
 from .render import (
     CLOSE,
@@ -412,17 +411,8 @@ def split(
     if messages is None:
         raise InvalidRequest("at least one content with a part", path="$.contents")
     fields = {name: bytes(raw) for name, raw in request.members.items()}
-    config = fields.pop("toolConfig", b"null")
-    if config != b"null":
-        fields = {"toolConfig": config, **fields}
-    envelope = Envelope(
-        source=None,
-        path=path_of(model, stream=stream) if model else path,
-        headers=headers,
-        head=b"{",
-        tail=closing_members(fields, None, WIRE, ()) + b"}",
-        cache_params=cache_params(model, fields),
-    )
+    path = path_of(model, stream=stream) if model else path
+    envelope = envelope_of(model, fields, path, headers)
     return request.finish(
         envelope, wire=WIRE, model=model, markers={}, frozen_with=frozen_with(envelope)
     )

@@ -43,13 +43,10 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    Members,
     decode_members,
-    object_members,
-    request_error,
 )
 
-from .types import CONTENT_FIELDS, FORM, MADE_ID, OWN, WIRE
+from .types import CONTENT_FIELDS, FORM, MADE_ID, OWN, WIRE, read_form
 
 Notices = list[Notice]
 #: Finds the call that a result answers, by its id.
@@ -263,9 +260,7 @@ _EXTENSIONS = {
 
 def _tool_result(part: ToolResult, notices: Notices, find: FindCall | None) -> bytes:
     """A `functionResponse`, with the name of the function, which only its call has."""
-    form: Members = {}
-    if part.extras is not None and FORM in part.extras:
-        form = object_members(part.extras[FORM].encode(), f"extras.{FORM}", request_error)
+    form = read_form(part.extras)
     call = find(part.call_id) if find is not None else None
     made = "id" in form or (call is not None and has_made_id(call))
     call_id = b"" if made or not part.call_id else b'"id":' + string(part.call_id) + b","
