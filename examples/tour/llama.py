@@ -32,18 +32,14 @@ _RULE = "Rule {}: look before you answer, answer in one word, and end it with a 
 
 
 class LlamaTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """Two conversations with the same beginning."""
+    """Two conversations with the same beginning: prompt tokens of the second, and the seconds to
+    the first token of each."""
 
     tokens: int
-    """Prompt tokens of the second conversation,"""
     cached: int
-    """those that the server read from its cache,"""
     predicted: int
-    """and how many were predicted."""
     cold: float
-    """Seconds to the first token: of the first conversation,"""
     warm: float
-    """and of the second."""
 
 
 def missing_package() -> str | None:

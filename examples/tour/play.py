@@ -24,7 +24,7 @@ from anaphora import (
 from anaphora.client.dispatch import dispatch_all
 from anaphora.client.session import PrefixWarning
 from anaphora.emulator import Emulator
-from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.engine import EmulatorOptions
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import BlockMark, PromptCachePlan
 
@@ -42,22 +42,18 @@ _RATES = rates()
 
 
 class TurnCost(msgspec.Struct, frozen=True, kw_only=True):
-    """The bill of one turn; None is unknown."""
+    """The bill of one turn; None is unknown. `read` and `predicted` are parts of the input: what
+    was read from the cache, and what was predicted to be."""
 
     input: int
-    """All input tokens,"""
     read: int | None
-    """those of them that were read from the cache,"""
     predicted: int | None
-    """and how many were predicted to be."""
     written: int | None
     output: int
     cost_usd: Decimal | None
 
 
 class ConversationCost(msgspec.Struct, frozen=True):
-    """The bills of one conversation."""
-
     turns: tuple[TurnCost, ...] = ()
 
     def with_turn(self, response: Response) -> ConversationCost:
@@ -93,8 +89,6 @@ class ConversationCost(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Both layouts at one provider."""
-
     dialect: str
     model: str
     baseline: ConversationCost = ConversationCost()
@@ -108,7 +102,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True):
-    """The planted change: the warning before the call and the verdict after it."""
+    """The planted change: the warning before the call, the verdict after it, and the tokens that
+    the next turn reads, with the change undone."""
 
     dialect: str
     model: str
@@ -123,9 +118,7 @@ class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     cost_usd: Decimal | None
     restored_read: int
-    """Tokens that the next turn reads, with the change undone,"""
     restored_input: int
-    """of that turn's input."""
 
 
 class TourReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,9 +128,8 @@ class TourReport(msgspec.Struct, frozen=True, kw_only=True):
     providers: tuple[Comparison, ...]
     prefix_break: PrefixBreak
     llama: LlamaTiming | None
-    """None when llama.cpp is not installed or was left out,"""
     llama_skipped: str = ""
-    """and the reason."""
+    """Why there is no timing."""
 
 
 # ── The tour ─────────────────────────────────────────────────────────────────────────────────────
@@ -156,7 +148,6 @@ class Display:
 
 
 def play(stops: Sequence[TourStop], display: Display, *, llama: bool) -> TourReport:
-    """Run the whole tour."""
     started = time.monotonic()
     try:
         display.start(len(stops))
@@ -292,8 +283,6 @@ class BaselineAgent:
 
 
 class _Visit:
-    """Both agents at one provider."""
-
     def __init__(self, client: AsyncClient, stop: TourStop) -> None:
         self.baseline = BaselineAgent(client, stop)
         self.anaphora = AnaphoraAgent(client, stop)

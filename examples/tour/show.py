@@ -77,7 +77,6 @@ class TerminalDisplay(Display):
 
 
 def opening(stops: int, width: int) -> Group:
-    """What is about to happen."""
     return Group(
         Text("Anaphora: pay for the beginning of a prompt once", style="bold"),
         "",
@@ -128,7 +127,6 @@ def _layouts() -> Table:
 
 
 def bills(turn: int, providers: Sequence[Comparison], width: int) -> Group:
-    """The bills so far."""
     title = f"The bill for {turn} turns" if turn == TURNS else f"Turn {turn} of {TURNS} …"
     table = Padding(_table(providers, width), (0, 0, 0, 3), expand=False)
     return Group("", _title(1, title), table)
@@ -252,7 +250,6 @@ def llama_skipped(reason: str, width: int) -> Group:
 
 
 def closing(report: TourReport, width: int) -> Group:
-    """Commands to try next."""
     rows = {
         'anaphora ask --emulate "Hello?"': "an answer in the terminal, still without a key",
         "anaphora emulate": "all these providers at localhost:8787, for your own code",

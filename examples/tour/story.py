@@ -27,7 +27,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_calls(self) -> list[tuple[str, dict[str, Any]]]:
-        """Names and arguments of the tools that the reply calls."""
         return [call for one in self.tools for call in one.items()]
 
 

@@ -21,7 +21,7 @@ import pytest
 from anaphora import emulator
 from anaphora.cli.main import main
 from anaphora.emulator import Emulator
-from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.engine import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 
 CANARY = "sk-canary-51c7"

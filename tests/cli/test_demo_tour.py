@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from anaphora import catalog, emulator, wire
-from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.engine import EmulatorOptions
 from tour.play import (
     REBUILT,
     Comparison,

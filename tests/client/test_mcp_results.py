@@ -14,7 +14,7 @@ import pytest
 from support.emulated_client import WIRES, connected
 
 from anaphora import emulator
-from anaphora.emulator.options import EmulatorOptions
+from anaphora.emulator.engine import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.tools import ToolRegistry
 

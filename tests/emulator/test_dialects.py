@@ -11,10 +11,9 @@ from mistralai.client import Mistral
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
-from anaphora.emulator.engine import Engine
+from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.faults import HEADER
-from anaphora.emulator.options import EmulatorOptions
 from anaphora.emulator.server import Emulator
 from anaphora.values import ReplyEnd
 

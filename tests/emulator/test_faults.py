@@ -54,7 +54,7 @@ every_wire = pytest.mark.parametrize("name", WIRES)
 def whole(name: str) -> EmulatorResponse:
     body = wire.get(name).write_reply(REPLY)
     return EmulatorResponse(
-        headers={"content-type": JSON}, chunks=(ResponseChunk(0.0, body),), wire=name
+        headers={"content-type": JSON}, chunks=[ResponseChunk(0.0, body)], wire=name
     )
 
 
@@ -65,7 +65,7 @@ def stream(name: str) -> EmulatorResponse:
     events += [PartEnd(0, Text(TEXT)), ReplyEnd(REPLY)]
     end = b"\n" if name == "ollama" else b"\n\n"
     data = b"".join(writer.write(event) for event in events)
-    chunks = tuple(ResponseChunk(0.0, piece + end) for piece in data.split(end) if piece)
+    chunks = [ResponseChunk(0.0, piece + end) for piece in data.split(end) if piece]
     kind = NDJSON if name == "ollama" else SSE
     return EmulatorResponse(headers={"content-type": kind}, chunks=chunks, stream=True, wire=name)
 
@@ -78,7 +78,7 @@ def array() -> EmulatorResponse:
     ]
     chunks.append(ResponseChunk(0.0, b"]"))
     return EmulatorResponse(
-        headers={"content-type": JSON}, chunks=tuple(chunks), stream=True, wire="gemini"
+        headers={"content-type": JSON}, chunks=chunks, stream=True, wire="gemini"
     )
 
 
@@ -278,7 +278,7 @@ def test_unknown_events_and_fields_are_harmless(name: str) -> None:
 def test_duplicate_event(name: str) -> None:
     before = stream(name).chunks
     answer = fault("duplicate-events", after=2).apply(stream(name))
-    assert answer.chunks == (*before[:3], before[2], *before[3:])
+    assert answer.chunks == [*before[:3], before[2], *before[3:]]
     assert fault("duplicate-events").apply(whole(name)) == whole(name)
 
 

@@ -18,8 +18,8 @@ from google import genai
 from google.genai import types
 
 from anaphora import emulator
+from anaphora.emulator.engine import EmulatorOptions
 from anaphora.emulator.faults import HEADER, KINDS, Faults
-from anaphora.emulator.options import EmulatorOptions
 from anaphora.emulator.server import Emulator
 
 MESSAGES: Any = [{"role": "user", "content": "Hello"}]

@@ -17,10 +17,9 @@ import openai
 import pytest
 
 from anaphora import emulator
-from anaphora.emulator.engine import Engine
+from anaphora.emulator.engine import EmulatorOptions, Engine, Latency
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.journal import Journal
-from anaphora.emulator.options import EmulatorOptions, Latency
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, Io

@@ -18,8 +18,8 @@ from support import traces
 from anaphora import catalog, emulator, wire
 from anaphora.cache.plan import plan_once
 from anaphora.cache.simulator import RenderedPrompt, Simulator
+from anaphora.emulator.engine import EmulatorOptions
 from anaphora.emulator.generator import request_plan
-from anaphora.emulator.options import EmulatorOptions
 from anaphora.emulator.server import Emulator
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Usage

@@ -43,8 +43,8 @@ def command(
     """
     require("the emulator", "granian", "starlette", "yaml")
     from anaphora import catalog
+    from anaphora.emulator.engine import EmulatorOptions, Latency
     from anaphora.emulator.faults import Faults
-    from anaphora.emulator.options import EmulatorOptions, Latency
     from anaphora.emulator.replies.script import Script
     from anaphora.emulator.server import serve
 

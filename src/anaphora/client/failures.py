@@ -74,7 +74,7 @@ def body_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstrea
     """The error in a body that is no reply: some providers fail with a good status."""
     try:
         error = bytes(_decode_error(data).error)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return None if error == b"null" else status_error(endpoint, answer, data)
 

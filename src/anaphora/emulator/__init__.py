@@ -12,34 +12,25 @@ Starlette and Granian, which come with the extra `anaphora[emulator]`.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .engine import EmulatorOptions, Latency
     from .faults import Faults
-    from .options import EmulatorOptions, Latency
     from .replies.script import Script
-    from .server import Emulator
+    from .server import Emulator, running
 
 __all__ = ["Emulator", "EmulatorOptions", "Faults", "Latency", "Script", "running"]
 
 #: Loaded on first use: the command line imports this package without the extra.
 _MODULES = {
     "Emulator": ".server",
-    "EmulatorOptions": ".options",
+    "EmulatorOptions": ".engine",
     "Faults": ".faults",
-    "Latency": ".options",
+    "Latency": ".engine",
     "Script": ".replies.script",
+    "running": ".server",
 }
-
-
-def running(
-    options: EmulatorOptions | None = None, *, host: str = "127.0.0.1", port: int = 0
-) -> AbstractContextManager[Emulator]:
-    """An emulator for the duration of the block; port 0 takes a free one."""
-    from .server import running as run
-
-    return run(options, host=host, port=port)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import msgspec
 
 from anaphora import catalog
-from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
+from anaphora.cache.simulator import Simulator
 from anaphora.catalog import CacheRules, Profile
 
 #: Models whose caches are kept at a time; the least recently used goes first.
@@ -48,20 +48,6 @@ class Billing:
             self._facts[key] = facts
         return facts
 
-    def bill(
-        self,
-        prompt: RenderedPrompt,
-        facts: ModelFacts,
-        *,
-        now: float,
-        began: float,
-        ended: float,
-        workspace: str,
-    ) -> Outcome:
-        """What a call reads from the cache and writes to it."""
-        scope = "" if facts.rules.isolation.value == "server" else workspace
-        return self.simulator(facts).call(prompt, at=now, began=began, ended=ended, scope=scope)
-
     def simulator(self, facts: ModelFacts) -> Simulator:
         key = facts.provider, facts.wire, facts.profile.id
         simulator = self._simulators.get(key)
@@ -97,7 +83,6 @@ class UsageWindows:
     def add(
         self, account: tuple[str, str], now: float, input_tokens: int = 0, output_tokens: int = 0
     ) -> UsageWindow:
-        """Counts one request."""
         window = self._windows.get(account)
         if window is None or not 0 <= now - window.since < _MINUTE:
             window = self._windows[account] = UsageWindow(now)

@@ -20,17 +20,53 @@ from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Params
 from anaphora.tokens import Counts
 from anaphora.wire import Wire
+from anaphora.yaml_values import seconds_in
 
 from . import strict
 from .billing import Billing, ModelFacts, UsageWindow, UsageWindows
 from .exchange import EmulatorRequest, EmulatorResponse, json_response
-from .faults import KINDS
+from .faults import KINDS, Faults
 from .generator import Generator
 from .hosts import DEFAULT_WIRE, RouteTable
 from .hosts.host import RoutedRequest
 from .journal import Journal, JournalEntry
-from .options import EmulatorOptions
+from .replies.script import Script
 from .replies.text import IdGenerator
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Seconds before the first byte of a response, and between two chunks of a stream."""
+
+    first: float = 0.0
+    pace: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Latency:
+        """Reads `50ms`, or `200ms,10ms` with the time between two chunks of a stream."""
+        try:
+            first, *pace = (seconds_in(part.strip(), "latency") for part in text.split(","))
+            return cls(first, *pace)
+        except (TypeError, ValueError):
+            reason = f"{text!r} is not a duration; write 50ms, 1.5s, or 200ms,10ms"
+            raise InvalidRequest(reason, path="latency") from None
+
+
+class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
+    seed: int = 0
+    """Another seed gives other replies and ids."""
+    latency: Latency = Latency()
+    providers: tuple[str, ...] = ()
+    """The providers to serve; empty: all."""
+    keys: frozenset[str] | None = None
+    """The API keys to accept; None: any."""
+    script: Script = Script()
+    """Scripted replies; requests that match no rule get a generated reply."""
+    faults: Faults = Faults()
+    """The faults to inject; a request's header may ask for another."""
+    strict: bool = True
+    """Reject what the provider rejects; otherwise only requests that cannot be read."""
+    remembered: int = 1000
+    """How many calls the journal keeps."""
 
 
 class Engine:
@@ -92,8 +128,8 @@ class Engine:
         if fault is None:
             return response
         entry.fault = fault.name
-        named = msgspec.structs.replace(response, wire=host.wire, dialect=route.dialect.name)
-        return fault.apply(named)
+        response.wire, response.dialect = host.wire, route.dialect.name
+        return fault.apply(response)
 
     # ── Operations ───────────────────────────────────────────────────────────────────────────────
 
@@ -143,7 +179,6 @@ class Engine:
         params: Params | None = None,
         tokens: int = 0,
     ) -> None:
-        """Raises the error for a request that the provider rejects."""
         counts = request.route.operation == "count"
         checks = request.host.checks
         strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)

@@ -19,8 +19,6 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class EmulatorRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One HTTP request."""
-
     method: str
     path: str
     """Without the query."""
@@ -33,11 +31,9 @@ class EmulatorRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def fields(self) -> dict[str, msgspec.Raw]:
-        """The top-level fields of the body."""
         return decode_object(self.body)
 
     def value(self, field: str, default: Any = None) -> Any:
-        """One top-level field, decoded."""
         raw = self.fields.get(field)
         return default if raw is None else msgspec.json.decode(raw)
 
@@ -57,19 +53,19 @@ def nested(value: Any, *keys: str) -> Any:
     return value
 
 
-class ResponseChunk(msgspec.Struct, frozen=True, gc=False):
+class ResponseChunk(msgspec.Struct, gc=False):
     """A piece of a response, and the seconds to wait before it is sent."""
 
     delay: float
     data: bytes
 
 
-class EmulatorResponse(msgspec.Struct, frozen=True, kw_only=True):
+class EmulatorResponse(msgspec.Struct, kw_only=True):
     """One HTTP response; the flags describe faults of the connection."""
 
     status: int = 200
     headers: dict[str, str] = {}
-    chunks: tuple[ResponseChunk, ...] = ()
+    chunks: list[ResponseChunk] = []
     """One for each event of a stream; otherwise the body."""
     stream: bool = False
     wire: str = ""
@@ -92,4 +88,4 @@ def json_response(
 ) -> EmulatorResponse:
     """A response in one piece; JSON unless `headers` has another type."""
     merged = {"content-type": JSON, **(headers or {})}
-    return EmulatorResponse(status=status, headers=merged, chunks=(ResponseChunk(0.0, body),))
+    return EmulatorResponse(status=status, headers=merged, chunks=[ResponseChunk(0.0, body)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,13 +32,15 @@ from anaphora.wire.replies import reply_events
 
 from .billing import Billing, ModelFacts
 from .exchange import EmulatorResponse, ResponseChunk
-from .hosts.host import EmulatorRoute, Host, ReplyContext, RoutedRequest
+from .hosts.host import EmulatorRoute, ReplyContext, RoutedRequest
 from .journal import CallRecord, Journal
-from .options import EmulatorOptions, Latency
 from .replies import GeneratedReply, generate_reply
 from .replies.schema_value import SchemaGenerator
 from .replies.script import ScriptInput
 from .replies.text import IdGenerator, join_seed, split_text
+
+if TYPE_CHECKING:
+    from .engine import EmulatorOptions, Latency
 
 #: Characters of arguments in one event of a stream.
 _ARGUMENTS = 16
@@ -104,22 +106,19 @@ class Generator:
     def respond(self, request: RoutedRequest, prompt: ParsedPrompt) -> EmulatorResponse:
         host, facts, call = request.host, prompt.facts, prompt.call
         entry, workspace = request.entry, request.workspace
-        seed = self._seed(prompt)
-        generated = self._generate(request, prompt, seed)
-        others = self._others(host, prompt, seed)
+        generated, *others = self._replies(request, prompt)
         stream = host.is_stream(request, call)
         latency = self._options.latency
         if generated.pace is not None:
             latency = msgspec.structs.replace(latency, pace=generated.pace)
         began = request.now + latency.first
         pieces = sum(_length(part) // 12 for part in generated.parts) if stream else 0
-        outcome = self._billing.bill(
+        outcome = self._billing.simulator(facts).call(
             prompt.prefixes,
-            facts,
-            now=request.now,
+            at=request.now,
             began=began,
             ended=began + pieces * latency.pace,
-            workspace=workspace,
+            scope="" if facts.rules.isolation.value == "server" else workspace,
         )
         usage = host.usage(outcome, facts, (generated, *others))
         sent = SentCall(
@@ -146,42 +145,37 @@ class Generator:
             return _stream_response(request, reply, latency)
         chunk = ResponseChunk(latency.first, request.route.codec.write_reply(reply))
         headers = {"content-type": host.content_type}
-        return EmulatorResponse(headers=headers, chunks=(chunk,))
+        return EmulatorResponse(headers=headers, chunks=[chunk])
 
-    def _seed(self, prompt: ParsedPrompt) -> bytes:
-        """Depends on the prompt and its parameters only: the reply is the same in a stream."""
+    def _replies(self, request: RoutedRequest, prompt: ParsedPrompt) -> list[GeneratedReply]:
+        """One reply, or several: Chat's `n`, Gemini's `candidateCount`. The first may be scripted.
+
+        They depend on the prompt and its parameters only, and are the same in a stream.
+        """
+        call, host, profile = prompt.call, request.host, prompt.facts.profile
         prefixes = prompt.prefixes
         prefix = prefixes.key(len(prefixes) - 1) if len(prefixes) else b""
         params = prompt.rendered.envelope.cache_params
         values = [name.encode() + b"\0" + value for name, value in params]
-        return join_seed(b"%d" % self._options.seed, prefix, *values)
-
-    def _generate(
-        self, request: RoutedRequest, prompt: ParsedPrompt, seed: bytes
-    ) -> GeneratedReply:
-        call, profile = prompt.call, prompt.facts.profile
+        seed = join_seed(b"%d" % self._options.seed, prefix, *values)
+        scripted = None
         if self._options.script.rules and not call.ir.cache.prewarm:
             script_input = ScriptInput(
                 call=call,
-                host=request.host,
+                host=host,
                 provider=request.route.provider,
                 profile=profile,
                 path=request.path,
                 seed=seed,
             )
-            reply = self._player.next(script_input)
-            if reply is not None:
-                request.entry.scripted = True
-                return reply
-        return generate_reply(call, request.host, profile, self._schemas, seed)
-
-    def _others(self, host: Host, prompt: ParsedPrompt, seed: bytes) -> list[GeneratedReply]:
-        """The replies after the first: Chat's `n`, Gemini's `candidateCount`."""
-        if host.choices_field is None:
-            return []
-        call, profile = prompt.call, prompt.facts.profile
-        seeds = [seed + join_seed(b"%d" % index) for index in range(1, call.params.n or 1)]
-        return [generate_reply(call, host, profile, self._schemas, own) for own in seeds]
+            scripted = self._player.next(script_input)
+            request.entry.scripted = scripted is not None
+        count = call.params.n or 1 if host.choices_field is not None else 1
+        seeds = [seed, *(seed + join_seed(b"%d" % index) for index in range(1, count))]
+        return [
+            scripted or generate_reply(call, host, profile, self._schemas, seeds[0]),
+            *(generate_reply(call, host, profile, self._schemas, own) for own in seeds[1:]),
+        ]
 
 
 def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:
@@ -234,20 +228,15 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
     if not host.reports_stream_usage(request):
         reply = msgspec.structs.replace(reply, usage=Usage())
     writer = request.route.codec.writer()
-    written = [writer.write(event) for event in stream_events(reply, request.now)]
-    events = [data for data in written if data]
-    host.edit_events(events, reply)
+    written = b"".join(writer.write(event) for event in stream_events(reply, request.now))
     # One write may hold several events.
     end = host.event_end
-    pieces = [data + end for data in b"".join(events).split(end) if data]
-    first, *rest = pieces
-    chunks = (
-        ResponseChunk(latency.first, first),
-        *(ResponseChunk(latency.pace, data) for data in rest),
-    )
+    chunks = [ResponseChunk(latency.pace, data + end) for data in written.split(end) if data]
+    chunks[0].delay = latency.first
     headers = {"content-type": host.stream_type, "cache-control": "no-cache"}
     response = EmulatorResponse(headers=headers, chunks=chunks, stream=True)
-    return host.frame_stream(request, response)
+    host.edit_stream(request, reply, response)
+    return response
 
 
 def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:

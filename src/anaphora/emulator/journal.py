@@ -110,7 +110,6 @@ class Journal:
         return entry.details
 
     def _shrink(self) -> None:
-        """Drops the oldest prompts."""
         entries = list(self._entries)
         for index, entry in enumerate(entries):
             if self._bytes <= self._max_bytes // 2:

@@ -19,8 +19,7 @@ from granian.server.embed import Server
 from anaphora.errors import Io
 
 from .app import App
-from .engine import Engine
-from .options import EmulatorOptions
+from .engine import EmulatorOptions, Engine
 
 #: Seconds to wait for the server to start or stop.
 _START_SECONDS = 10.0
@@ -31,8 +30,6 @@ _GC_THRESHOLD = 20_000
 
 
 class Emulator:
-    """A running emulator."""
-
     def __init__(self, engine: Engine, host: str, port: int) -> None:
         self.engine = engine
         self.host = host

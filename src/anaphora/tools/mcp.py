@@ -193,7 +193,6 @@ def _equals(text: str, value: object) -> bool:
 
 
 def _flat(items: list[Any]) -> list[Any]:
-    """The items of a list and of nested lists."""
     return [one for item in items for one in (_flat(item) if isinstance(item, list) else [item])]
 
 

@@ -48,8 +48,6 @@ class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolOptions(TypedDict, total=False):
-    """The options of `ToolRegistry.add`."""
-
     name: str | None
     description: str | None
     cache: CachePolicy

@@ -69,7 +69,7 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
 
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=datetime.UTC)

@@ -131,7 +131,7 @@ def _moment(text: str, now: float | None) -> float | None:
         return None
     try:
         moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)

@@ -70,7 +70,10 @@ class RouteTable:
             if shared and (google or anthropic != (row.wire == "anthropic")):
                 continue
             return EmulatorRoute(host, row, wire.codec_for(row), operation, path, name)
-        return self.hosts["gemini"].route(path) if provider in ("", "google") else None
+        gemini = self.hosts["gemini"]
+        if provider in ("", "google") and isinstance(gemini, GeminiHost):
+            return gemini.route(path)
+        return None
 
     def _root(self, row: Dialect) -> str:
         """The part of a dialect's paths before that of its host."""

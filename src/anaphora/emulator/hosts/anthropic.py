@@ -12,6 +12,7 @@ from anaphora.cache import verdict
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, UsageWindow
+from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk
 from anaphora.emulator.replies.text import SeededRandom
 from anaphora.emulator.strict.anthropic import CHECKS
 from anaphora.errors import RateLimited, Upstream
@@ -26,9 +27,9 @@ from .host import (
     RoutedRequest,
     Thought,
     cached_tokens,
+    changed_param,
     model_limits,
     opaque,
-    param_differs,
     read_tokens,
     thinking_text,
 )
@@ -85,13 +86,15 @@ class AnthropicHost(Host):
             return {}
         return {"diagnostics": _diagnostics(context)}
 
-    def edit_events(self, events: list[bytes], reply: Reply) -> None:
+    def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
         """Adds the ping, and the diagnostics to the event that begins the message."""
+        first, *_, last = response.chunks
         extras = msgspec.json.decode((reply.extras or {}).get(self.wire, "{}"))
         if "diagnostics" in extras:
             field = b'"diagnostics":' + dumps(extras["diagnostics"]) + b',"stop_reason":null'
-            events[0] = events[0].replace(b'"stop_reason":null', field, 1)
-        events.insert(1, sse.encode_event("ping", b'{"type":"ping"}'))
+            first.data = first.data.replace(b'"stop_reason":null', field, 1)
+        ping = ResponseChunk(last.delay, sse.encode_event("ping", b'{"type":"ping"}'))
+        response.chunks.insert(1, ping)
 
     def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
         """A page of models, by the ids in the query."""
@@ -131,11 +134,12 @@ def _diagnostics(context: ReplyContext) -> dict[str, Any] | None:
         return None
     if earlier is None:
         return {"cache_miss_reason": {"type": "previous_message_not_found"}}
-    if param_differs(earlier, later, "model") or param_differs(earlier, later, "speed"):
-        reason = "model_changed"
-    elif (change := verdict.find_change(earlier, later)) is not None:
+    params = (("model", "model_changed"), ("speed", "model_changed"))
+    reason = changed_param(earlier, later, params)
+    if reason is None:
+        change = verdict.find_change(earlier, later)
+        if change is None:
+            return None
         reason = f"{change.section}_changed"
-    else:
-        return None
     missed = max(0, cached_tokens(earlier.usage) - read_tokens(later.usage))
     return {"cache_miss_reason": {"type": reason, "cache_missed_input_tokens": missed}}

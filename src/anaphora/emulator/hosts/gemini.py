@@ -130,17 +130,15 @@ class GeminiHost(Host):
     def write_choice(self, reply: Reply, index: int) -> bytes:
         return write_candidate(reply, {}, write_content(reply.message), index)
 
-    def frame_stream(self, request: RoutedRequest, response: EmulatorResponse) -> EmulatorResponse:
+    def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
         """Without `alt=sse` a stream is one JSON array."""
         if request.query.get("alt") == "sse":
-            return response
-        chunks = []
+            return
         for index, chunk in enumerate(response.chunks):
             data = chunk.data.removeprefix(b"data: ").strip()
-            chunks.append(ResponseChunk(chunk.delay, (b",\n" if index else b"[") + data))
-        chunks.append(ResponseChunk(0.0, b"]"))
-        headers = {**response.headers, "content-type": _JSON}
-        return msgspec.structs.replace(response, chunks=tuple(chunks), headers=headers)
+            chunk.data = (b",\n" if index else b"[") + data
+        response.chunks.append(ResponseChunk(0.0, b"]"))
+        response.headers["content-type"] = _JSON
 
     def count_body(self, tokens: int) -> bytes:
         return dumps({"totalTokens": tokens})
@@ -235,8 +233,6 @@ class GeminiHost(Host):
 
 
 class CachedContentResource(msgspec.Struct, kw_only=True, eq=False):
-    """One `cachedContents` resource."""
-
     name: str
     model: str
     """Without `models/`."""

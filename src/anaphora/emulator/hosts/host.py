@@ -7,7 +7,7 @@ engine makes its own hosts, which hold what the provider would store.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -64,8 +64,6 @@ class EmulatorRoute(msgspec.Struct, frozen=True):
 
 
 class RoutedRequest(EmulatorRequest, frozen=True, kw_only=True, dict=True):
-    """A request with its route and its entry in the journal."""
-
     route: EmulatorRoute
     entry: JournalEntry
 
@@ -121,6 +119,8 @@ class Host:
     """The list of replies, where a request may ask for several."""
     reports_writes: ClassVar[bool] = False
     """Cache writes are reported even where nothing is marked."""
+    reports_reasoning: ClassVar[bool] = False
+    """Reasoning is counted even where there is none."""
     key_error_code: ClassVar[str | None] = None
     overloaded_code: ClassVar[str | None] = None
     unknown_event: ClassVar[tuple[str, bytes]]
@@ -142,10 +142,6 @@ class Host:
             return "models", ""
         if method == "GET" and path.startswith("/models/"):
             return "model", path.removeprefix("/models/")
-        return None
-
-    def route(self, path: str) -> EmulatorRoute | None:
-        """The route of a whole path, for a host whose paths are not a root and an operation."""
         return None
 
     def workspace(self, request: RoutedRequest, keys: frozenset[str] | None) -> str:
@@ -209,21 +205,17 @@ class Host:
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
     ) -> Usage:
-        """The counts that the provider reports."""
         counts = [reply.tokens(facts.profile) for reply in replies]
+        reasoning = sum(thought for _, thought in counts)
+        shown = any(isinstance(part, Thinking) for part in replies[0].parts)
         return Usage(
             uncached=outcome.uncached,
             read=outcome.read,
             # Where nothing can be marked, writes are not reported.
             written=outcome.written if self.reports_writes or facts.rules.slots.value else None,
             output=sum(output for output, _ in counts),
-            reasoning=self.reported_reasoning(replies[0], sum(thought for _, thought in counts)),
+            reasoning=reasoning if reasoning or shown or self.reports_reasoning else None,
         )
-
-    def reported_reasoning(self, reply: GeneratedReply, tokens: int) -> int | None:
-        """The count of reasoning tokens, where the provider reports one."""
-        shown = any(isinstance(part, Thinking) for part in reply.parts)
-        return tokens if shown or tokens else None
 
     def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
         """Fields of a reply beside its message and counts."""
@@ -236,11 +228,8 @@ class Host:
     def reports_stream_usage(self, request: RoutedRequest) -> bool:
         return True
 
-    def edit_events(self, events: list[bytes], reply: Reply) -> None:
-        """Changes the written events of a stream in place."""
-
-    def frame_stream(self, request: RoutedRequest, response: EmulatorResponse) -> EmulatorResponse:
-        return response
+    def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
+        """Changes a written stream in place."""
 
     # ── Other bodies ─────────────────────────────────────────────────────────────────────────────
 
@@ -251,7 +240,6 @@ class Host:
         return dumps({"models": [self.model_fields(profile) for profile in profiles]})
 
     def model_fields(self, profile: Profile) -> dict[str, Any]:
-        """One model as the provider lists it."""
         raise NotImplementedError
 
     @classmethod
@@ -281,7 +269,6 @@ def thinking_text(random: SeededRandom) -> str:
 
 
 def model_limits(profile: Profile, context: str, output: str) -> dict[str, int]:
-    """The known limits of a model under the given names."""
     figures = {context: profile.context_tokens, output: profile.output_tokens}
     return {name: figure.value for name, figure in figures.items() if figure is not None}
 
@@ -289,9 +276,13 @@ def model_limits(profile: Profile, context: str, output: str) -> dict[str, int]:
 # ── Cache diagnostics ────────────────────────────────────────────────────────────────────────────
 
 
-def param_differs(earlier: SentCall, later: SentCall, name: str) -> bool:
+def changed_param(
+    earlier: SentCall, later: SentCall, reasons: Iterable[tuple[str, str]]
+) -> str | None:
+    """The reason of the first parameter that differs; `reasons` is in the provider's order."""
     before, after = (dict(sent.rendered.envelope.cache_params) for sent in (earlier, later))
-    return before.get(name) != after.get(name)
+    changed = (why for name, why in reasons if before.get(name) != after.get(name))
+    return next(changed, None)
 
 
 def cached_tokens(usage: Usage | None) -> int:

@@ -16,7 +16,7 @@ from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import INPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
 from anaphora.emulator.exchange import NULL, EmulatorRequest, nested
-from anaphora.emulator.replies import GeneratedReply, count_text
+from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
 from anaphora.errors import NotFound, RequestRejected
@@ -34,8 +34,8 @@ from .host import (
     RoutedRequest,
     Thought,
     cached_tokens,
+    changed_param,
     opaque,
-    param_differs,
     read_tokens,
     thinking_text,
 )
@@ -69,12 +69,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 _RAW_DEFAULTS = {name: msgspec.Raw(dumps(value)) for name, value in _DEFAULTS.items()}
 #: Fields that are repeated only where the request has them.
-_OPTIONAL = (
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-)
+_OPTIONAL = "prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier".split()
 #: The reason that OpenAI gives for each changed parameter, in the order it checks them.
 _PARAM_REASONS = (
     ("model", "model_changed"),
@@ -91,6 +86,7 @@ class OpenAIHost(Host):
     # A refusal is a field of the message; the reply ends as usual.
     refusal_stop = "end"
     key_error_code = "invalid_api_key"
+    reports_reasoning = True
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         headers = {
@@ -113,9 +109,6 @@ class OpenAIHost(Host):
             "x-ratelimit-remaining-tokens": str(max(0, INPUT_LIMIT - tokens)),
             "x-ratelimit-reset-tokens": reset,
         }
-
-    def reported_reasoning(self, reply: GeneratedReply, tokens: int) -> int | None:
-        return tokens
 
     def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
         data = [self.model_fields(profile) for profile in profiles]
@@ -261,8 +254,9 @@ class StoredResponse(msgspec.Struct, frozen=True):
         return self.codec.write_reply(self.reply)
 
     @property
-    def output(self) -> tuple[bytes, ...]:
-        return tuple(map(bytes, msgspec.json.decode(self.response, type=_Output).output))
+    def output(self) -> list[bytes]:
+        raw = msgspec.json.decode(self.response, type=dict[str, msgspec.Raw])["output"]
+        return list(map(bytes, msgspec.json.decode(raw, type=list[msgspec.Raw])))
 
     @property
     def size(self) -> int:
@@ -278,13 +272,7 @@ class StoredResponse(msgspec.Struct, frozen=True):
         return dumps({"object": "list", "data": data, **ends, "has_more": False})
 
 
-class _Output(msgspec.Struct, frozen=True):
-    output: list[msgspec.Raw]
-
-
 class StoredResponses:
-    """The stored responses of every workspace."""
-
     def __init__(self) -> None:
         self._responses: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
         self._size = 0
@@ -351,14 +339,12 @@ def _response_fields(request: EmulatorRequest, stop: StopReason) -> dict[str, An
 
 
 def _diagnostics(earlier: SentCall | None, later: SentCall) -> dict[str, Any]:
-    """The `prompt_cache_diagnostics` of a reply."""
     if earlier is None:
         return {"type": "comparison_response_not_found"}
     left, read = cached_tokens(earlier.usage), read_tokens(later.usage)
     if left and read >= left:
         return {"type": "cache_hit"}
-    changed = (why for name, why in _PARAM_REASONS if param_differs(earlier, later, name))
-    reason = next(changed, None)
+    reason = changed_param(earlier, later, _PARAM_REASONS)
     if reason is None and (change := verdict.find_change(earlier, later)) is not None:
         reason = "tools_changed" if change.section == "tools" else "input_changed"
     if reason is None:

@@ -68,7 +68,6 @@ class ScriptInput(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def turn(self) -> tuple[Message, ...]:
-        """The messages after the assistant's last one."""
         return last_turn(self.call)
 
     @functools.cached_property
@@ -215,8 +214,6 @@ class ScriptRule(_Table, frozen=True):
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rules of a file, in its order."""
-
     rules: tuple[ScriptRule, ...] = msgspec.field(default=(), name="replies")
 
     @classmethod

@@ -42,7 +42,6 @@ class SeededRandom:
         self._offset = 0
 
     def below(self, limit: int) -> int:
-        """A number from 0 to below `limit`."""
         return int.from_bytes(self._draw(8)) % limit
 
     def between(self, least: int, most: int) -> int:

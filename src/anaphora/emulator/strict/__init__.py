@@ -38,7 +38,6 @@ class CheckedRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[tuple[int, Object]]
     """The messages that are objects, with their indexes."""
     tokens: int
-    """The tokens of the prompt."""
     counts: bool
     """The request only counts tokens."""
 
@@ -51,13 +50,10 @@ Check: TypeAlias = Callable[[CheckedRequest], None]
 
 
 class WireChecks(msgspec.Struct, frozen=True, kw_only=True):
-    """The checks of one wire."""
-
     messages_field: str
     checks: tuple[Check, ...]
     """Those of the wire's own provider, in its order."""
     provider_checks: tuple[Check, ...] = ()
-    """Those of other providers."""
     unreadable: str = "The request body is not valid JSON"
     unreadable_code: str | None = None
 
@@ -159,7 +155,6 @@ def known_fields(wire: str, name: str) -> frozenset[str]:
 
 
 def fields_by_type(wire: str, name: str) -> dict[str, frozenset[str]]:
-    """A table of such lists."""
     return {kind: frozenset(names.split()) for kind, names in _FIELDS[wire][name].items()}
 
 

@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from anaphora import errors
 from anaphora.emulator.exchange import nested
 from anaphora.errors import Upstream
@@ -279,7 +277,6 @@ def _thinking(request: CheckedRequest) -> None:
 
 
 def _only_white_space(blocks: list[Object]) -> bool:
-    """Whether there is reasoning, and no other text than white space."""
     kinds = {text(block.get("type")) for block in blocks}
     texts = [block.get("text") for block in blocks if _is(block, "text")]
     return (
@@ -292,47 +289,37 @@ def _only_white_space(blocks: list[Object]) -> bool:
 # ── Cache markers ────────────────────────────────────────────────────────────────────────────────
 
 
-class MarkerSlot(msgspec.Struct, frozen=True):
-    """A block or tool that could carry a marker."""
-
-    path: str
-    block: Object
-    nested: bool = False
-    """Inside a tool result or a document: no slot for the automatic marker."""
-
-    @property
-    def marker(self) -> Any:
-        return self.block.get("cache_control")
-
-    @property
-    def is_empty_text(self) -> bool:
-        return _is(self.block, "text") and not self.block.get("text")
-
-
-def _slots(request: CheckedRequest) -> Iterator[MarkerSlot]:
-    """Tools, system, messages in hash order."""
+def _slots(request: CheckedRequest) -> Iterator[tuple[str, Object, bool]]:
+    """Blocks and tools that could carry a marker, in hash order: the path, the block, and whether
+    it is inside another one, where the automatic marker has no slot."""
     for index, tool in objects(request.body.get("tools")):
-        yield MarkerSlot(f"tools.{index}", tool)
+        yield f"tools.{index}", tool, False
     yield from _block_slots(request.body.get("system"), "system")
     for index, message in request.messages:
         yield from _block_slots(message.get("content"), f"messages.{index}.content")
 
 
-def _block_slots(content: Any, path: str, inside: bool = False) -> Iterator[MarkerSlot]:
+def _block_slots(
+    content: Any, path: str, inside: bool = False
+) -> Iterator[tuple[str, Object, bool]]:
     for index, block in objects(content):
         # Inner blocks are hashed before the block ends.
-        inner = f"{path}.{index}"
-        yield from _block_slots(block.get("content"), f"{inner}.content", inside=True)
+        own = f"{path}.{index}"
+        yield from _block_slots(block.get("content"), f"{own}.content", inside=True)
         source = nested(block, "source", "content")
-        yield from _block_slots(source, f"{inner}.source.content", inside=True)
-        yield MarkerSlot(inner, block, inside)
+        yield from _block_slots(source, f"{own}.source.content", inside=True)
+        yield own, block, inside
+
+
+def _is_empty_text(block: Object) -> bool:
+    return _is(block, "text") and not block.get("text")
 
 
 def _markers(request: CheckedRequest) -> None:
     """The form, number and order of all markers."""
     slots = list(_slots(request))
-    marked = [slot for slot in slots if slot.marker is not None]
-    markers = [(f"{slot.path}.cache_control", slot.marker) for slot in marked]
+    marked = [(path, block) for path, block, _ in slots if block.get("cache_control") is not None]
+    markers = [(f"{path}.cache_control", block["cache_control"]) for path, block in marked]
     if (automatic := request.body.get("cache_control")) is not None:
         markers.append(("cache_control", automatic))  # it stands behind all others
     for field, marker in markers:  # source: CacheControlEphemeralParam
@@ -342,15 +329,28 @@ def _markers(request: CheckedRequest) -> None:
             raise _rejected_at(f"{field}.type", "Input should be 'ephemeral'")
         if marker.get("ttl") not in (None, *request.facts.rules.ttls.value):
             raise _rejected_at(f"{field}.ttl", "Input should be '5m' or '1h'")
-    for slot in marked:  # askalf/dario#1066
-        if slot.is_empty_text:
+    for path, block in marked:  # askalf/dario#1066
+        if _is_empty_text(block):
             reason = "cache_control cannot be set for empty text blocks"
-            raise _rejected_at(f"{slot.path}.text", reason)
+            raise _rejected_at(f"{path}.text", reason)
     _too_many(request, len(marked))
     if request.facts.rules.longer_ttl_first.value:
         _ttl_order([(field, _ttl(request, marker)) for field, marker in markers])
-    if automatic is not None:
-        _automatic(request, automatic, slots, len(marked))
+    clashes = request.facts.rules.automatic_refused
+    able = [
+        (path, block.get("cache_control"))
+        for path, block, inside in slots
+        if not (inside or block.get("type") in _THINKING or _is_empty_text(block))
+    ]
+    if automatic is None or clashes is None or not able:
+        return
+    # It takes a slot of its own, unless the block that it lands on is marked for as long already
+    # (PROVIDERS.md, caching).
+    path, own = able[-1]
+    if own is None and "slots_full" in clashes.value:
+        _too_many(request, len(marked) + 1)
+    if own and "other_ttl" in clashes.value and _ttl(request, own) != _ttl(request, automatic):
+        raise _rejected_at("cache_control", f"{path} is marked with another ttl")
 
 
 def _too_many(request: CheckedRequest, count: int) -> None:
@@ -371,27 +371,6 @@ def _ttl_order(marked: list[tuple[str, Ttl]]) -> None:
                 "`tools`, `system`, `messages`."
             )
             raise _rejected_at(f"{field}.ttl", reason)
-
-
-def _automatic(
-    request: CheckedRequest, automatic: Object, slots: list[MarkerSlot], marked: int
-) -> None:
-    """`cache_control` of the whole request takes a slot of its own, unless the block that it
-    lands on is marked for as long already (PROVIDERS.md, caching)."""
-    clashes = request.facts.rules.automatic_refused
-    able = (
-        slot
-        for slot in reversed(slots)
-        if not (slot.nested or slot.block.get("type") in _THINKING or slot.is_empty_text)
-    )
-    last = next(able, None)
-    if clashes is None or last is None:
-        return
-    if last.marker is None:
-        if "slots_full" in clashes.value:
-            _too_many(request, marked + 1)
-    elif "other_ttl" in clashes.value and _ttl(request, last.marker) != _ttl(request, automatic):
-        raise _rejected_at("cache_control", f"{last.path} is marked with another ttl")
 
 
 def _ttl(request: CheckedRequest, marker: Object) -> Ttl:

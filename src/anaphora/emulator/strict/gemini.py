@@ -125,7 +125,6 @@ def _function_turns(request: CheckedRequest) -> None:
 
 
 def _turns(request: CheckedRequest) -> list[Counter[str]]:
-    """How many calls and responses each turn has."""
     turns: list[Counter[str]] = []
     role: Any = ...
     for _, content in request.messages:

@@ -105,7 +105,7 @@ class StreamReader:
                 only = _decode(data[_DELTA_SIZE:])
                 if type(only) is BlockDeltaEvent and type(only.delta) is TextDelta:
                     return [self._build.add_text(only.index, only.delta.text)]
-            except (msgspec.DecodeError, UnicodeError, Parse):
+            except (*DECODE_ERRORS, Parse):
                 pass
         events: list[Event] = []
         event: types.StreamEvent | OtherBlock

@@ -85,7 +85,7 @@ class StreamReader:
                 if event.type == _TEXT_DELTA and event.delta is not None:
                     index = texts[event.output_index, event.content_index]
                     return [build.add_text(index, event.delta)]
-            except (msgspec.DecodeError, UnicodeError, KeyError, Parse):
+            except (*DECODE_ERRORS, KeyError, Parse):
                 pass
         events: list[Event] = []
         add_text = build.add_text
