@@ -10,8 +10,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
-from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.errors import error_class, overflow_class, read_response
 
 from .types import ErrorBody, ErrorReply
 
@@ -46,31 +45,18 @@ _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
 
 
 def read_error(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    now: datetime.datetime | None = None,
+    status: int, headers: Mapping[str, str], body: bytes, now: datetime.datetime | None = None
 ) -> Upstream:
     """The error of a reply. Header names are lowercase; `now` is for dates in them."""
-    request_id, wait = headers.get("request-id"), retry_after(headers, now)
-    try:
-        reply = msgspec.json.decode(body, type=ErrorReply)
-    except DECODE_ERRORS:
-        # A proxy's page, or no body: only the status is known.
-        error = error_class(status, None, _BY_CODE)(
-            f"HTTP {status} without an error object",
-            status=status,
-            request_id=request_id,
-            retry_after=wait,
-        )
-    else:
-        error = error_of(reply.error, status, request_id or reply.request_id, wait)
-    return with_retry_hints(error, headers, now)
+    return read_response(status, headers, body, now, _read, _BY_CODE)
 
 
-def error_of(
-    body: ErrorBody, status: int, request_id: str | None = None, wait: float | None = None
-) -> Upstream:
+def _read(body: bytes, status: int) -> Upstream:
+    reply = msgspec.json.decode(body, type=ErrorReply)
+    return error_of(reply.error, status, reply.request_id)
+
+
+def error_of(body: ErrorBody, status: int, request_id: str | None = None) -> Upstream:
     """The error of an error object; streams carry the same object."""
     code = body.details.error_code if body.details is not None else None
     kind = error_class(status, code if code in _BY_CODE else body.type, _BY_CODE)
@@ -79,7 +65,6 @@ def error_of(
         status=status,
         code=code or body.type,
         request_id=request_id,
-        retry_after=wait,
     )
 
 
