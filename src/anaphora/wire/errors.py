@@ -97,8 +97,6 @@ def read_response(
         kind = error_class(status, None, by_code)
         error = kind(f"HTTP {status} without an error object", status=status)
     error.request_id = headers.get("request-id") or headers.get("x-request-id") or error.request_id
-    wait = retry_after(headers, now)
-    error.retry_after = error.retry_after if wait is None else wait
     return with_retry_hints(error, headers, now)
 
 
@@ -107,15 +105,28 @@ def with_retry_hints(
 ) -> Upstream:
     """The error with what the headers tell about retries.
 
-    `x-should-retry` decides either way. A rate limit that names no wait ends when the exhausted
-    limits are reset.
+    `x-should-retry` decides either way, `retry-after` gives the wait. A rate limit that names no
+    wait ends when the exhausted limits are reset.
     """
     decision = headers.get("x-should-retry")
     if decision in ("true", "false"):
         error.retryable = decision == "true"
-    if error.retry_after is None and isinstance(error, errors.RateLimited):
+    wait = retry_after(headers, now)
+    if wait is not None:
+        error.retry_after = wait
+    elif error.retry_after is None and isinstance(error, errors.RateLimited):
         error.retry_after = reset_after(headers, None if now is None else now.timestamp())
     return error
+
+
+def error_headers(error: Upstream, request_id: str = "x-request-id") -> dict[str, str]:
+    """The headers of a written error; `request_id` is the name of the one with its id."""
+    headers = {"content-type": "application/json"}
+    if error.retry_after is not None:
+        headers["retry-after"] = f"{error.retry_after:g}"
+    if error.request_id is not None:
+        headers[request_id] = error.request_id
+    return headers
 
 
 def _number(text: str | None) -> float | None:

@@ -12,7 +12,7 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.errors import error_class, overflow_class, read_response
+from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 from anaphora.wire.reading import DECODE_ERRORS
 
 #: Error classes by code or type, several codes each. `invalid_request_error` is not here: the
@@ -124,12 +124,7 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     as_read = error_class(status, _known(error.code, kind), _BY_CODE)
     if error.code and overflow_class(as_read, str(error)) is type(error):
         code = None if error.code == kind else error.code
-    headers = {"content-type": "application/json"}
-    if error.retry_after is not None:
-        headers["retry-after"] = f"{error.retry_after:g}"
-    if error.request_id is not None:
-        headers["x-request-id"] = error.request_id
-    return status, headers, _body(str(error), kind, error.param, code)
+    return status, error_headers(error), _body(str(error), kind, error.param, code)
 
 
 def write_failure(event: ReplyFail) -> bytes:

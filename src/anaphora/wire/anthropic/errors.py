@@ -10,7 +10,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.errors import error_class, overflow_class, read_response
+from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 
 from .types import ErrorBody, ErrorReply
 
@@ -63,7 +63,7 @@ def error_of(body: ErrorBody, status: int, request_id: str | None = None) -> Ups
     return overflow_class(kind, body.message)(
         body.message or body.type,
         status=status,
-        code=code or body.type,
+        code=code or body.type or None,
         request_id=request_id,
     )
 
@@ -74,10 +74,5 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     content: dict[str, object] = {"type": kind, "message": str(error)}
     if error.code is not None and error.code != kind:
         content["details"] = {"error_code": error.code}
-    headers = {"content-type": "application/json"}
-    if error.retry_after is not None:
-        headers["retry-after"] = f"{error.retry_after:g}"
-    if error.request_id is not None:
-        headers["request-id"] = error.request_id
     body = {"type": "error", "error": content, "request_id": error.request_id}
-    return error.status or status, headers, dumps(body)
+    return error.status or status, error_headers(error, "request-id"), dumps(body)

@@ -11,7 +11,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.errors import error_class, overflow_class, read_response
+from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 
 #: The status that each class is written with; an error body has no code.
 _STATUS_OF: dict[type[Upstream], int] = {
@@ -67,12 +67,7 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     original = error.status
     if original is not None and original >= 400 and error_class(original, None, {}) is type(error):
         status = original
-    headers = {"content-type": "application/json"}
-    if error.retry_after is not None:
-        headers["retry-after"] = f"{error.retry_after:g}"
-    if error.request_id is not None:
-        headers["x-request-id"] = error.request_id
-    return status, headers, write_failure(str(error))
+    return status, error_headers(error), write_failure(str(error))
 
 
 def write_failure(message: str) -> bytes:
