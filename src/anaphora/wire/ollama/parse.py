@@ -63,7 +63,6 @@ from anaphora.wire.splitting import (
     RequestSplit,
     SplitBlock,
     SplitMessage,
-    Splits,
     SplitSection,
     cut_section,
     required_text,
@@ -368,7 +367,6 @@ def _read_tool(raw: Raw, path: str) -> AnyTool:
 
 # ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
 
-_SPLITS = Splits(MEMO)
 _cache_params = MEMO.remember(PARAM_SETS)(TABLE.sent_cache_params)
 
 
@@ -379,7 +377,7 @@ def split(
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
     """The request as chunks."""
-    request = RequestSplit(_SPLITS, body)
+    request = RequestSplit(MEMO, body)
     model = request.take_model()
     raws = request.take_elements("messages")
     system = request.add_section("system", bytes(raws[0]), _split_system) if raws else None
