@@ -10,8 +10,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.errors import error_class, error_headers, overflow_class, with_retry_hints
-from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 
 from .types import ErrorBody, ErrorReply
 
@@ -46,19 +45,15 @@ _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
 
 
 def read_error(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    now: datetime.datetime | None = None,
+    status: int, headers: Mapping[str, str], body: bytes, now: datetime.datetime | None = None
 ) -> Upstream:
     """The error of a reply. Header names are lowercase; `now` is for dates in them."""
-    try:
-        reply = msgspec.json.decode(body, type=ErrorReply)
-    except DECODE_ERRORS:
-        # A proxy's page, or no body: only the status is known.
-        reply = ErrorReply(ErrorBody("", f"HTTP {status} without an error object"))
-    error = error_of(reply.error, status, headers.get("request-id") or reply.request_id)
-    return with_retry_hints(error, headers, now)
+    return read_response(status, headers, body, now, _read, _BY_CODE)
+
+
+def _read(body: bytes, status: int) -> Upstream:
+    reply = msgspec.json.decode(body, type=ErrorReply)
+    return error_of(reply.error, status, reply.request_id)
 
 
 def error_of(body: ErrorBody, status: int, request_id: str | None = None) -> Upstream:
