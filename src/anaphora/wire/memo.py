@@ -40,19 +40,18 @@ class Memo:
         self._section_logs = WeakValueDictionary()
         self._recent: deque[ChunkLog] = deque(maxlen=_LOGS)
         self._envelopes: tuple[tuple[tuple[type, ...], Envelope], ...] = ()
-        self._on_clear: list[Callable[[], None]] = []
+        self._caches: list[Callable[[], None]] = []
+        self.splits: object = None
+        """What splitting.py remembers."""
 
     def clear(self) -> None:
         """Forgets everything."""
         self._section_logs.clear()
         self._recent.clear()
         self._envelopes = ()
-        for forget in self._on_clear:
-            forget()
-
-    def on_clear(self, forget: Callable[[], None]) -> None:
-        """Has `clear` call this as well."""
-        self._on_clear.append(forget)
+        self.splits = None
+        for clear in self._caches:
+            clear()
 
     def section_log(
         self,
@@ -115,7 +114,7 @@ class Memo:
                 value, mutable = known(raw)
                 return _copied(value) if mutable else value
 
-            self.on_clear(known.cache_clear)
+            self._caches.append(known.cache_clear)
             return reading
 
         return decorate

@@ -66,7 +66,6 @@ from anaphora.wire.splitting import (
     RequestSplit,
     SplitBlock,
     SplitMessage,
-    Splits,
     SplitSection,
     cut_section,
 )
@@ -379,7 +378,6 @@ def _read_function(function: FunctionDeclaration, unknown: Unknown | None, path:
 
 # ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
 
-_SPLITS = Splits(MEMO)
 _KINDS = {
     "text": Kind.TEXT,
     "functionCall": Kind.TOOL_CALL,
@@ -394,7 +392,7 @@ def split(
 ) -> Rendered:
     """The request as chunks. The path names the model."""
     model, stream = read_path(path)
-    request = RequestSplit(_SPLITS, body)
+    request = RequestSplit(MEMO, body)
     request.members = {camel(name): raw for name, raw in request.members.items()}
     named = decode_value(request.take("model"), str | None, "$.model", request_error)
     model = model or model_id(named or "")

@@ -95,7 +95,6 @@ from anaphora.wire.splitting import (
     RequestSplit,
     SplitBlock,
     SplitMessage,
-    Splits,
     SplitSection,
     cut_section,
     required_text,
@@ -446,7 +445,6 @@ _KINDS = {
     "input_audio": Kind.AUDIO,
 }
 
-_SPLITS = Splits(MEMO)
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
@@ -458,7 +456,7 @@ def split(
     markers: DialectMarkers | None = None,
 ) -> Rendered:
     """The request as chunks, with its breakpoints as marks. `markers` are those of a dialect."""
-    request = RequestSplit(_SPLITS, body)
+    request = RequestSplit(MEMO, body)
     model = request.take_model()
     raws = request.take_elements("messages")
     # Messages are cut differently in each dialect.
