@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.analysis import request_log, trace
-from anaphora.analysis.trace.format import unsupported
-from anaphora.analysis.trace.lines import (
+from anaphora.analysis.trace.format import (
     FoundTrace,
     LogLine,
     Problem,
     TraceEntry,
     numbered,
     objects,
+    unsupported,
 )
 from anaphora.catalog import Price
 from anaphora.errors import InvalidRequest

@@ -14,8 +14,7 @@ from click.shell_completion import CompletionItem
 from rich.table import Table
 
 from anaphora import catalog
-from anaphora.analysis.trace.format import unsupported
-from anaphora.analysis.trace.lines import FoundTrace
+from anaphora.analysis.trace.format import FoundTrace, unsupported
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price

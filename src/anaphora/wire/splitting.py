@@ -19,14 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
-from weakref import WeakValueDictionary
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.canonical import string
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
-from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
+from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 
 from .memo import Memo
 from .reading import (
@@ -71,31 +70,12 @@ class SplitMessage(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[SplitBlock]
 
 
-class _Splits:
-    """What a wire remembers of the requests that it has cut."""
-
-    def __init__(self) -> None:
-        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
-        self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
-        self._placeholders = Conversation()
-
-    def placeholders(self, count: int) -> Conversation:
-        """Stands for messages that were cut into chunks but not read."""
-        missing = count - len(self._placeholders)
-        if missing > 0:
-            blank = Message(role="user", parts=())
-            self._placeholders = self._placeholders.append(*[blank] * missing)
-        return self._placeholders.prefix(count)
-
-
 class RequestSplit:
     """One request that is being cut. Runs are added in hash order; fields that are not taken become
     the envelope."""
 
     def __init__(self, memo: Memo, body: bytes | Members) -> None:
-        if memo.splits is None:
-            memo.splits = _Splits()
-        self._splits = cast(_Splits, memo.splits)
+        self._splits = memo.splits
         self.members: Members = (
             dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
         )
