@@ -74,6 +74,7 @@ from anaphora.wire.openai import (
     take_breakpoint,
     with_role,
 )
+from anaphora.wire.parts import following
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -526,8 +527,7 @@ def _split_message(
         path = f"{path}.content"
         elements = enumerate(list_elements(content, path, request_error))
         blocks = [_split_part(raw, f"{path}[{i}]", role, markers) for i, raw in elements]
-    rest = encode_members(members)[1:-1]
-    opening = b'{"role":' + string(role) + (b"," + rest if rest else b"") + b',"content":['
+    opening = b'{"role":' + string(role) + following(members) + b',"content":['
     return SplitMessage(role, opening, blocks)
 
 
