@@ -94,7 +94,10 @@ class RenderedPrompt(RenderedBlocks):
         return self._counts
 
     def section(self, position: int) -> Section:
-        return next(run.section for run, first in reversed(self._runs) if position >= first)
+        for run, first in self._runs:
+            if position < first + run.count:
+                return run.section
+        raise IndexError(position)
 
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
