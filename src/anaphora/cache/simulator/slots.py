@@ -70,7 +70,7 @@ class SlotCache:
     def __len__(self) -> int:
         return sum(len(slot.keys) for slot in (*self._slots, *self._evicted))
 
-    def predict(self, prompt: PromptView, key_of: KeyOf, at: float) -> tuple[Outcome, SlotChoice]:  # noqa: ARG002
+    def predict(self, prompt: PromptView, key_of: KeyOf, _: float) -> tuple[Outcome, SlotChoice]:
         total = prompt.total if len(prompt) else 0
         choice = self._choose(prompt, key_of, total)
         reused, evicted = choice.reused, 0
@@ -105,12 +105,7 @@ class SlotCache:
         return outcome, SlotChoice(choice.slot, 0, 0)
 
     def commit(
-        self,
-        prompt: PromptView,
-        key_of: KeyOf,
-        choice: SlotChoice,
-        at: float,  # noqa: ARG002
-        readable: float,  # noqa: ARG002
+        self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _at: float, _readable: float
     ) -> None:
         slot, restored = self._slots[choice.slot], choice.restored
         source = restored or slot
