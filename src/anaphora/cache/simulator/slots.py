@@ -13,7 +13,7 @@ import msgspec
 from anaphora.cache.prefix import common_bytes
 
 from .outcome import Outcome, Span, spans_of
-from .prompt import salt_of
+from .prompt import SALT
 from .view import KeyOf, PromptView
 
 #: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
@@ -187,7 +187,7 @@ def _shared_tokens(slot: Slot, prompt: PromptView, key_of: KeyOf, shared: int) -
     before = prompt.tokens(shared - 1)
     if slot.prompt is None or shared >= min(len(slot.keys), len(prompt)):
         return before
-    if salt_of(slot.keys[shared]) != salt_of(key_of(shared)):
+    if _salt_of(slot.keys[shared]) != _salt_of(key_of(shared)):
         return before
     data = prompt.data(shared)
     if not data:
@@ -208,3 +208,10 @@ def _shared_blocks(keys: list[Hashable], prompt: PromptView, key_of: KeyOf) -> i
         else:
             high = middle
     return low
+
+
+def _salt_of(key: Hashable) -> Hashable:
+    """The part of an entry key that is common to one account under the same parameters."""
+    if isinstance(key, bytes):
+        return key[:SALT]
+    return key[0] if isinstance(key, tuple) else None
