@@ -77,7 +77,8 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body as Anthropic would send them."""
     status, kind = _STATUS_AND_TYPE.get(type(error), (500, "api_error"))
     content: dict[str, object] = {"type": kind, "message": str(error)}
-    if error.code is not None and error.code != kind:
+    # A code of another class, as other wires have them, would be read as that class.
+    if error.code not in (None, kind) and _BY_CODE.get(error.code, type(error)) is type(error):
         content["details"] = {"error_code": error.code}
     body = {"type": "error", "error": content, "request_id": error.request_id}
     return error.status or status, error_headers(error, "request-id"), dumps(body)
