@@ -14,10 +14,8 @@ _INF = float("inf")
 
 
 class WaitingCalls:
-    """The waiting calls of one provider: a future each, and one timer for the next start.
-
-    A cancelled call gives up its place in the queue, or the start that it was just given.
-    """
+    """The waiting calls of one provider: a future each, and one timer for the next start. A
+    cancelled call gives up its place in the queue, or the start that it was just given."""
 
     def __init__(self, limiter: Limiter, clock: Callable[[], float]) -> None:
         self.clock = clock

@@ -34,10 +34,8 @@ _lock = Lock()
 
 
 class Metrics:
-    """Counts in a registry, by default the one that prometheus_client exposes.
-
-    Several `Metrics` on one registry share their counters.
-    """
+    """Counts in a registry, by default the one that prometheus_client exposes. Several `Metrics` on
+    one registry share their counters."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._families = _Families.of(REGISTRY if registry is None else registry)
