@@ -25,7 +25,7 @@ from .failures import body_error, partial_of, reply_from_stream, status_error, s
 from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
 from .response import Attempt
-from .retry import AttemptFailed, RetrySteps, Wait, retry_policy
+from .retry import AttemptFailed, RetrySteps, retry_policy
 from .transport import HttpResponse
 from .transport.timer import Deadline, DeadlinePassed
 
@@ -262,11 +262,10 @@ class Attempts:
         except StopIteration as end:
             final: AnaphoraError = end.value
             raise final from (None if final is error else error)
-        if isinstance(step, Wait):
+        if step.wait:
             last = flight.attempts[-1]
-            flight.attempts[-1] = msgspec.structs.replace(last, wait=step.seconds)
-            await asyncio.sleep(step.seconds)
-            step = next(self._policy)
+            flight.attempts[-1] = msgspec.structs.replace(last, wait=step.wait)
+            await asyncio.sleep(step.wait)
         return step.hop
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
