@@ -114,7 +114,6 @@ def retry_policy(
 
 
 def _is_retryable(error: AnaphoraError) -> bool:
-    """Whether the same hop may succeed at another time."""
     return error.retryable and not isinstance(error, QuotaExhausted)
 
 

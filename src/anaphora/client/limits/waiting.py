@@ -57,7 +57,6 @@ class WaitingCalls:
             self._deadlines.pop(call, None)
 
     def settle(self, call: Reservation, usage: Usage | None) -> None:
-        """The call is over, and was billed for `usage` if that is known."""
         self._limiter.settle(call, usage, self.clock())
         if self._limiter.waiting:
             self.advance()
