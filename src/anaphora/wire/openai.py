@@ -50,7 +50,7 @@ from anaphora.wire.params import (
     forces_tools,
     schema_object,
 )
-from anaphora.wire.parts import following_extras
+from anaphora.wire.parts import following_extras, partition, render_items
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -62,8 +62,7 @@ from anaphora.wire.reading import (
     object_members,
     request_error,
 )
-from anaphora.wire.rendering import render_items
-from anaphora.wire.replies import partition, valid_count
+from anaphora.wire.replies import valid_count
 from anaphora.wire.splitting import BEFORE_BRACE, SplitBlock, SplitSection, cut_section
 
 #: Providers whose file ids and response ids are valid here.
