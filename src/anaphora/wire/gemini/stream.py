@@ -42,7 +42,6 @@ from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
     Unknown,
-    as_anaphora_error,
     decode_elements,
     decode_members,
     decode_value,
@@ -97,7 +96,7 @@ class StreamReader:
             for payload in self._sse.feed(data):
                 self._read(payload, events)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += self._build.fail(as_anaphora_error(problem))
+            events += self._build.fail(problem)
         return events
 
     def close(self) -> list[Event]:
@@ -118,7 +117,7 @@ class StreamReader:
                 raise Transport("the stream ended before the answer did")
             return events + self._finish()
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            return events + self._build.fail(as_anaphora_error(problem))
+            return events + self._build.fail(problem)
 
     def _read(self, payload: bytes, events: list[Event]) -> None:
         """Adds the events of a chunk: those before an error in it are kept."""
