@@ -14,22 +14,6 @@ from anaphora.wire.errors import error_class, error_headers, overflow_class, rea
 
 from .types import ErrorBody, ErrorReply
 
-#: By the error's type, and by the finer code in its details.
-_BY_CODE: dict[str, type[Upstream]] = {
-    "invalid_request_error": errors.RequestRejected,
-    "authentication_error": errors.Unauthenticated,
-    "billing_error": errors.QuotaExhausted,
-    "permission_error": errors.Forbidden,
-    "not_found_error": errors.NotFound,
-    "conflict_error": errors.Overloaded,
-    "request_too_large": errors.TooLarge,
-    "rate_limit_error": errors.RateLimited,
-    "api_error": errors.Overloaded,
-    "timeout_error": errors.Overloaded,
-    "overloaded_error": errors.Overloaded,
-    "enforced_spend_limit_reached": errors.QuotaExhausted,
-    "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
-}
 _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
     errors.RequestRejected: (400, "invalid_request_error"),
     errors.ContentRefused: (400, "invalid_request_error"),
@@ -41,6 +25,17 @@ _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
     errors.TooLarge: (413, "request_too_large"),
     errors.RateLimited: (429, "rate_limit_error"),
     errors.Overloaded: (529, "overloaded_error"),
+}
+
+#: By the error's type, and by the finer code in its details. Of several classes with one type the
+#: first counts.
+_BY_CODE: dict[str, type[Upstream]] = {
+    **{kind: cls for cls, (_, kind) in reversed(_STATUS_AND_TYPE.items())},
+    "conflict_error": errors.Overloaded,
+    "api_error": errors.Overloaded,
+    "timeout_error": errors.Overloaded,
+    "enforced_spend_limit_reached": errors.QuotaExhausted,
+    "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
 }
 
 
