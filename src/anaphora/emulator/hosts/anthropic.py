@@ -34,17 +34,6 @@ from .host import (
     thinking_text,
 )
 
-#: The header names of each limit, and the limit.
-_LIMITS = [
-    (f"{name}-limit", f"{name}-remaining", f"{name}-reset", limit)
-    for name, limit in (
-        ("anthropic-ratelimit-requests", REQUEST_LIMIT),
-        ("anthropic-ratelimit-input-tokens", INPUT_LIMIT),
-        ("anthropic-ratelimit-output-tokens", OUTPUT_LIMIT),
-        ("anthropic-ratelimit-tokens", INPUT_LIMIT + OUTPUT_LIMIT),
-    )
-]
-
 
 class AnthropicHost(Host):
     wire = "anthropic"
@@ -62,14 +51,16 @@ class AnthropicHost(Host):
         headers = {"request-id": request.entry.request_id}
         if window is None:
             return headers
-        if not window.reset_header:
-            reset = datetime.datetime.fromtimestamp(int(window.reset), datetime.UTC)
-            window.reset_header = reset.strftime("%Y-%m-%dT%H:%M:%SZ")
-        used = (window.requests, window.input, window.output, window.input + window.output)
-        for (limit_name, remaining, reset_name, limit), count in zip(_LIMITS, used, strict=True):
-            headers[limit_name] = str(limit)
-            headers[remaining] = str(max(0, limit - count))
-            headers[reset_name] = window.reset_header
+        reset = datetime.datetime.fromtimestamp(int(window.reset), datetime.UTC)
+        for name, limit, used in (
+            ("requests", REQUEST_LIMIT, window.requests),
+            ("input-tokens", INPUT_LIMIT, window.input),
+            ("output-tokens", OUTPUT_LIMIT, window.output),
+            ("tokens", INPUT_LIMIT + OUTPUT_LIMIT, window.input + window.output),
+        ):
+            headers[f"anthropic-ratelimit-{name}-limit"] = str(limit)
+            headers[f"anthropic-ratelimit-{name}-remaining"] = str(max(0, limit - used))
+            headers[f"anthropic-ratelimit-{name}-reset"] = f"{reset:%Y-%m-%dT%H:%M:%SZ}"
         return headers
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
