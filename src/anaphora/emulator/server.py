@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import socket
@@ -25,8 +24,6 @@ from .engine import EmulatorOptions, Engine
 _START_SECONDS = 10.0
 #: Seconds that Granian's threads may take to end.
 _THREADS_SECONDS = 0.1
-#: How many new objects start a garbage collection in the foreground server.
-_GC_THRESHOLD = 20_000
 
 
 class Emulator:
@@ -109,28 +106,13 @@ def serve(
         for name in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        with running(options, host=host, port=port) as emulator, _rare_collection():
+        with running(options, host=host, port=port) as emulator:
             if ready is not None:
                 ready(emulator)
             interrupted.wait()
     finally:
         for name, handler in handlers.items():
             signal.signal(name, handler)
-
-
-@contextlib.contextmanager
-def _rare_collection() -> Iterator[None]:
-    """Collects garbage rarely: rules and catalogs live as long as the process, and responses leave
-    hardly a cycle. Only for a process that is nothing but the emulator."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 def free_port(host: str, port: int = 0) -> int:
