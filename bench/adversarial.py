@@ -34,7 +34,7 @@ from anaphora.wire.replies import reply_events
 LARGEST = 4 * 1024 * 1024
 DOUBLINGS = 4
 #: Shorter times are mostly overhead.
-SHORTEST = 0.002
+SHORTEST = 0.02
 MODELS = {
     "anthropic": "claude-sonnet-4-5",
     "openai_chat": "gpt-5.1",

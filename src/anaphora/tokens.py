@@ -100,7 +100,7 @@ class Odd:
         self.totals = totals
         """Totals up to there: the bytes that are not text, and their tokens."""
         self.before: Any = None
-        """The size of all runs of a prompt but the last, as last computed (see `Counts`)."""
+        """The size of the runs before the log, as last computed."""
 
     def upto(self, chunks: int) -> tuple[int, int]:
         """The totals of the first chunks."""
@@ -134,14 +134,10 @@ class Counts:
             self._size = 0
             return
         run = rendered.runs[-1]
-        self._odd = odd_chunks(run.log, run.count)
-        # Kept with the run before the conversation, which other conversations share.
-        keeper = self._odd
-        if len(rendered.runs) > 1:
-            keeper = odd_chunks(rendered.runs[-2].log, rendered.runs[-2].count)
-        lead: _Lead | None = keeper.before
+        self._odd = odd = odd_chunks(run.log, run.count)
+        lead: _Lead | None = odd.before
         if lead is None or not lead.leads(rendered):
-            lead = keeper.before = _Lead(rendered)
+            lead = odd.before = _Lead(rendered)
         self._lead = lead
         self._size = lead.first + run.count
         self._text = lead.text + len(run.lead)

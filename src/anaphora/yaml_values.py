@@ -9,7 +9,6 @@ error of that field.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -17,7 +16,8 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 import msgspec
 from msgspec import inspect
 
-from anaphora.errors import InvalidConfig
+from anaphora import canonical
+from anaphora.errors import InvalidConfig, InvalidJson
 
 T = TypeVar("T")
 E = TypeVar("E", bound=InvalidConfig)
@@ -26,7 +26,6 @@ Path: TypeAlias = tuple[str | int, ...]
 Node: TypeAlias = Any  # of yaml, which is loaded when a file is read
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)\Z")
-_LONE = re.compile(r"[\ud800-\udfff]")
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 #: Bits of the largest integer that converts to a float.
 _WIDEST = 1023
@@ -37,12 +36,8 @@ _KINDS = {
     "float": "a number",
     "bool": "true or false",
     "NoneType": "nothing",
-    "null": "nothing",
-    "timestamp": "a date",
     "list": "a list",
-    "seq": "a list",
     "dict": "a mapping",
-    "map": "a mapping",
 }
 _WANTED = _KINDS | {"int": "a whole number", "array": "a list", "object": "a mapping"}
 
@@ -51,13 +46,14 @@ class Origin(msgspec.Struct, frozen=True):
     """The file and the line of each field; both empty for values made by a program."""
 
     file: str = ""
-    lines: dict[Path, int] = {}
+    lines: dict[str, int] = {}
+    """By path: `routes.main[0].provider`."""
 
     def line(self, *path: str | int) -> int | None:
         """The line of a field, or of the mapping that it would be in."""
         for length in range(len(path), -1, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
+            if (line := self.lines.get(dotted(path[:length]))) is not None:
+                return line
         return None
 
     def error(self, reason: str, *path: str | int, kind: type[E]) -> E:
@@ -72,9 +68,14 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
     """The content of a file; an empty one is an empty mapping."""
     import yaml
 
+    origin = Origin(file, {})
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
+        if node is None:
+            return msgspec.convert({}, kind), origin
+        _note_lines(loader, node, "", origin)
+        return _decode(loader.construct_document(node), kind, origin), origin
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         reason = problem.problem or problem.context or "cannot be read"
@@ -85,22 +86,11 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
         raise InvalidConfig(f"not YAML: {problem.reason}", file=file, line=line) from None
     except RecursionError:
         raise InvalidConfig("nested too deeply", file=file) from None
-    if node is None:
-        return from_python({}, kind)[0], Origin(file)
-    return _decode(node, Origin(file, {}), kind)
 
 
-def from_python(value: Any, kind: type[T]) -> tuple[T, Origin]:
+def from_python(value: Any, kind: type[T]) -> T:
     """The same for a value that is not from a file."""
-    import yaml
-
-    try:
-        node = yaml.representer.SafeRepresenter(sort_keys=False).represent_data(value)
-    except yaml.YAMLError:
-        raise InvalidConfig("contains a value that YAML cannot represent") from None
-    except RecursionError:
-        raise InvalidConfig("nested too deeply") from None
-    return _decode(node, Origin(), kind)
+    return _decode(value, kind, Origin())
 
 
 def dotted(path: Path) -> str:
@@ -129,106 +119,68 @@ def seconds_in(value: float | str, field: str) -> float:
     return float(value)
 
 
-# ── YAML nodes as plain values ───────────────────────────────────────────────────────────────────
+def _note_lines(
+    loader: Any, node: Node, path: str, origin: Origin, above: tuple[Node, ...] = ()
+) -> None:
+    """Notes the line of each field: that of its name, where it has one. Checks what YAML permits
+    and JSON does not."""
+    within = (*above, node)
+
+    def fail(reason: str, at: Node) -> NoReturn:
+        place = f"{path}: " if path else ""
+        raise InvalidConfig(f"{place}{reason}", file=origin.file, line=at.start_mark.line + 1)
+
+    if any(outer is node for outer in above):
+        fail("a value that contains itself", node)
+    origin.lines.setdefault(path, node.start_mark.line + 1)
+    if node.id == "sequence":
+        for index, item in enumerate(node.value):
+            _note_lines(loader, item, f"{path}[{index}]", origin, within)
+    elif node.id == "mapping":
+        names: set[str] = set()
+        merged_first = sorted(node.value, key=lambda entry: entry[0].tag != _TAG + "merge")
+        for key, value in merged_first:
+            name = str(key.value)
+            if key.tag == _TAG + "merge":  # `<<` adds the missing fields of other mappings
+                for other in value.value if value.id == "sequence" else [value]:
+                    _note_lines(loader, other, path, origin, within)
+                continue
+            if key.tag != _TAG + "str":
+                fail(f"the name {name} is not a text; put it in quotes", key)
+            if name in names:
+                fail(f"{name} is given twice", key)
+            names.add(name)
+            field = f"{path}.{name}".removeprefix(".")
+            origin.lines[field] = key.start_mark.line + 1
+            _note_lines(loader, value, field, origin, within)
+    else:
+        try:
+            value = loader.construct_object(node)
+        except (ValueError, LookupError, ArithmeticError):
+            # 0x_ looks like a number and is none; !!int may precede anything.
+            kind = node.tag.removeprefix(_TAG)
+            fail(f"looks like {kind} and cannot be read as such; put it in quotes", node)
+        if not isinstance(value, str | int | float | None):
+            fail(f"a {type(value).__name__} is not a JSON value; put it in quotes", node)
+        if isinstance(value, int) and value.bit_length() > _WIDEST:
+            fail("the number is too large", node)
 
 
-def _decode(node: Node, origin: Origin, kind: type[T]) -> tuple[T, Origin]:
+def _decode(data: Any, kind: type[T], origin: Origin) -> T:
     try:
-        data = _NodeReader(origin).read(node, (), node)
+        data = canonical.loads(canonical.dumps(data, path="$"))
+    except InvalidJson as error:
+        where = error.path.removeprefix("$").removeprefix(".")
+        reason = f"{where}: {error.reason}" if where else error.reason
+        raise InvalidConfig(reason, file=origin.file, line=origin.lines.get(where)) from None
     except RecursionError:
         raise InvalidConfig("nested too deeply", file=origin.file) from None
     try:
-        return msgspec.convert(data, kind), origin
+        return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         reason, path, place = _explain(data, kind, error)
-    line = origin.line(*place)
     message = f"{dotted(path)}: {reason}" if path else reason
-    raise InvalidConfig(message, file=origin.file, line=line)
-
-
-class _NodeReader:
-    """Reads JSON values, and notes the line of each in `origin`."""
-
-    def __init__(self, origin: Origin) -> None:
-        import yaml
-
-        self._origin = origin
-        self._constructor = yaml.constructor.SafeConstructor()
-
-    def read(self, node: Node, path: Path, at: Node, above: tuple[Node, ...] = ()) -> Any:
-        """`at` has the line of the value: its name, or the value itself."""
-        if at.start_mark is not None:
-            self._origin.lines[path] = at.start_mark.line + 1
-        if (node.id, node.tag) == ("sequence", _TAG + "seq"):
-            within = self._inside(node, path, above)
-            items = enumerate(node.value)
-            return [self.read(item, (*path, index), item, within) for index, item in items]
-        if (node.id, node.tag) == ("mapping", _TAG + "map"):
-            entries, within = self._entries(node, path, above), self._inside(node, path, above)
-            return {
-                name: self.read(value, (*path, name), key, within)
-                for name, (key, value) in entries.items()
-            }
-        return self._scalar(node, path)
-
-    def _entries(
-        self, node: Node, path: Path, above: tuple[Node, ...]
-    ) -> dict[str, tuple[Node, Node]]:
-        """Keys and values by name, none twice. `<<` adds the missing ones of another mapping, or of
-        several."""
-        if node.id != "mapping":
-            self._fail(f"expected a mapping, found {_kind(node)}", path, node)
-        within = self._inside(node, path, above)
-        found: dict[str, tuple[Node, Node]] = {}
-        others: list[Node] = []
-        for key, value in node.value:
-            if key.tag == _TAG + "merge":
-                others += value.value if value.id == "sequence" else [value]
-                continue
-            if (key.id, key.tag) != ("scalar", _TAG + "str"):
-                self._fail(f"expected a text, found {_kind(key)}; put it in quotes", path, key)
-            name = self._scalar(key, path)
-            if name in found:
-                self._fail(f"{name} is given twice", path, key)
-            found[name] = key, value
-        for other in others:
-            for name, pair in self._entries(other, path, within).items():
-                found.setdefault(name, pair)
-        return found
-
-    def _inside(self, node: Node, path: Path, above: tuple[Node, ...]) -> tuple[Node, ...]:
-        if any(outer is node for outer in above):
-            self._fail("a value that contains itself", path)
-        return (*above, node)
-
-    def _scalar(self, node: Node, path: Path) -> Any:
-        import yaml
-
-        kind = _kind(node)
-        try:
-            value = self._constructor.construct_object(node)
-        except (ValueError, LookupError, ArithmeticError, yaml.YAMLError):
-            # 0x_ looks like a number and is none; !!int may precede anything.
-            self._fail(f"looks like {kind} and cannot be read as such; put it in quotes", path)
-        if isinstance(value, str) and _LONE.search(value):
-            self._fail("half a character: write both surrogates, or the character itself", path)
-        if not isinstance(value, str | int | float | None):
-            self._fail(f"{kind} is not a JSON value; put it in quotes", path)
-        if isinstance(value, float) and not math.isfinite(value):
-            self._fail(f"{value} is not a JSON value", path)
-        if isinstance(value, int) and value.bit_length() > _WIDEST:
-            self._fail("the number is too large", path)
-        return value
-
-    def _fail(self, reason: str, path: Path, at: Node | None = None) -> NoReturn:
-        if at is not None and at.start_mark is not None:
-            self._origin.lines[path] = at.start_mark.line + 1
-        raise self._origin.invalid(reason, *path) from None
-
-
-def _kind(node: Node) -> str:
-    name: str = node.tag
-    return _KINDS.get(name.removeprefix(_TAG), name)
+    raise InvalidConfig(message, file=origin.file, line=origin.line(*place))
 
 
 # ── Errors of msgspec ────────────────────────────────────────────────────────────────────────────

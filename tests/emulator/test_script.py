@@ -276,7 +276,7 @@ def test_empty_file_has_no_rules() -> None:
         (
             "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments:\n        a: .nan\n",
             6,
-            "not a JSON value",
+            "nan has no JSON form",
         ),
         (
             "replies:\n- reply:\n    tool_calls:\n    - name: f\n      arguments: {a: 1, a: 2}\n",

@@ -48,7 +48,7 @@ SCHEMA = OutputSchema(
 
 def events_of(body: bytes) -> list[dict[str, Any]]:
     """The data of a stream's events."""
-    payloads = [data for _, data in EventDecoder().feed(body)]
+    payloads = EventDecoder().feed(body)
     return [json.loads(data) for data in payloads if data != b"[DONE]"]
 
 

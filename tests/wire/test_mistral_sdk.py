@@ -6,17 +6,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jsonschema_rs
 import pytest
+from mistralai import client as sdk
 from pydantic import BaseModel
 from support import feature_calls
 from support.byte_server import byte_server
 from support.features import FEATURES
 from support.outcomes import Sent, Target, send
+from support.sdk.mistral import ASK, CASE, REPLY, THOUGHT, check_reply, check_stream, client
 
 from anaphora import errors, wire
 from anaphora.prompt import Call, ToolChoice
@@ -25,14 +25,9 @@ from anaphora.values import (
     Message,
     Reply,
     Text,
-    Thinking,
-    ToolCall,
     Url,
     Usage,
 )
-from anaphora.wire.replies import reply_events
-
-sdk = pytest.importorskip("mistralai.client")
 
 MISTRAL = wire.get("mistral")
 MODELS = ("mistral-large-latest", "magistral-medium-latest")
@@ -71,7 +66,7 @@ def problems(sent: Sent) -> list[str]:
     ]
 
 
-def said(call: Call, model: str = MODELS[0]) -> Sent:
+def sent_for(call: Call, model: str = MODELS[0]) -> Sent:
     return send(Target("mistral", "mistral", model), call)
 
 
@@ -93,7 +88,7 @@ GAPS = {
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
 def test_a_request_fits_the_types(feature: Any, model: str) -> None:
-    found = problems(said(feature.make("openai_chat"), model))
+    found = problems(sent_for(feature.make("openai_chat"), model))
     if feature.name in GAPS:
         assert found, f"this fits now; take it off the list: {feature.name}"
     else:
@@ -128,7 +123,7 @@ def test_a_whole_conversation_fits_the_types() -> None:
     }
     reply = MISTRAL.read_reply(json.dumps(given).encode())
     look = Image(Url("https://example.invalid/a.png"), "low")
-    talk = [
+    messages = [
         Message.user("What is it?", Image(feature_calls.PNG), look),
         reply.message,
         Message.tool("call_0001", "a cat", name="look"),
@@ -136,7 +131,7 @@ def test_a_whole_conversation_fits_the_types() -> None:
         Message.system("In French."),
         Message.user("And now?"),
     ]
-    sent = said(feature_calls.base(messages=talk, tools=(feature_calls.LOOK,)))
+    sent = sent_for(feature_calls.base(messages=messages, tools=(feature_calls.LOOK,)))
     assert not problems(sent)
     again = json.loads(sent.body)["messages"][2]
     assert again["content"] == given["choices"][0]["message"]["content"]  # type: ignore[index]
@@ -156,7 +151,7 @@ def test_a_whole_conversation_fits_the_types() -> None:
 )
 def test_the_check_can_fail(spoil: Any) -> None:
     """A field too many, a value or a word that is none, at any depth."""
-    sent = said(feature_calls.base(tools=(feature_calls.LOOK,)))
+    sent = sent_for(feature_calls.base(tools=(feature_calls.LOOK,)))
     assert not problems(sent)
     body = json.loads(sent.body)
     spoil(body)
@@ -165,149 +160,29 @@ def test_the_check_can_fail(spoil: Any) -> None:
 
 # ── What the SDK reads ───────────────────────────────────────────────────────────────────────────
 
-REPLY = Reply(
-    id="cmpl-7",
-    model="mistral-large-latest",
-    message=Message(
-        id="cmpl-7",
-        role="assistant",
-        parts=(
-            Text("Zürich is 🌧️."),
-            ToolCall("call_0001", "look", '{"city": "Zürich", "days": [1, 2]}'),
-            ToolCall("call_0002", "look", "{}"),
-        ),
-    ),
-    stop_reason="tool_calls",
-    usage=Usage(uncached=3, read=400, output=50),
-)
-#: As Mistral's reasoning models answer: the thoughts are chunks of the content.
-IN_CONTENT = {"openai_chat": '{"field":"content"}'}
-THOUGHT = Reply(
-    id="cmpl-8",
-    model="magistral-medium-latest",
-    message=Message(
-        id="cmpl-8",
-        role="assistant",
-        parts=(Thinking("hm", provider="openai_chat", extras=IN_CONTENT), Text("42")),
-    ),
-    stop_reason="end",
-    usage=Usage(uncached=3, output=5),
-)
-
-
-@contextmanager
-def asked(body: bytes, kind: str = "application/json", **more: Any) -> Iterator[Any]:
-    """The SDK's client, talking to a server that gives this answer."""
-    with (
-        byte_server(body, kind, **more) as address,
-        sdk.Mistral(api_key="not-a-key", server_url=address) as client,
-    ):
-        yield client
-
-
-ASK: dict[str, Any] = {
-    "model": "mistral-large-latest",
-    "messages": [{"role": "user", "content": "hi"}],
-}
-
-
-def streamed(reply: Reply) -> bytes:
-    writer = MISTRAL.writer()
-    return b"".join(writer.write(event) for event in reply_events(reply))
-
-
-def text_of(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(chunk.text for chunk in content or () if chunk.type == "text")
-
-
-def thoughts_of(content: Any) -> str:
-    if isinstance(content, str):
-        return ""
-    chunks = [chunk for chunk in content or () if chunk.type == "thinking"]
-    return "".join(inner.text for chunk in chunks for inner in chunk.thinking)
-
-
-def check_answer(told: Any, reply: Reply) -> None:
-    assert (told.id, told.model) == (reply.id, reply.model)
-    choice = told.choices[0]
-    assert choice.finish_reason == {"tool_calls": "tool_calls", "end": "stop"}[reply.stop_reason]
-    assert text_of(choice.message.content) == reply.text
-    calls = [(c.id, c.function.name, c.function.arguments) for c in choice.message.tool_calls or ()]
-    assert calls == [(call.id, call.name, call.arguments) for call in reply.tool_calls]
-    check_usage(told.usage, reply)
-    if reply is THOUGHT:
-        assert thoughts_of(choice.message.content) == "hm"
-
-
-def check_usage(told: Any, reply: Reply) -> None:
-    assert told.prompt_tokens == reply.usage.input
-    assert told.completion_tokens == reply.usage.output
-    if reply.usage.read is not None:
-        details = told.additional_properties["prompt_tokens_details"]
-        assert details["cached_tokens"] == reply.usage.read
-
-
-def check_stream(chunks: list[Any], reply: Reply) -> None:
-    assert {chunk.id for chunk in chunks} == {reply.id}
-    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
-    assert "".join(text_of(delta.content) for delta in deltas) == reply.text
-    calls: dict[int, list[str]] = {}
-    for delta in deltas:
-        for call in delta.tool_calls or ():
-            known = calls.setdefault(call.index, ["", "", ""])
-            if call.id != "null":  # what the SDK says where nothing is
-                known[0] = call.id
-            known[1] += call.function.name
-            known[2] += call.function.arguments
-    said = [[call.id, call.name, call.arguments] for call in reply.tool_calls]
-    assert list(calls.values()) == said
-    counted = [chunk.usage for chunk in chunks if chunk.usage is not None]
-    check_usage(counted[-1], reply)
-    if reply is THOUGHT:
-        assert "".join(thoughts_of(delta.content) for delta in deltas) == "hm"
-
-
 replies = pytest.mark.parametrize("reply", [REPLY, THOUGHT], ids=["tools", "thoughts"])
-
-
-@replies
-def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
-    with asked(MISTRAL.write_reply(reply)) as client:
-        check_answer(client.chat.complete(**ASK), reply)
 
 
 @replies
 def test_the_async_client_reads_a_single_answer(reply: Reply) -> None:
     async def answer(address: str) -> Any:
-        async with sdk.Mistral(api_key="not-a-key", server_url=address) as client:
-            return await client.chat.complete_async(**ASK)
+        async with client(address) as api:
+            return await api.chat.complete_async(**ASK)
 
     with byte_server(MISTRAL.write_reply(reply), "application/json") as address:
-        check_answer(asyncio.run(answer(address)), reply)
-
-
-@replies
-def test_the_sdk_reads_a_stream(reply: Reply) -> None:
-    with (
-        asked(streamed(reply), "text/event-stream") as client,
-        client.chat.stream(**ASK) as events,
-    ):
-        chunks = [event.data for event in events]
-    check_stream(chunks, reply)
+        check_reply(asyncio.run(answer(address)), reply)
 
 
 @replies
 def test_the_async_client_reads_a_stream(reply: Reply) -> None:
     async def answer(address: str) -> list[Any]:
         async with (
-            sdk.Mistral(api_key="not-a-key", server_url=address) as client,
-            await client.chat.stream_async(**ASK) as events,
+            client(address) as api,
+            await api.chat.stream_async(**ASK) as events,
         ):
             return [event.data async for event in events]
 
-    with byte_server(streamed(reply), "text/event-stream") as address:
+    with byte_server(CASE.stream(reply), "text/event-stream") as address:
         check_stream(asyncio.run(answer(address)), reply)
 
 
@@ -321,9 +196,10 @@ def test_the_sdk_reads_structured_output() -> None:
     reply = Reply(
         id="r", model="m", message=message, stop_reason="end", usage=Usage(uncached=1, output=2)
     )
-    with asked(MISTRAL.write_reply(reply)) as client:
-        told = client.chat.parse(Weather, **ASK)
-    assert told.choices[0].message.parsed == Weather(city="Zürich", rain=True)
+    body = MISTRAL.write_reply(reply)
+    with byte_server(body, "application/json") as address, client(address) as api:
+        read = api.chat.parse(Weather, **ASK)
+    assert read.choices[0].message.parsed == Weather(city="Zürich", rain=True)
 
 
 def test_sdk_request_round_trips() -> None:
@@ -339,8 +215,8 @@ def test_sdk_request_round_trips() -> None:
 
     http = httpx.Client(transport=httpx.MockTransport(answer))
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-    with sdk.Mistral(api_key="not-a-key", client=http) as client:
-        client.chat.complete(
+    with sdk.Mistral(api_key="not-a-key", client=http) as api:
+        api.chat.complete(
             **ASK,
             random_seed=7,
             top_k=5,
@@ -351,7 +227,7 @@ def test_sdk_request_round_trips() -> None:
         )
     call = MISTRAL.parse(bodies[0])
     assert (call.params.seed, call.params.top_k, call.ir.cache.key) == (7, 5, "k")
-    again = json.loads(said(call).body)
+    again = json.loads(sent_for(call).body)
     first = json.loads(bodies[0])
     first.pop("stream", None)  # false, which is what leaving it out says
     assert call.params.tool_choice == ToolChoice("required")
@@ -361,37 +237,6 @@ def test_sdk_request_round_trips() -> None:
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        errors.RequestRejected("no such thing", param="messages"),
-        errors.Unauthenticated("no such key"),
-        errors.Forbidden("not yours"),
-        errors.NotFound("no such model"),
-        errors.RateLimited("slow down", retry_after=3),
-        errors.QuotaExhausted("spent"),
-        errors.Overloaded("busy"),
-        errors.RequestRejected("one field too many", status=422),
-    ],
-    ids=lambda error: f"{type(error).__name__} {error.status or ''}",
-)
-def test_the_sdk_reads_an_error(error: errors.Upstream) -> None:
-    status, headers, body = MISTRAL.write_error(error)
-    content_type = headers.pop("content-type")
-    with (
-        asked(body, content_type, status=status, headers=headers) as client,
-        pytest.raises(sdk.errors.MistralError) as caught,
-    ):
-        client.chat.complete(**ASK, retries=None)
-    told = caught.value
-    assert told.status_code == status
-    # What the SDK was told is what we would have been told.
-    again = MISTRAL.read_error(told.status_code, dict(told.headers), told.body.encode())
-    assert type(again) is type(error)
-    assert (str(again), again.param) == (str(error), error.param)
-    assert again.retry_after == error.retry_after
 
 
 @pytest.mark.parametrize(

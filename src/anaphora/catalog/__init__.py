@@ -25,27 +25,25 @@ from .dialects import (
 from .load import SHIPPED, Catalog, decode, is_overflow, overflow_of
 from .overflow import Overflow
 from .price_data import PRICE_SLOT, PriceRows, decode_prices
-from .prices import Price, PriceDifference, Rates, Tier
+from .prices import Price, Rates
 from .pricing import price
 from .values import (
-    Breakpoint,
     CacheParam,
     CacheRules,
     Capability,
-    Disputed,
     Effort,
     Feature,
     Figure,
-    Isolation,
     Lifetime,
     LookbackUnit,
-    MaxTokensField,
     Mechanism,
-    Moment,
     Profile,
-    SystemRole,
-    SystemSlot,
 )
+
+#: Of the catalog of the package.
+profile = SHIPPED.catalog.profile
+rules = SHIPPED.catalog.rules
+models = SHIPPED.catalog.models
 
 
 def shipped() -> Catalog:
@@ -63,25 +61,9 @@ def price_table_date() -> datetime.date:
     return SHIPPED.price_table.date
 
 
-def profile(provider: str, model: str) -> Profile:
-    """The model's profile; for an unknown one its provider's defaults, `known=False`."""
-    return SHIPPED.catalog.profile(provider, model)
-
-
-def rules(provider: str, model: str, wire: str | None = None) -> CacheRules:
-    """The model's cache rules, on a wire where they differ by it; for an unknown model its
-    provider's conservative defaults."""
-    return SHIPPED.catalog.rules(provider, model, wire)
-
-
 def provider_named(name: str) -> str | None:
     """The catalog's name of a provider, which may be given by an alias or by its host."""
     return SHIPPED.dialects.provider_named(name, SHIPPED.catalog.providers)
-
-
-def models(provider: str | None = None) -> tuple[Profile, ...]:
-    """Every known model, of one provider or of all."""
-    return SHIPPED.catalog.models(provider)
 
 
 def default_model(provider: str, today: datetime.date) -> str | None:
@@ -94,33 +76,24 @@ def default_model(provider: str, today: datetime.date) -> str | None:
 
 __all__ = [
     "PRICE_SLOT",
-    "Breakpoint",
     "CacheParam",
     "CacheRules",
     "Capability",
     "Catalog",
     "Dialect",
     "Dialects",
-    "Disputed",
     "Effort",
     "Feature",
     "Figure",
-    "Isolation",
     "Lifetime",
     "LookbackUnit",
-    "MaxTokensField",
     "Mechanism",
-    "Moment",
     "Overflow",
     "ParamPlace",
     "Price",
-    "PriceDifference",
     "PriceRows",
     "Profile",
     "Rates",
-    "SystemRole",
-    "SystemSlot",
-    "Tier",
     "decode",
     "decode_dialects",
     "decode_prices",

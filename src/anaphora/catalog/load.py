@@ -9,9 +9,8 @@ import msgspec
 
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
-from .dialects import FILE as DIALECTS_FILE
+from . import dialects, overflow
 from .dialects import Dialects, decode_dialects
-from .overflow import FILE as OVERFLOW_FILE
 from .overflow import Overflow, decode_overflows
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
 from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
@@ -97,14 +96,8 @@ class ShippedTables:
 
     @functools.cached_property
     def catalog(self) -> Catalog:
-        return Catalog(
-            {
-                provider: ProviderEntries(
-                    provider, functools.partial(self._provider_rows, provider)
-                )
-                for provider in FILES
-            }
-        )
+        read = functools.partial
+        return Catalog({name: ProviderEntries(name, read(self._rows_of, name)) for name in FILES})
 
     @functools.cached_property
     def defaults(self) -> tuple[CatalogRow, ...]:
@@ -112,11 +105,11 @@ class ShippedTables:
 
     @functools.cached_property
     def dialects(self) -> Dialects:
-        return decode_dialects(self.read(DIALECTS_FILE).decode(), file=DIALECTS_FILE)
+        return decode_dialects(self.read(dialects.FILE).decode(), file=dialects.FILE)
 
     @functools.cached_property
     def overflows(self) -> tuple[Overflow, ...]:
-        return decode_overflows(self.read(OVERFLOW_FILE).decode(), file=OVERFLOW_FILE)
+        return decode_overflows(self.read(overflow.FILE).decode(), file=overflow.FILE)
 
     @functools.cached_property
     def overflow_pattern(self) -> re.Pattern[str]:
@@ -142,7 +135,7 @@ class ShippedTables:
             raise InvalidCatalog("missing in this installation", file=file)
         return data
 
-    def _provider_rows(self, provider: str) -> tuple[CatalogRow, ...]:
+    def _rows_of(self, provider: str) -> tuple[CatalogRow, ...]:
         rows = list(self.defaults)
         for file in FILES[provider]:
             if file not in self._rows:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-import msgspec
 from click.shell_completion import CompletionItem
 
 from anaphora import canonical
@@ -19,13 +18,20 @@ from anaphora.catalog import Effort
 from anaphora.client.session.run import unanswered
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool, Io
-from anaphora.prompt import Params, Reasoning
 from anaphora.tools import ToolRegistry
 from anaphora.values import Audio, Bytes, Document, Image, Part, Text
 
 from . import ask_store
-from .ask_chat import AskChat, AskRequest
-from .ask_provider import AskConfig, choose, emulator_config, find_config, models_of, split
+from .ask_chat import AskChat, AskOptions
+from .ask_provider import (
+    AskConfig,
+    ProviderChoice,
+    choose,
+    emulator_config,
+    find_config,
+    models_of,
+    split,
+)
 from .ask_store import ConversationSettings, StoredConversation
 from .common import EXISTING_FILE, completions, print_json, require
 from .terminal import Terminal, table
@@ -33,34 +39,6 @@ from .terminal import Terminal, table
 #: No provider accepts more in one request.
 _MAX_BYTES = 20 * 1024 * 1024
 _STDIN = "-"
-
-
-class AskOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line."""
-
-    question: tuple[str, ...]
-    provider: str | None
-    model: str | None
-    system: str | None
-    tools: tuple[str, ...]
-    files: tuple[str, ...]
-    last: bool
-    continued: str | None
-    config: Path | None
-    emulate: bool
-    schema: Path | None
-    as_json: bool
-    stream: bool
-    max_tokens: int | None
-    max_turns: int
-    temperature: float | None
-    effort: str | None
-    preview: bool
-    keep: bool
-    quiet: bool
-
-
-# ── Completion: no suggestions when anything fails ───────────────────────────────────────────────
 
 
 def _complete_provider(
@@ -99,9 +77,6 @@ def _complete_conversation(
         for row in ask_store.listing()
         if row["id"].startswith(incomplete)
     ]
-
-
-# ── The command ──────────────────────────────────────────────────────────────────────────────────
 
 
 @click.command()
@@ -186,7 +161,15 @@ def command(listing: bool, **given: Any) -> None:
     stored = _stored(options)
     try:
         with _config(options) as config:
-            chat = AskChat(_request(options, config, stored), stored)
+            chat = AskChat(
+                options,
+                config,
+                _choose(options, config, stored),
+                stored,
+                content=_content(options, stored),
+                registry=_registry(options.tools),
+                output=None if options.schema is None else _output(options.schema),
+            )
             if options.preview:
                 chat.preview()
             else:
@@ -241,17 +224,13 @@ def _config(options: AskOptions) -> Iterator[AskConfig]:
             yield emulator_config(emu.url)
 
 
-# ── The request ──────────────────────────────────────────────────────────────────────────────────
-
-
-def _request(
+def _choose(
     options: AskOptions, config: AskConfig, stored: StoredConversation | None
-) -> AskRequest:
-    provider, model, system = options.provider, options.model, options.system
+) -> ProviderChoice:
+    provider, model = options.provider, options.model
     past = None if stored is None else stored.settings
     if stored is not None and past is not None:
         _check_past(past, stored.id, options)
-        system = past.system if system is None else system
         if provider is None:
             # The conversation's provider and model, unless the options name others.
             if model is not None:
@@ -259,30 +238,7 @@ def _request(
             elif past.provider in config.names:
                 model = past.model
             provider = provider or past.provider
-    choice = choose(config, provider, model, keys=not options.preview)
-    return AskRequest(
-        config=config,
-        choice=choice,
-        content=_content(options, stored),
-        settings=ConversationSettings(
-            provider=choice.name,
-            model=choice.model,
-            system=system or "",
-            tools=options.tools,
-            emulated=options.emulate,
-        ),
-        params=Params(
-            max_tokens=options.max_tokens,
-            temperature=options.temperature,
-            reasoning=None if options.effort is None else Reasoning(effort=options.effort),
-        ),
-        registry=_registry(options.tools),
-        output=None if options.schema is None else _output(options.schema),
-        stream=options.stream,
-        max_turns=options.max_turns,
-        as_json=options.as_json,
-        quiet=options.quiet,
-    )
+    return choose(config, provider, model, keys=not options.preview)
 
 
 def _check_past(past: ConversationSettings, id: str, options: AskOptions) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import sys
 import warnings
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,17 +20,13 @@ from anaphora.client.session.run import Run
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
 from anaphora.errors import AnaphoraError
-from anaphora.prompt import Params
+from anaphora.prompt import Params, Reasoning
 from anaphora.tools import ToolRegistry
 from anaphora.values import (
     Message,
     Part,
-    PartDelta,
     PartEnd,
-    PartStart,
-    Refusal,
     Reply,
-    ReplyStart,
     Text,
     ToolCall,
     ToolResult,
@@ -41,12 +35,11 @@ from anaphora.values import (
 
 from . import common
 from .ask_provider import AskConfig, ProviderChoice
-from .ask_store import ConversationSettings, LastCall, StoredConversation, StoredLine, one_line
+from .ask_store import ConversationSettings, LastCall, StoredConversation, StoredLine
 from .common import FOUND, INTERRUPTED, MISMATCH, stop
 from .main import exit_code
+from .terminal import AnswerPrinter, one_line
 
-#: Control characters; an answer must not move the cursor or change the terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: Characters of an excerpt of a tool's arguments or result, and of a provider's error message.
 _EXCERPT, _ERROR = 200, 500
 #: Parameters that a configuration fills in when they are None.
@@ -81,43 +74,75 @@ _COUNTS = {
 }
 
 
-class AskRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A question and how it is asked."""
+class AskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line."""
 
-    config: AskConfig
-    choice: ProviderChoice
-    content: tuple[Part, ...]
-    """Empty: resume an interrupted conversation."""
-    settings: ConversationSettings
-    params: Params
-    registry: ToolRegistry | None
-    output: Structured[Any] | None
-    stream: bool
-    max_turns: int
+    question: tuple[str, ...]
+    provider: str | None
+    model: str | None
+    system: str | None
+    tools: tuple[str, ...]
+    files: tuple[str, ...]
+    last: bool
+    continued: str | None
+    config: Path | None
+    emulate: bool
+    schema: Path | None
     as_json: bool
+    stream: bool
+    max_tokens: int | None
+    max_turns: int
+    temperature: float | None
+    effort: str | None
+    preview: bool
+    keep: bool
     quiet: bool
 
 
 class AskChat:
-    def __init__(self, request: AskRequest, stored: StoredConversation | None) -> None:
-        self._request = request
-        self._choice = request.choice
+    def __init__(
+        self,
+        options: AskOptions,
+        config: AskConfig,
+        choice: ProviderChoice,
+        stored: StoredConversation | None,
+        *,
+        content: tuple[Part, ...],
+        registry: ToolRegistry | None,
+        output: Structured[Any] | None,
+    ) -> None:
+        """Without `content`, an interrupted conversation is resumed."""
+        self._options, self._config, self._choice = options, config, choice
         self._stored = stored
+        self._content, self._registry, self._output = content, registry, output
+        past = None if stored is None else stored.settings
+        system = options.system if options.system is not None else (past.system if past else "")
+        self._settings = ConversationSettings(
+            provider=choice.name,
+            model=choice.model,
+            system=system,
+            tools=options.tools,
+            emulated=options.emulate,
+        )
+        self._params = Params(
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+            reasoning=None if options.effort is None else Reasoning(effort=options.effort),
+        )
         self._store_failed = False
         # With --json or --schema, the answer is printed when it is complete.
-        silent = request.as_json or request.output is not None
-        self._printer = AnswerPrinter(quiet=request.quiet or request.as_json, silent=silent)
-        tools = () if request.registry is None else request.registry.tools()
-        self._prefix = blake3(to_json((request.settings.system, tools))).hexdigest(16)
+        silent = options.as_json or output is not None
+        self._printer = AnswerPrinter(quiet=options.quiet or options.as_json, silent=silent)
+        tools = () if registry is None else registry.tools()
+        self._prefix = blake3(to_json((system, tools))).hexdigest(16)
 
     def preview(self) -> None:
         """Print what would happen; nothing is sent."""
         self._introduce()
         session = self._session(AsyncClient(self._choice.providers, self._choice.routes))
-        output = self._request.output
-        params = {} if output is None else {"output": output.output}
-        preview = session.preview(self._request.content, **params)
-        if self._request.as_json:
+        params = {} if self._output is None else {"output": self._output.output}
+        preview = session.preview(self._content, **params)
+        if self._options.as_json:
             self._print_json(preview)
         else:
             click.echo("\n".join(_preview_lines(preview)))
@@ -132,15 +157,15 @@ class AskChat:
                 result = asyncio.run(self._send())
         except KeyboardInterrupt:
             text = self._printer.text
-            if self._request.as_json:
+            if self._options.as_json:
                 self._print_json({"answer": text, "interrupted": True})
-            elif text and self._request.output is not None:
+            elif text and self._output is not None:
                 click.echo(text)
             self._printer.warn("interrupted; the incomplete answer is not stored")
             stop(INTERRUPTED)
         except AnaphoraError as problem:
             self._printer.warn(self._error_line(problem))
-            mismatch = self._request.output is not None and isinstance(problem, errors.Parse)
+            mismatch = self._output is not None and isinstance(problem, errors.Parse)
             stop(MISMATCH if mismatch else exit_code(problem))
         self._print(result)
         if result.stop_reason == "turns" or self._store_failed:
@@ -150,12 +175,11 @@ class AskChat:
         def on_wait(seconds: float) -> None:
             self._printer.note(f"waiting {seconds:.1f} s for the provider's rate limit")
 
-        request, choice = self._request, self._choice
-        content, output = request.content or None, request.output
+        choice, content, output = self._choice, self._content or None, self._output
         async with AsyncClient(choice.providers, choice.routes, on_wait=on_wait) as client:
             session = self._session(client)
-            if request.registry is not None:
-                run = session.run(content, output=output, max_turns=request.max_turns)
+            if self._registry is not None:
+                run = session.run(content, output=output, max_turns=self._options.max_turns)
                 await self._stream(run, session)
                 assert run.result is not None
                 result = run.result
@@ -175,7 +199,7 @@ class AskChat:
 
     async def _stream(self, pending: Turn | Run, session: Session) -> None:
         """Send it, and print the text as it streams, or when it is complete."""
-        if self._request.stream:
+        if self._options.stream:
             async with aclosing(pending.__aiter__()) as events:  # type: ignore[type-var]
                 async for event in events:
                     self._printer.show(event)
@@ -185,20 +209,18 @@ class AskChat:
             for index, part in enumerate(session.last.reply.message.parts):
                 self._printer.show(PartEnd(index=index, part=part))
 
-    # ── The session, and what is stored of it ────────────────────────────────────────────────────
-
     def _session(self, client: AsyncClient) -> Session:
-        request, stored = self._request, self._stored
+        stored = self._stored
         session = client.session(
-            request.choice.name,
-            model=request.choice.model,
-            system=request.settings.system,
-            tools=request.registry,
+            self._choice.name,
+            model=self._choice.model,
+            system=self._settings.system,
+            tools=self._registry,
             messages=tuple(stored.messages) if stored is not None else (),
-            params=request.params,
+            params=self._params,
             save=self._save,
         )
-        call = None if stored is None or request.settings.emulated else stored.last_call
+        call = None if stored is None or self._settings.emulated else stored.last_call
         if call is not None and call.prefix_digest == self._prefix:
             _recall(session, call)
         elif call is not None:
@@ -221,16 +243,15 @@ class AskChat:
         if self._stored is None or self._store_failed:
             return
         try:
-            self._stored.append(line, self._request.settings)
+            self._stored.append(line, self._settings)
         except errors.Io as problem:
             self._store_failed = True
             self._printer.warn(f"not stored: {problem}")
 
     def _last_call(self, response: Response) -> LastCall:
-        record, reply, output = response.record, response.reply, self._request.output
-        params = self._request.params
-        if output is not None:
-            params = msgspec.structs.replace(params, output=output.output)
+        record, reply, params = response.record, response.reply, self._params
+        if self._output is not None:
+            params = msgspec.structs.replace(params, output=self._output.output)
         return LastCall(
             provider=record.provider,
             model=record.model,
@@ -244,16 +265,14 @@ class AskChat:
             first_token_at=record.at + (record.first or 0.0),
         )
 
-    # ── Output ───────────────────────────────────────────────────────────────────────────────────
-
     def _introduce(self) -> None:
         """Print what is known before the call."""
         choice, stored, note = self._choice, self._stored, self._printer.note
         if stored is not None and stored.torn:
             note(f"note: the last line of {stored.path} is incomplete and is left out")
-        if self._request.config.emulated:
+        if self._config.emulated:
             note(f"emulated: no provider is called; the answer of {choice.model} is generated here")
-        elif self._request.config.generated:
+        elif self._config.generated:
             key = choice.providers[choice.name].provider.key
             note(f"no llm.yaml: using {choice.name}/{choice.model} with the key from {key}")
         for one in choice.providers.values():
@@ -263,13 +282,13 @@ class AskChat:
     def _print(self, result: RunResult) -> None:
         last = result.responses[-1]
         id = None if self._stored is None or self._store_failed else self._stored.id
-        schema = self._request.output is not None
-        if self._request.as_json:
+        schema = self._output is not None
+        if self._options.as_json:
             fields: dict[str, Any] = {"answer": last.text}
             if schema:
                 fields["parsed"] = last.parsed
             fields |= _result_fields(result, last) | {"conversation": id}
-            self._print_json(fields | {"config": self._request.config.place})
+            self._print_json(fields | {"config": self._config.place})
             return
         if schema and result.stop_reason != "turns":
             self._print_json(last.parsed)
@@ -315,74 +334,6 @@ class AskChat:
             if one.secret is not None:
                 text = text.replace(one.secret.reveal(), "<secret>")
         return text
-
-
-class AnswerPrinter:
-    """Prints the answer to standard output, and everything about it, dimmed, to standard error."""
-
-    def __init__(self, *, quiet: bool, silent: bool) -> None:
-        """`quiet` leaves out the notes; `silent` also the answer, which is only collected."""
-        self.text = ""
-        """The answer so far."""
-        self._quiet = quiet
-        self._silent = silent
-        self._midline = False
-        self._kinds: dict[int, str] = {}
-        self._printed: set[int] = set()
-
-    def show(self, event: object) -> None:
-        """Print the text of a stream; reasoning and tool calls are left out."""
-        match event:
-            case ReplyStart():
-                self.end_line()
-                self._kinds.clear()
-                self._printed.clear()
-            case PartStart(index=index, kind=kind):
-                self._kinds[index] = kind
-            case PartDelta(index=index, delta=delta):
-                if self._kinds.get(index) in ("text", "refusal"):
-                    self._printed.add(index)
-                    self._write(delta)
-            case PartEnd(index=index, part=Text(text=text) | Refusal(text=text)):
-                if index not in self._printed:  # it came without deltas
-                    self._write(text)
-
-    def end_line(self) -> None:
-        if self._midline:
-            self._midline = False
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-
-    def note(self, text: str) -> None:
-        if not self._quiet:
-            line = one_line(text)
-            self._print_error(f"\x1b[2m{line}\x1b[0m" if _stderr_has_colours() else line)
-
-    def warn(self, text: str) -> None:
-        """Print a problem, even when quiet."""
-        self._print_error(f"anaphora: {one_line(text)}")
-
-    def _write(self, text: str) -> None:
-        self.text += text
-        if self._silent:
-            return
-        shown = _CONTROL.sub("", text) if sys.stdout.isatty() else text
-        sys.stdout.write(shown)
-        sys.stdout.flush()
-        self._midline = not shown.endswith("\n") if shown else self._midline
-
-    def _print_error(self, line: str) -> None:
-        self.end_line()
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
-
-
-def _stderr_has_colours() -> bool:
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _recall(session: Session, call: LastCall) -> None:

@@ -54,9 +54,6 @@ class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
     routes: dict[str, tuple[Hop, ...]]
 
 
-# ── Configuration ────────────────────────────────────────────────────────────────────────────────
-
-
 def user_folder(variable: str, default: str) -> Path:
     """A folder of the XDG base directory specification, which ignores relative paths."""
     path = Path(os.environ.get(variable, ""))
@@ -119,9 +116,6 @@ def _first_dialects() -> dict[str, Dialect]:
     for row in catalog.dialects().rows:
         first.setdefault(row.provider, row)
     return first
-
-
-# ── Choice ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def choose(

@@ -20,26 +20,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from anaphora.errors import InvalidRequest, Io, Parse
 from anaphora.prompt import Params
-from anaphora.values import Message, StopReason, Usage, from_json, to_json
+from anaphora.values import Message, StopReason, Usage, Value, from_json, to_json
 
 from .ask_provider import user_folder
+from .terminal import one_line
 
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*\Z")
 _SUFFIX = ".jsonl"
 #: Characters of a question in the list.
 _QUESTION = 60
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of what a line holds."""
-
-
-class ConversationSettings(_Stored, frozen=True, kw_only=True):
+class ConversationSettings(Value, frozen=True, kw_only=True):
     """How a conversation is held, until the next settings."""
 
     provider: str
@@ -50,7 +44,7 @@ class ConversationSettings(_Stored, frozen=True, kw_only=True):
     emulated: bool = False
 
 
-class LastCall(_Stored, frozen=True, kw_only=True):
+class LastCall(Value, frozen=True, kw_only=True):
     """The last call, which the next one is compared with."""
 
     provider: str
@@ -66,7 +60,7 @@ class LastCall(_Stored, frozen=True, kw_only=True):
     first_token_at: float
 
 
-class StoredLine(_Stored, frozen=True, kw_only=True):
+class StoredLine(Value, frozen=True, kw_only=True):
     """Exactly one of these."""
 
     settings: ConversationSettings | None = None
@@ -219,12 +213,6 @@ def listing() -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def one_line(text: str, longest: int = 1000) -> str:
-    """Without line breaks and control characters, cut to a length."""
-    line = _CONTROL.sub("", " ".join(text.split()))
-    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def _question(stored: StoredConversation) -> str:

@@ -77,9 +77,6 @@ def anaphora() -> None:
     """
 
 
-# ── Parameter types ──────────────────────────────────────────────────────────────────────────────
-
-
 def completions(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """The names that begin with `incomplete`, for the shell."""
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -188,9 +185,6 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
             raise click.ClickException(
                 f"{feature} needs {package}; install it with: pip install 'anaphora[{extra}]'"
             )
-
-
-# ── Output ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def to_json(value: Any) -> str:

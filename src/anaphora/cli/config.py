@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from anaphora.client.config.resolve import ResolvedProvider, resolve_each
 from anaphora.errors import MissingSecret
 
 from .common import EXISTING_FILE, UNMET, print_json, report_problems, stop
-from .terminal import print_page, table
+from .terminal import Line, print_report, table
 
 Resolutions = list[tuple[ResolvedProvider, MissingSecret | None]]
 
@@ -36,10 +37,14 @@ def check(file: Path, as_json: bool) -> None:
     config = ClientConfig.read(file)
     providers = list(resolve_each(config))
     missing = [problem for _, problem in providers if problem is not None]
-    if as_json:
-        print_json(_report(file, config, providers))
-    else:
-        _print(config, providers)
+    report = {
+        "ok": not missing,
+        "file": str(file),
+        "providers": [_fields(*one) for one in providers],
+        "routes": config.routes,
+        "missing": list(map(str, missing)),
+    }
+    print_report(report, _lines(config, providers), as_json=as_json)
     report_problems(missing)
     if missing:
         stop(UNMET)
@@ -51,57 +56,42 @@ def print_schema() -> None:
     print_json(schema())
 
 
-def _report(file: Path, config: ClientConfig, providers: Resolutions) -> dict[str, Any]:
+def _fields(one: ResolvedProvider, missing: MissingSecret | None) -> dict[str, Any]:
+    key = one.provider.key
     return {
-        "ok": all(missing is None for _, missing in providers),
-        "file": str(file),
-        "providers": [
-            {
-                "id": one.id,
-                "wire": one.wire,
-                "base_url": one.base_url,
-                "auth_header": one.auth_header,
-                "key": None
-                if one.provider.key is None
-                else {"from": str(one.provider.key), "found": missing is None},
-                "model": one.provider.model,
-                "notices": one.notices,
-            }
-            for one, missing in providers
-        ],
-        "routes": config.routes,
-        "missing": [str(missing) for _, missing in providers if missing is not None],
+        "id": one.id,
+        "wire": one.wire,
+        "base_url": one.base_url,
+        "auth_header": one.auth_header,
+        "key": None if key is None else {"from": str(key), "found": missing is None},
+        "model": one.provider.model,
+        "notices": one.notices,
     }
 
 
-def _print(config: ClientConfig, providers: Resolutions) -> None:
+def _lines(config: ClientConfig, providers: Resolutions) -> Iterator[Line]:
     rows = table("provider", "wire", "address", "key", "model")
     for one, missing in providers:
-        key = _key(one, missing)
+        key, found = "none", "missing"
+        if one.provider.key is not None:
+            if missing is None:
+                found = "set" if one.provider.key.env is not None else "found"
+            key = f"from {one.provider.key} ({found})"
         rows.add_row(one.id, one.wire, one.base_url, key, one.provider.model or "")
-    lines = [f"route {name}: {_hops(config, name)}" for name in config.routes]
-    lines += [f"note: {notice}" for one, _ in providers for notice in one.notices]
+    yield rows
+    yield from (f"route {name}: {_hops(config, name)}" for name in config.routes)
+    yield from (f"note: {notice}" for one, _ in providers for notice in one.notices)
     if all(missing is None for _, missing in providers):
-        lines.append("ok")
-    print_page([rows, *lines])
-
-
-def _key(one: ResolvedProvider, missing: MissingSecret | None) -> str:
-    key = one.provider.key
-    if key is None:
-        return "none"
-    if missing is not None:
-        return f"from {key} (missing)"
-    return f"from {key} ({'set' if key.env is not None else 'found'})"
+        yield "ok"
 
 
 def _hops(config: ClientConfig, name: str) -> str:
     """`a ×3, b ×1, then c`: weighted hops first, then the others in order."""
-    hops = [
-        (hop.weight, hop.provider if hop.model is None else f"{hop.provider}/{hop.model}")
-        for hop in config.routes[name]
-    ]
-    weighted = ", ".join(f"{target} ×{weight:g}" for weight, target in hops if weight)
-    return ", then ".join(
-        [*([weighted] if weighted else []), *(target for weight, target in hops if not weight)]
-    )
+    weighted, others = [], []
+    for hop in config.routes[name]:
+        target = hop.provider if hop.model is None else f"{hop.provider}/{hop.model}"
+        if hop.weight:
+            weighted.append(f"{target} ×{hop.weight:g}")
+        else:
+            others.append(target)
+    return ", then ".join([*([", ".join(weighted)] if weighted else []), *others])

@@ -34,13 +34,12 @@ from .common import (
     FOUND,
     USAGE,
     log_format_option,
-    print_json,
     report_problems,
     request_options,
     stop,
 )
 from .log_files import LogFormat, PriceBook, detect, files_in, lines_of, playable, unpriced_note
-from .terminal import Line, print_page
+from .terminal import Line, print_report
 
 _COLOURS = {"first": "dim", "hit": "green", "partial": "yellow", "miss": "red"}
 
@@ -112,41 +111,124 @@ def command(
 
     Exit code 1 when a prefix broke, 0 when none did, 2 when the input cannot be read.
     """
-    explained = _explain(files, RequestDefaults(**request), format_, gap)
-    report_problems(explained.problems)
-    if not explained.turns:
+    explainer = _Explainer(RequestDefaults(**request))
+    calls = tuple(explainer.calls(files, format_, gap))
+    problems = tuple(str(problem) for problem in explainer.problems if not problem.harmless)
+    report_problems(problems)
+    if not calls:
         report_problems(["nothing to explain"])
         stop(USAGE)
-    if as_json:
-        print_json(explained)
-    else:
-        print_page(_lines(explained, everything))
+    explained = Explanation(
+        turns=calls,
+        summary=_summary(calls),
+        problems=problems,
+        unpriced=explainer.prices.unpriced,
+    )
+    print_report(explained, _lines(explained, everything), as_json=as_json)
     if explained.summary.broke:
         stop(FOUND)
 
 
-def _explain(
-    places: tuple[Path, ...],
-    defaults: RequestDefaults,
-    format_: LogFormat | None,
-    gap: float | None,
-) -> Explanation:
-    prices = PriceBook()
-    problems: list[Problem] = []
-    singles = _single_requests(places) if format_ is None else None
-    if singles is not None:
-        calls = tuple(_judged(_in_order(singles, defaults, gap), prices))
-    else:
-        calls = tuple(_logged_calls(places, defaults, format_, prices, problems))
-    return Explanation(
-        turns=calls,
-        summary=_summary(calls),
-        problems=tuple(str(problem) for problem in problems if not problem.harmless),
-        unpriced=prices.unpriced,
-    )
+class _Explainer:
+    def __init__(self, defaults: RequestDefaults) -> None:
+        self.prices = PriceBook()
+        self.problems: list[Problem] = []
+        self._defaults = defaults
 
+    def calls(
+        self, places: tuple[Path, ...], format_: LogFormat | None, gap: float | None
+    ) -> Iterator[ExplainedCall]:
+        singles = _single_requests(places) if format_ is None else None
+        if singles is not None:
+            yield from self._judged(self._in_order(singles, gap))
+            return
+        for file in files_in(places):
+            lines = list(lines_of(file, self.problems))
+            detected = format_ or detect(lines, is_request)
+            if detected == "requests":
+                yield from self._judged(paired(self._requests(lines)))
+            elif detected is not None:
+                yield from self._recorded(
+                    playable(trace.read(detected, iter(lines)), self.problems)
+                )
+            else:
+                reason = "neither a log, a session nor requests" if lines else "the file is empty"
+                self.problems.append(Problem(str(file), reason))
 
-# ── Requests, one in each file ───────────────────────────────────────────────────────────────────
+    def _in_order(
+        self, lines: list[LogLine], gap: float | None
+    ) -> Iterator[tuple[SentRequest | None, SentRequest]]:
+        before: SentRequest | None = None
+        for index, line in enumerate(lines):
+            request = read_request(line, self._defaults)
+            if gap is not None:
+                request = replace(request, sent=replace(request.sent, at=index * gap))
+            if before is not None and before.wire != request.wire:
+                reason = f"is for {request.wire}, but {before.place} is for {before.wire}"
+                raise InvalidRequest(reason, path=request.place)
+            yield before, request
+            before = request
+
+    def _requests(self, lines: list[LogLine]) -> Iterator[SentRequest]:
+        for line in lines:
+            try:
+                fields = msgspec.json.decode(line.data)
+                if isinstance(fields, dict) and (status := status_of(fields)) >= 400:
+                    reason = f"answered with {status}: not billed"
+                    self.problems.append(Problem(line.place, reason, harmless=True))
+                    continue
+                yield read_request(line, self._defaults)
+            except InvalidRequest as problem:
+                self.problems.append(Problem(problem.path or line.place, problem.reason))
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+                self.problems.append(Problem(line.place, str(problem)))
+
+    def _judged(
+        self, pairs: Iterable[tuple[SentRequest | None, SentRequest]]
+    ) -> Iterator[ExplainedCall]:
+        conversations: dict[int, tuple[str, int]] = {}
+        for before, request in pairs:
+            provider, model, at = request.provider, request.model, request.sent.at
+            first = request.conversation or request.place, 0
+            name, count = conversations.pop(id(before), first)
+            conversations[id(request)] = name, count + 1
+            verdict = judge(
+                None if before is None else before.sent,
+                request.sent,
+                request.rules,
+                price=self.prices.price(provider, model, at, request.wire),
+                profile=catalog.profile(provider, model),
+                diagnosis=request.diagnosis,
+            )
+            then = None if before is None else before.sent.at
+            yield ExplainedCall(
+                place=request.place,
+                conversation=name,
+                turn=count + 1,
+                provider=provider,
+                model=model,
+                at=at,
+                gap=None if at is None or then is None else at - then,
+                broke=verdict.broke,
+                sentence=str(verdict),
+                verdict=verdict,
+            )
+
+    def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
+        places = {entry.trace.id: entry.place for entry in entries}
+        for one in judge_traces((entry.trace for entry in entries), self.prices.price):
+            yield ExplainedCall(
+                place=places[one.trace],
+                conversation=one.trace,
+                turn=one.call + 1,
+                provider=one.provider,
+                model=one.model,
+                at=one.at,
+                gap=one.gap,
+                broke=one.verdict.broke,
+                sentence=str(one.verdict),
+                verdict=one.verdict,
+            )
 
 
 def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
@@ -158,111 +240,6 @@ def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
         if not holds_request(line.data, line.place, is_json=place.suffix == ".json"):
             return None
     return lines
-
-
-def _in_order(
-    lines: list[LogLine], defaults: RequestDefaults, gap: float | None
-) -> Iterator[tuple[SentRequest | None, SentRequest]]:
-    before: SentRequest | None = None
-    for index, line in enumerate(lines):
-        request = read_request(line, defaults)
-        if gap is not None:
-            request = replace(request, sent=replace(request.sent, at=index * gap))
-        if before is not None and before.wire != request.wire:
-            raise InvalidRequest(
-                f"is for {request.wire}, but {before.place} is for {before.wire}",
-                path=request.place,
-            )
-        yield before, request
-        before = request
-
-
-def _judged(
-    pairs: Iterable[tuple[SentRequest | None, SentRequest]], prices: PriceBook
-) -> Iterator[ExplainedCall]:
-    conversations: dict[int, tuple[str, int]] = {}
-    for before, request in pairs:
-        first = request.conversation or request.place, 0
-        name, count = conversations.pop(id(before), first)
-        conversations[id(request)] = name, count + 1
-        verdict = judge(
-            None if before is None else before.sent,
-            request.sent,
-            request.rules,
-            price=prices.price(request.provider, request.model, request.sent.at, request.wire),
-            profile=catalog.profile(request.provider, request.model),
-            diagnosis=request.diagnosis,
-        )
-        at, then = request.sent.at, None if before is None else before.sent.at
-        yield ExplainedCall(
-            place=request.place,
-            conversation=name,
-            turn=count + 1,
-            provider=request.provider,
-            model=request.model,
-            at=at,
-            gap=None if at is None or then is None else at - then,
-            broke=verdict.broke,
-            sentence=str(verdict),
-            verdict=verdict,
-        )
-
-
-# ── Logs ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _logged_calls(
-    places: tuple[Path, ...],
-    defaults: RequestDefaults,
-    format_: LogFormat | None,
-    prices: PriceBook,
-    problems: list[Problem],
-) -> Iterator[ExplainedCall]:
-    for file in files_in(places):
-        lines = list(lines_of(file, problems))
-        detected = format_ or detect(lines, is_request)
-        if detected == "requests":
-            yield from _judged(paired(_requests(lines, defaults, problems)), prices)
-        elif detected is not None:
-            entries = playable(trace.read(detected, iter(lines)), problems)
-            yield from _recorded(entries, prices)
-        else:
-            reason = "neither a log, a session nor requests" if lines else "the file is empty"
-            problems.append(Problem(str(file), reason))
-
-
-def _requests(
-    lines: list[LogLine], defaults: RequestDefaults, problems: list[Problem]
-) -> Iterator[SentRequest]:
-    for line in lines:
-        try:
-            fields = msgspec.json.decode(line.data)
-            if isinstance(fields, dict) and (status := status_of(fields)) >= 400:
-                reason = f"answered with {status}: not billed"
-                problems.append(Problem(line.place, reason, harmless=True))
-                continue
-            yield read_request(line, defaults)
-        except InvalidRequest as problem:
-            problems.append(Problem(problem.path or line.place, problem.reason))
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            problems.append(Problem(line.place, str(problem)))
-
-
-def _recorded(entries: Iterable[FoundTrace], prices: PriceBook) -> Iterator[ExplainedCall]:
-    places = {entry.trace.id: entry.place for entry in entries}
-    for one in judge_traces((entry.trace for entry in entries), prices.price):
-        yield ExplainedCall(
-            place=places[one.trace],
-            conversation=one.trace,
-            turn=one.call + 1,
-            provider=one.provider,
-            model=one.model,
-            at=one.at,
-            gap=one.gap,
-            broke=one.verdict.broke,
-            sentence=str(one.verdict),
-            verdict=one.verdict,
-        )
 
 
 def _summary(calls: tuple[ExplainedCall, ...]) -> ExplainSummary:
@@ -280,9 +257,6 @@ def _summary(calls: tuple[ExplainedCall, ...]) -> ExplainSummary:
         lost=sum(call.verdict.lost for call in calls),
         cost_usd=cost,
     )
-
-
-# ── Output ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,12 @@ from .common import (
     EXISTING_FILE,
     FOUND,
     USAGE,
-    print_json,
     report_problems,
     request_options,
     stop,
 )
 from .log_files import PriceBook, unpriced_note
-from .terminal import Line, print_page
+from .terminal import Line, print_report
 
 CONFIG = ".anaphora-lint.toml"
 
@@ -90,23 +89,20 @@ def command(
     known = {"provider": settings.provider, "model": settings.model}
     defaults = RequestDefaults(**request | {name: request[name] or known[name] for name in known})
     threshold: Severity = severity or settings.severity or "warning"  # type: ignore[assignment]
-    prompts = _prompts(files, defaults)
+    prompts = _Prompts(files, defaults)
     report_problems(prompts.problems)
     if not (prompts.requests or prompts.texts):
         report_problems(["nothing to check"])
         stop(USAGE)
-    linter = _Linter(defaults, settings)
-    findings = linter.findings(prompts, samples=samples)
-    unpriced = linter.prices.unpriced
-    if as_json:
-        print_json({"findings": findings, "unpriced": unpriced})
-    elif as_sarif:
-        print_json(sarif(findings, version("anaphora")))
-    else:
-        print_page(_lines(findings, threshold, unpriced))
-    if prompts.problems or any(
-        one.suppressed is None and at_least(one, threshold) for one in findings
-    ):
+    prices = PriceBook()
+    findings = list(_findings(prompts, defaults, settings, prices, samples=samples))
+    report: Any = {"findings": findings, "unpriced": prices.unpriced}
+    if as_sarif:
+        report = sarif(findings, version("anaphora"))
+    page = _lines(findings, threshold, prices.unpriced)
+    print_report(report, page, as_json=as_json or as_sarif)
+    counted = (one for one in findings if one.suppressed is None and at_least(one, threshold))
+    if prompts.problems or any(counted):
         stop(FOUND)
 
 
@@ -130,118 +126,97 @@ def _config(named: Path | None) -> LintConfig:
     return config
 
 
-# ── Prompts from files ───────────────────────────────────────────────────────────────────────────
+class _Prompts:
+    """The prompts of the files, and what could not be read."""
+
+    def __init__(self, files: tuple[Path, ...], defaults: RequestDefaults) -> None:
+        self.requests: list[SentRequest] = []
+        self.texts: list[tuple[str, str]] = []
+        """Files, and their plain text."""
+        self.problems: list[str] = []
+        for file in files:
+            for line in self._requests_in(file):
+                try:
+                    self.requests.append(read_request(line, defaults))
+                except InvalidRequest as problem:
+                    self.problems.append(str(problem))
+
+    def _requests_in(self, file: Path) -> Iterable[LogLine]:
+        """The lines with requests; a text or a problem is added here."""
+        name, data, suffix = str(file), file.read_bytes(), file.suffix.lower()
+        is_json = suffix == ".json"
+        try:
+            if suffix in _LINES_SUFFIXES:
+                return numbered(data.splitlines(), name)
+            if suffix not in _TEXT_SUFFIXES and holds_request(data, name, is_json=is_json):
+                return [LogLine(name, data)]
+            if is_json:
+                self.problems.append(f"{file}: not a request of a known wire")
+            else:
+                self.texts.append((name, data.decode("utf-8-sig")))
+        except UnicodeDecodeError as problem:
+            reason = f"neither a request nor text: {problem.reason} at byte {problem.start}"
+            self.problems.append(f"{file}: {reason}")
+        except InvalidRequest as problem:
+            self.problems.append(str(problem))
+        return []
 
 
-class PromptText(msgspec.Struct, frozen=True):
-    """A prompt as plain text."""
+def _findings(
+    prompts: _Prompts,
+    defaults: RequestDefaults,
+    config: LintConfig,
+    prices: PriceBook,
+    *,
+    samples: bool,
+) -> Iterator[Finding]:
+    """With `samples`, the first prompt is checked by itself, and the others against it."""
+    last = 1 if samples else None
+    requests, texts = prompts.requests, prompts.texts
+    costs = [_request_costs(request, prices) for request in requests[:last]]
+    for request, cost in zip(requests, costs, strict=False):
+        own = lint_request(request.sent.rendered, request.place, cost, request.sent.marks)
+        yield from suppressed(own, request.place, config.ignore, "")
+    text_cost, ratio = _text_costs(defaults, prices)
+    for file, text in texts[:last]:
+        own = lint_text(text, file, text_cost, ratio)
+        yield from suppressed(own, file, config.ignore, text)
+    if not samples:
+        return
+    if len(requests) < 2 and len(texts) < 2:
+        raise InvalidRequest("needs at least two samples", path="--samples")
+    compared: list[Finding] = []
+    if len(requests) > 1:
+        wires = sorted({request.wire for request in requests})
+        if len(wires) > 1:
+            names = ", ".join(wires)
+            raise InvalidRequest(f"samples of one prompt must use one wire, not {names}")
+        rendered = [(request.place, request.sent.rendered) for request in requests]
+        compared += lint_samples(rendered, costs[0])
+    if len(texts) > 1:
+        compared += lint_text_samples(texts, text_cost, ratio)
+    yield from suppressed(compared, "", config.ignore, "")
 
-    file: str
-    text: str
 
-
-class LintInput(msgspec.Struct, frozen=True):
-    requests: tuple[SentRequest, ...]
-    texts: tuple[PromptText, ...]
-    problems: tuple[str, ...] = ()
-    """What could not be read, and why."""
-
-
-def _prompts(files: tuple[Path, ...], defaults: RequestDefaults) -> LintInput:
-    found = [one for file in files for one in _prompts_in(file, defaults)]
-    return LintInput(
-        tuple(one for one in found if not isinstance(one, PromptText | str)),
-        tuple(one for one in found if isinstance(one, PromptText)),
-        tuple(one for one in found if isinstance(one, str)),
+def _request_costs(request: SentRequest, prices: PriceBook) -> Costs:
+    marks = request.sent.marks
+    return Costs(
+        rules=request.rules,
+        price=prices.price(request.provider, request.model, None, request.wire),
+        marked=bool(marks.marks) or marks.automatic is not None,
     )
 
 
-def _prompts_in(file: Path, defaults: RequestDefaults) -> Iterator[SentRequest | PromptText | str]:
-    """The prompts of a file; for one that cannot be read, the reason."""
-    data, suffix = file.read_bytes(), file.suffix.lower()
-    lines: list[LogLine] = []
-    is_json = suffix == ".json"
-    try:
-        if suffix in _LINES_SUFFIXES:
-            lines = list(numbered(data.splitlines(), str(file)))
-        elif suffix not in _TEXT_SUFFIXES and holds_request(data, str(file), is_json=is_json):
-            lines = [LogLine(str(file), data)]
-        elif is_json:
-            yield f"{file}: not a request of a known wire"
-        else:
-            yield PromptText(str(file), data.decode("utf-8-sig"))
-    except UnicodeDecodeError as problem:
-        yield f"{file}: neither a request nor text: {problem.reason} at byte {problem.start}"
-    except InvalidRequest as problem:
-        yield str(problem)
-    for line in lines:
-        try:
-            yield read_request(line, defaults)
-        except InvalidRequest as problem:
-            yield str(problem)
-
-
-# ── Findings ─────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Linter:
-    """Applies the rules, with prices and suppressions."""
-
-    def __init__(self, defaults: RequestDefaults, config: LintConfig) -> None:
-        self.prices = PriceBook()
-        self._defaults = defaults
-        self._ignores = config.ignore
-
-    def findings(self, prompts: LintInput, *, samples: bool) -> list[Finding]:
-        """With `samples`, the first prompt is checked by itself, and the others against it."""
-        found: list[Finding] = []
-        last = 1 if samples else None
-        for request in prompts.requests[:last]:
-            costs = self._costs(request)
-            sent = request.sent
-            own = lint_request(sent.rendered, request.place, costs, sent.marks)
-            found += suppressed(own, request.place, self._ignores, "")
-        costs, ratio = self._text_costs()
-        for text in prompts.texts[:last]:
-            own = lint_text(text.text, text.file, costs, ratio)
-            found += suppressed(own, text.file, self._ignores, text.text)
-        if samples:
-            compared = self._compared(prompts, costs, ratio)
-            found += suppressed(compared, "", self._ignores, "")
-        return found
-
-    def _compared(self, prompts: LintInput, costs: Costs, ratio: float) -> Iterator[Finding]:
-        requests = [(request.place, request.sent.rendered) for request in prompts.requests]
-        texts = [(text.file, text.text) for text in prompts.texts]
-        if len(requests) > 1:
-            wires = {request.wire for request in prompts.requests}
-            if len(wires) > 1:
-                names = ", ".join(sorted(wires))
-                raise InvalidRequest(f"samples of one prompt must use one wire, not {names}")
-            yield from lint_samples(requests, self._costs(prompts.requests[0]))
-        if len(texts) > 1:
-            yield from lint_text_samples(texts, costs, ratio)
-        if len(requests) < 2 and len(texts) < 2:
-            raise InvalidRequest("needs at least two samples", path="--samples")
-
-    def _costs(self, request: SentRequest) -> Costs:
-        marks = request.sent.marks
-        return Costs(
-            rules=request.rules,
-            price=self.prices.price(request.provider, request.model, None, request.wire),
-            marked=bool(marks.marks) or marks.automatic is not None,
-        )
-
-    def _text_costs(self) -> tuple[Costs, float]:
-        """Costs and bytes per token of plain texts, for the provider of the command line."""
-        model = self._defaults.model
-        provider = self._defaults.provider or (None if model is None else _provider_of(model))
-        if model is None or provider is None:
-            return Costs(), PER_TOKEN
-        rules, profile = catalog.rules(provider, model), catalog.profile(provider, model)
-        price = self.prices.price(provider, model, None)
-        marked = rules.mechanism.value == "explicit"
-        return Costs(rules=rules, price=price, marked=marked), profile.bytes_per_token.value
+def _text_costs(defaults: RequestDefaults, prices: PriceBook) -> tuple[Costs, float]:
+    """Costs and bytes per token of plain texts, for the provider of the command line."""
+    model = defaults.model
+    provider = defaults.provider or (None if model is None else _provider_of(model))
+    if model is None or provider is None:
+        return Costs(), PER_TOKEN
+    rules, profile = catalog.rules(provider, model), catalog.profile(provider, model)
+    price = prices.price(provider, model, None)
+    marked = rules.mechanism.value == "explicit"
+    return Costs(rules=rules, price=price, marked=marked), profile.bytes_per_token.value
 
 
 def _provider_of(model: str) -> str | None:
@@ -249,9 +224,6 @@ def _provider_of(model: str) -> str | None:
     makers = {profile.provider for profile in catalog.models() if profile.id == model}
     native = [provider for provider in wire.PROVIDERS.values() if provider in makers]
     return native[0] if native else (makers.pop() if len(makers) == 1 else None)
-
-
-# ── Output ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _lines(

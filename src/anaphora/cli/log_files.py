@@ -58,9 +58,6 @@ def refuse(problems: list[Problem]) -> None:
         raise InvalidRequest(wrong[0].reason + more, path=wrong[0].place)
 
 
-# ── Files ────────────────────────────────────────────────────────────────────────────────────────
-
-
 def gather(places: list[Path], format_: LogFormat | None) -> tuple[list[FoundTrace], list[Problem]]:
     """All conversations that can be simulated, and the problems with the others."""
     problems: list[Problem] = []
@@ -139,9 +136,6 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
         yield Problem(str(file), "neither a trace, a session nor a request log; pass --format")
     elif not problems:
         yield Problem(str(file), "the file is empty")
-
-
-# ── Prices ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class PriceBook:

@@ -27,7 +27,7 @@ _WORDS = ("tokenizer", "cache", "ttls", "retires")
 def _complete_model(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    return completions(_names(ctx.params.get("provider")), incomplete)
+    return completions(map(_name, catalog.models(ctx.params.get("provider"))), incomplete)
 
 
 @click.command()
@@ -46,9 +46,15 @@ def command(pattern: str, provider: str | None, on: str | None, as_json: bool) -
     profiles = [*catalog.models(provider)]
     if provider is not None and not pattern:
         profiles.append(catalog.profile(provider, "*"))
-    kept = [profile for profile in profiles if _matches(pattern, _name(profile))]
+    kept = [profile for profile in profiles if _matches(pattern.lower(), _name(profile).lower())]
     if not kept:
-        click.echo(_no_match(pattern, provider), err=True)
+        ids = {profile.id: _name(profile) for profile in profiles}
+        near = get_close_matches(pattern, [*map(_name, profiles), *ids], n=5)
+        advice = "`anaphora models` lists all of them"
+        if near:
+            advice = f"did you mean {', '.join(dict.fromkeys(ids.get(n, n) for n in near))}?"
+        of = f" of {provider}" if provider else ""
+        click.echo(f"no model{of} with {pattern!r} in its name; {advice}", err=True)
         stop(FOUND)
     now = datetime.datetime.now(datetime.UTC)
     rows = []
@@ -57,62 +63,43 @@ def command(pattern: str, provider: str | None, on: str | None, as_json: bool) -
         price = catalog.price(profile.provider, profile.id, now, rules=rules)
         rows.append((profile, rules, price))
     if as_json:
-        print_json([_fields(*row) for row in rows])
-    else:
-        _print_table(rows, now.date())
+        print_json(
+            [
+                {
+                    "provider": profile.provider,
+                    "id": profile.id,
+                    "profile": profile,
+                    "rules": rules,
+                    "price": price,
+                }
+                for profile, rules, price in rows
+            ]
+        )
+        return
+    listed = table("model", *_TITLES, right=[title for title in _TITLES if title not in _WORDS])
+    listed.columns[0].no_wrap = True
+    for row in rows:
+        listed.add_row(*_cells(*row, now.date()))
+    Terminal(piped_width=200).page(listed)
 
 
 def _name(profile: Profile) -> str:
     return f"{profile.provider}/{profile.id}"
 
 
-def _names(provider: str | None) -> list[str]:
-    return [_name(profile) for profile in catalog.models(provider)]
-
-
 def _matches(pattern: str, name: str) -> bool:
-    pattern, name = pattern.lower(), name.lower()
     return fnmatchcase(name, pattern) if "*" in pattern else pattern in name
 
 
-def _no_match(pattern: str, provider: str | None) -> str:
-    """An error that suggests similar names."""
-    names = _names(provider)
-    ids = {name.partition("/")[2]: name for name in names}
-    near = get_close_matches(pattern, [*names, *ids], n=5)
-    message = f"no model{' of ' + provider if provider else ''} with {pattern!r} in its name"
-    if near:
-        return f"{message}; did you mean {', '.join(dict.fromkeys(ids.get(n, n) for n in near))}?"
-    return f"{message}; `anaphora models` lists all of them"
-
-
-def _fields(profile: Profile, rules: CacheRules, price: Price | None) -> dict[str, Any]:
-    return {
-        "provider": profile.provider,
-        "id": profile.id,
-        "profile": profile,
-        "rules": rules,
-        "price": price,
-    }
-
-
-# ── The table ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _print_table(
-    rows: list[tuple[Profile, CacheRules, Price | None]], today: datetime.date
-) -> None:
-    numbers = [title for title in _TITLES if title not in _WORDS]
-    listed = table("model", *_TITLES, right=numbers)
-    listed.columns[0].no_wrap = True
-    for profile, rules, price in rows:
-        listed.add_row(*_cells(profile, rules), *_price_cells(price), _retires(profile, today))
-    Terminal(piped_width=200).page(listed)
-
-
-def _cells(profile: Profile, rules: CacheRules) -> list[str]:
+def _cells(
+    profile: Profile, rules: CacheRules, price: Price | None, today: datetime.date
+) -> list[str]:
     ttls = rules.ttls.value
     writes = [rules.write_price.get(ttl) for ttl in ttls]
+    rates = [None, None] if price is None else [price.input, price.output]
+    retires = "" if profile.retires is None else str(profile.retires.value)
+    if profile.retires is not None and profile.retires.value <= today:
+        retires += " (gone)"
     return [
         _name(profile),
         _tokens(profile.context_tokens),
@@ -123,30 +110,18 @@ def _cells(profile: Profile, rules: CacheRules) -> list[str]:
         _marked(rules.ttls, " ".join(ttls)),
         _marked(rules.read_price, f"{rules.read_price.value:g}"),
         " ".join("1" if write is None else _marked(write, f"{write.value:g}") for write in writes),
+        *("unknown" if rate is None else f"{rate:f}" for rate in rates),
+        retires,
     ]
 
 
-def _price_cells(price: Price | None) -> list[str]:
-    rates = [None, None] if price is None else [price.input, price.output]
-    return ["unknown" if rate is None else f"{rate:f}" for rate in rates]
-
-
-def _retires(profile: Profile, today: datetime.date) -> str:
-    if profile.retires is None:
-        return ""
-    day = profile.retires.value
-    return f"{day} (gone)" if day <= today else f"{day}"
-
-
 def _tokens(figure: Figure[int] | None) -> str:
-    return "" if figure is None else _marked(figure, _short(figure.value))
-
-
-def _short(count: int) -> str:
     """1M, 272k, 131k: three digits."""
-    if count >= 1_000_000:
-        return f"{count / 1_000_000:.3g}M"
-    return f"{count / 1000:.3g}k" if count >= 10_000 else str(count)
+    if figure is None:
+        return ""
+    count = figure.value
+    short = f"{count / 1000:.3g}k" if count >= 10_000 else str(count)
+    return _marked(figure, f"{count / 1_000_000:.3g}M" if count >= 1_000_000 else short)
 
 
 def _marked(figure: Figure[Any], text: str) -> str:

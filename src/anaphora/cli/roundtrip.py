@@ -14,9 +14,9 @@ from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult, check
 from anaphora.analysis.trace.lines import Problem
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .common import FOUND, USAGE, WireName, print_json, report_problems, stop
+from .common import FOUND, USAGE, WireName, report_problems, stop
 from .log_files import lines_of
-from .terminal import Line, print_page, table
+from .terminal import Line, print_report, table
 
 
 @click.command()
@@ -48,10 +48,8 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     report_problems(problems)
     if problems and not outcomes and not skipped:
         stop(USAGE)
-    if as_json:
-        print_json({"outcomes": outcomes, "skipped": dict(skipped)})
-    else:
-        _print(outcomes, skipped)
+    report = {"outcomes": outcomes, "skipped": dict(skipped)}
+    print_report(report, _lines(outcomes, skipped), as_json=as_json)
     if problems or not all(outcome.good for outcome in outcomes):
         stop(FOUND)
 
@@ -69,7 +67,7 @@ def _exchanges(files: tuple[Path, ...]) -> Iterator[RecordedExchange | str]:
         yield from map(str, damaged)
 
 
-def _print(outcomes: list[RoundTripResult], skipped: Counter[str]) -> None:
+def _lines(outcomes: list[RoundTripResult], skipped: Counter[str]) -> Iterator[Line]:
     counts = ("exchanges", "parsed", "same meaning", "read", "losses")
     rows = table("wire", *counts, right=counts)
     for name in sorted({outcome.wire for outcome in outcomes}):
@@ -82,21 +80,20 @@ def _print(outcomes: list[RoundTripResult], skipped: Counter[str]) -> None:
             str(sum(not outcome.unreadable for outcome in mine)),
             str(sum(bool(outcome.lost) for outcome in mine)),
         )
-    lines: list[Line] = [rows]
+    yield rows
     overlooked: Counter[str] = Counter()
     for outcome in outcomes:
         overlooked.update({f"{outcome.wire}: {name}": n for name, n in outcome.overlooked.items()})
     if overlooked:
-        lines.append("\nNormalisations, and how often each was needed")
-        lines += [f"  {count:6}  {name}" for name, count in sorted(overlooked.items())]
+        yield "\nNormalisations, and how often each was needed"
+        yield from (f"  {count:6}  {name}" for name, count in sorted(overlooked.items()))
     failed = [outcome for outcome in outcomes if not outcome.good]
     if failed:
-        lines.append("\nFailed")
-        lines += [f"  {one.wire} {one.id}: {_failure(one)}" for one in failed]
+        yield "\nFailed"
+        yield from (f"  {one.wire} {one.id}: {_failure(one)}" for one in failed)
     if skipped:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(skipped.items()))
-        lines.append(f"\nSkipped, unknown wire: {names}")
-    print_page(lines)
+        yield f"\nSkipped, unknown wire: {names}"
 
 
 def _failure(outcome: RoundTripResult) -> str:

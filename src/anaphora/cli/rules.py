@@ -17,9 +17,9 @@ from anaphora.analysis.rules_check import CheckedFigure
 from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.catalog import CacheRules, Figure
 
-from .common import FOUND, ProviderName, WireName, log_format_option, print_json, stop
+from .common import FOUND, ProviderName, WireName, log_format_option, stop
 from .log_files import LogFormat, SkippedInput, gather, refuse, skipped
-from .terminal import Line, print_page, problem_lines, table, tracked
+from .terminal import Line, print_report, problem_lines, table, tracked
 
 
 class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +57,9 @@ def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
     rules = catalog.rules(provider, model, on)
     known = catalog.profile(provider, model).known
     figures = dict(_figures(rules))
-    if as_json:
-        fields = {"provider": provider, "model": rules.model, "wire": on, "known": known}
-        print_json(fields | {"figures": figures})
-    else:
-        print_page(_figure_lines(rules, figures, known))
+    fields = {"provider": provider, "model": rules.model, "wire": on, "known": known}
+    page = _figure_lines(rules, figures, known)
+    print_report(fields | {"figures": figures}, page, as_json=as_json)
 
 
 @command.command()
@@ -129,10 +127,7 @@ def check(
         skipped=skipped(problems),
         not_compared=skipped(problems, harmless=True),
     )
-    if as_json:
-        print_json(report)
-    else:
-        print_page(_report_lines(report))
+    print_report(report, _report_lines(report), as_json=as_json)
     if report.failed:
         stop(FOUND)
 
@@ -155,9 +150,6 @@ def _placed(row: CheckedFigure, places: dict[str, str]) -> CheckedFigure:
     """The row with the file and line of each example."""
     examples = tuple(replace(one, place=places.get(one.trace, "")) for one in row.examples)
     return replace(row, examples=examples)
-
-
-# ── Output of `check` ────────────────────────────────────────────────────────────────────────────
 
 
 def _report_lines(report: RulesReport) -> Iterator[Line]:
@@ -234,9 +226,6 @@ def _models(row: CheckedFigure) -> str:
 
 def _value(row: CheckedFigure) -> str:
     return _spelled(row.value) if row.verified else f"~{_spelled(row.value)}"
-
-
-# ── Output of `show` ─────────────────────────────────────────────────────────────────────────────
 
 
 def _figure_lines(

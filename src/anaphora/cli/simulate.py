@@ -21,7 +21,7 @@ from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
 
-from .common import completions, log_format_option, print_json
+from .common import completions, log_format_option
 from .log_files import (
     LogFormat,
     PriceBook,
@@ -32,7 +32,7 @@ from .log_files import (
     unpriced_note,
 )
 from .simulate_plot import draw
-from .terminal import Line, print_page, problem_lines, table, tracked
+from .terminal import Line, print_report, problem_lines, table, tracked
 
 #: Rows that are shown before the rest becomes a number; --json has all of them.
 _CONVERSATIONS, _DIFFERENCES = 30, 12
@@ -175,10 +175,7 @@ def command(
     report = _simulate(places, format_, elsewhere, strict)
     if plot is not None:
         plot.write_text(draw(report), encoding="utf-8")
-    if as_json:
-        print_json(report)
-    else:
-        print_page(_lines(report))
+    print_report(report, _lines(report), as_json=as_json)
 
 
 def _simulate(
@@ -311,9 +308,6 @@ def _sum_known(amounts: list[Decimal | None]) -> Decimal | None:
     """The sum; None when one of them is unknown, or there are none."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known, Decimal(0)) if amounts and len(known) == len(amounts) else None
-
-
-# ── Output ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _lines(report: SimulationReport) -> Iterator[Line]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from anaphora import values
+
+from .common import print_json
 
 if TYPE_CHECKING:
     from .log_files import SkippedInput
@@ -18,6 +23,8 @@ T = TypeVar("T")
 #: A line of a page: plain, with a style, or of several pieces with styles of their own; or a table.
 Line: TypeAlias = str | tuple[str, str] | list[str | tuple[str, str]] | RenderableType
 
+#: Control characters; an answer must not move the cursor or change the terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: Piped output is not wrapped: a row is one line.
 _PIPED_WIDTH = 140
 #: Items from which on a progress bar is shown.
@@ -54,8 +61,12 @@ class Terminal(Console):
         raise  # noqa: PLE0704
 
 
-def print_page(lines: Iterable[Line]) -> None:
-    Terminal().page(Group(*map(_renderable, lines)))
+def print_report(value: Any, page: Iterable[Line], *, as_json: bool) -> None:
+    """Print the value as JSON, or the lines of the page."""
+    if as_json:
+        print_json(value)
+    else:
+        Terminal().page(Group(*map(_renderable, page)))
 
 
 def _renderable(line: Line) -> RenderableType:
@@ -97,3 +108,79 @@ def tracked(items: Iterable[T], title: str, *, total: int) -> Iterator[T]:
 
     console = Console(stderr=True)
     yield from track(items, title, total=total, console=console, transient=True)
+
+
+def one_line(text: str, longest: int = 1000) -> str:
+    """Without line breaks and control characters, cut to a length."""
+    line = _CONTROL.sub("", " ".join(text.split()))
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+class AnswerPrinter:
+    """Prints the answer to standard output, and everything about it, dimmed, to standard error."""
+
+    def __init__(self, *, quiet: bool, silent: bool) -> None:
+        """`quiet` leaves out the notes; `silent` also the answer, which is only collected."""
+        self.text = ""
+        """The answer so far."""
+        self._quiet = quiet
+        self._silent = silent
+        self._midline = False
+        self._kinds: dict[int, str] = {}
+        self._printed: set[int] = set()
+
+    def show(self, event: object) -> None:
+        """Print the text of a stream; reasoning and tool calls are left out."""
+        match event:
+            case values.ReplyStart():
+                self.end_line()
+                self._kinds.clear()
+                self._printed.clear()
+            case values.PartStart(index=index, kind=kind):
+                self._kinds[index] = kind
+            case values.PartDelta(index=index, delta=delta):
+                if self._kinds.get(index) in ("text", "refusal"):
+                    self._printed.add(index)
+                    self._write(delta)
+            case values.PartEnd(
+                index=index, part=values.Text(text=text) | values.Refusal(text=text)
+            ):
+                if index not in self._printed:  # it came without deltas
+                    self._write(text)
+
+    def end_line(self) -> None:
+        if self._midline:
+            self._midline = False
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        if not self._quiet:
+            line = one_line(text)
+            self._print_error(f"\x1b[2m{line}\x1b[0m" if _stderr_has_colours() else line)
+
+    def warn(self, text: str) -> None:
+        """Print a problem, even when quiet."""
+        self._print_error(f"anaphora: {one_line(text)}")
+
+    def _write(self, text: str) -> None:
+        self.text += text
+        if self._silent:
+            return
+        shown = _CONTROL.sub("", text) if sys.stdout.isatty() else text
+        sys.stdout.write(shown)
+        sys.stdout.flush()
+        self._midline = not shown.endswith("\n") if shown else self._midline
+
+    def _print_error(self, line: str) -> None:
+        self.end_line()
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def _stderr_has_colours() -> bool:
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -27,12 +27,10 @@ Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
 
 
 def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
-    """The error for an argument of the wrong type."""
     return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
 
 
 def params_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Checked parameters by name."""
     unknown = sorted(set(params) - _PARAMS)
     if unknown:
         raise InvalidRequest(
@@ -60,7 +58,6 @@ def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
 
 
 def items_of(items: Iterable[T], kind: type[T], wanted: str, path: str) -> tuple[T, ...]:
-    """Values of one type."""
     if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
         raise wrong_type(wanted, items, path)
     checked = tuple(items)

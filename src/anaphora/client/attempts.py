@@ -65,7 +65,6 @@ class Attempts:
         self._until = monotonic() + timeout
         self._deadline = Deadline(timeout)
         self._whole: set[int] = set()
-        """Targets for which the call was prepared once more."""
         self._policy: RetrySteps | None = None
         """Created when something has failed: most calls need none."""
         self._streamed = False
@@ -76,7 +75,6 @@ class Attempts:
         self._answer: HttpResponse | None = None
 
     async def complete(self) -> None:
-        """The whole reply at once."""
         try:
             await self._in_time(self._until_answered())
         except BaseException as problem:

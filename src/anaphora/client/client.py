@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -39,7 +39,7 @@ from .response import Response
 from .routing import SessionRoute, conversation_key, models_requested
 from .session import OnPrefixBreak, Session
 from .session.call_builder import CallBuilder
-from .session.compaction import compact_at_of, token_limit
+from .session.compaction import compact_at_of
 from .session.handles import Handles
 from .session.turn_prompt import Prompt, StateText, prompt_of
 from .session.turns import PromptSource
@@ -57,6 +57,14 @@ _PLACES = {
     "state": "a volatile tail segment (or state_turn)",
     "cache": "cache",
 }
+
+
+class CallOptions(TypedDict, total=False):
+    """The options of a single call: see `AsyncClient.send`."""
+
+    model: str | None
+    output: Any
+    timeout: float | None
 
 
 class AsyncClient:
@@ -172,27 +180,16 @@ class AsyncClient:
         return Turn(once, TurnRequest(output=form, timeout=timeout))
 
     async def complete(
-        self,
-        call: Call | Content,
-        provider: str,
-        *,
-        model: str | None = None,
-        output: Any = None,
-        timeout: float | None = None,
+        self, call: Call | Content, provider: str, **options: Unpack[CallOptions]
     ) -> Response:
         """The response to a single call."""
-        return await self.send(call, provider, model=model, output=output, timeout=timeout)
+        return await self.send(call, provider, **options)
 
     def stream(
-        self,
-        call: Call | Content,
-        provider: str,
-        *,
-        model: str | None = None,
-        timeout: float | None = None,
+        self, call: Call | Content, provider: str, **options: Unpack[CallOptions]
     ) -> AsyncGenerator[Event, None]:
         """The events of a single call."""
-        return self.send(call, provider, model=model, timeout=timeout).__aiter__()
+        return self.send(call, provider, **options).__aiter__()
 
     def session(
         self,
@@ -238,7 +235,7 @@ class AsyncClient:
             extras=extras,
             store=store,
             diagnose=diagnose,
-            compact_at=_compact_at(compact_at, targets),
+            compact_at=compact_at_of(compact_at, [target.profile for target in targets]),
         )
         return Session(
             SessionRoute(targets, hops),
@@ -265,7 +262,6 @@ class AsyncClient:
         return tuple(notice for one in self._resolved.values() for notice in one.notices)
 
     def _targets(self, name: str, model: str | None) -> tuple[tuple[Target, ...], tuple[Hop, ...]]:
-        """The targets of a provider or a route."""
         if name not in self._routes:
             return (self._endpoint(name).target(model),), ()
         hops = tuple(self._routes[name])
@@ -298,15 +294,6 @@ class AsyncClient:
 
             transport = self._transports[way] = AiohttpTransport(proxy=way[0], ca=way[1])
         return transport
-
-
-def _compact_at(value: Any, targets: Sequence[Target]) -> int | float | None:
-    """The checked value of `compact_at=`: every target needs a limit in tokens."""
-    compact_at = compact_at_of(value)
-    if compact_at is not None:
-        for target in targets:
-            token_limit(compact_at, target.profile)
-    return compact_at
 
 
 def _prompt_source(

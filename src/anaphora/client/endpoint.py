@@ -54,7 +54,6 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     memory: AppMemory
     gate: Gate
     prices: dict[str, tuple[int, Price | None]]
-    """By service tier; each holds for one slot of time."""
 
     def price(self, at: float, tier: str = "") -> Price | None:
         """The model's price at that time; None where it is unknown."""
@@ -94,7 +93,6 @@ class Endpoint:
         self.wire_name = resolved.wire
         self.wire = wire.get(resolved.wire)
         self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
-        """The wire without its dialect."""
         self.features = wire.features(self.base_wire)
         self.system = wire.provider_of(resolved.wire)
         self.transport = transport
@@ -172,7 +170,6 @@ class Endpoint:
         )
 
     def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
-        """A request's headers over the configured ones."""
         if headers is self._last_headers[0]:
             return self._last_headers[1]
         merged = dict(self._headers)

@@ -3,19 +3,6 @@
 The provider has been paid once a response is complete, so that nothing may lose it: a failure of a
 later step (`InFlight.guarded`) becomes a notice on it and an error in the log (`anaphora`).
 Exceptions that are no `Exception` (Ctrl-C, a cancelled task) still pass through.
-
-| code                  | what failed |
-|-----------------------|-------------|
-| `price_failed`        | looking up the price; the cost is unknown |
-| `verdict_failed`      | comparing the bill with the prediction; there is no verdict |
-| `planner_failed`      | noting a single call for the cache planner |
-| `record_failed`       | building the record; it holds the essentials only |
-| `conversation_failed` | adding the reply to the conversation |
-| `save_failed`         | the app's `save`; the messages are handed over again at the next one |
-| `observer_failed`     | a watcher |
-| `limits_failed`       | updating rate limits and the breaker |
-| `routing_failed`      | noting where the conversation is |
-| `connection_failed`   | closing the connection |
 """
 
 from __future__ import annotations
@@ -43,6 +30,7 @@ _log = logging.getLogger("anaphora")
 #: Exceptions whose message quotes nothing: ours, the system's (with a number), the importer's.
 _PLAIN = (AnaphoraError, OSError, ImportError)
 
+#: The codes of these notices, and the step that failed.
 _STEPS = {
     "price_failed": "looking up the price",
     "verdict_failed": "the verdict on the cache",
@@ -65,7 +53,6 @@ _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
 def status_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream:
-    """The error of a failed status and its body."""
     now = datetime.datetime.now(datetime.UTC)
     return endpoint.wire.read_error(answer.status, answer.headers, data, now)
 
@@ -74,7 +61,7 @@ def body_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstrea
     """The error in a body that is no reply: some providers fail with a good status."""
     try:
         error = bytes(_decode_error(data).error)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return None if error == b"null" else status_error(endpoint, answer, data)
 
@@ -105,7 +92,6 @@ def reply_from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
 
 
 def partial_of(events: Iterable[Event]) -> Reply | None:
-    """The partial reply of a stream that broke off."""
     return next((event.partial for event in events if isinstance(event, ReplyFail)), None)
 
 

@@ -40,7 +40,6 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     at: float
     outgoing: HttpRequest | None = None
     notices: tuple[Notice, ...] = ()
-    """What was noticed while it was prepared."""
     turn: TurnPrompt | None = None
     """In a session: the prompt of the turn, with its history compacted where that was needed."""
     prepare_again_on: tuple[type[AnaphoraError], ...] = ()
@@ -57,9 +56,7 @@ class InFlight:
         self.stream = stream
         self.began = time.time()
         self.prepared: dict[int, PreparedRequest] = {}
-        """By the index of the target."""
         self.attempts: list[Attempt] = []
-        """Every attempt that is over."""
         self.index = 0
         """The target of the current attempt; of the last one, once the call is over."""
         self.sent_at = self.first_at = 0.0
@@ -69,13 +66,10 @@ class InFlight:
         self.request_id: str | None = None
         self.verdict: Verdict | None = None
         self.predicted: int | None = None
-        """Tokens expected to be read from the cache."""
         self.cost_usd: Decimal | None = None
         self.saved: Decimal | None = None
         self.record: Record | None = None
-        """Set as soon as there is a reply."""
         self.observed = False
-        """The watchers have the record."""
         self._notices: list[Notice] = []
 
     @property

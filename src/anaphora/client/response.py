@@ -132,7 +132,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.record.notices
 
     def with_notices(self, notices: tuple[Notice, ...]) -> Response:
-        """The same response with more notices."""
         replace = msgspec.structs.replace
         record = replace(self.record, notices=(*self.record.notices, *notices))
         return replace(self, record=record)
@@ -142,7 +141,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return f"<Response by {self.reply.model}, {self.reply.stop_reason}: {verdict}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         return html_of(self)
 
 

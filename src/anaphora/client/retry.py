@@ -63,8 +63,6 @@ _ELSEWHERE = (
 
 
 class Try(msgspec.Struct, frozen=True, gc=False):
-    """Send to this hop."""
-
     hop: int
 
 
@@ -142,11 +140,9 @@ class CircuitBreaker:
     def __init__(self, settings: BreakerConfig) -> None:
         self._settings = settings
         self._failures: deque[float] = deque()
-        """Times of the failures within the window."""
         self._open_until: float | None = None
         """None: closed. After this time: half open."""
         self._probes: deque[float] = deque()
-        """Start times of the probes in flight."""
         self.calm = True
         """Closed without a recent failure: calls need neither `enters` nor `succeeded`."""
 
@@ -175,7 +171,6 @@ class CircuitBreaker:
         return wait
 
     def succeeded(self, at: float) -> None:
-        """A call succeeded."""
         if self._open_until is None:
             if self._failures:
                 self._forget(at)

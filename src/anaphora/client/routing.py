@@ -41,7 +41,6 @@ class SessionRoute:
         self._index: int | None = None
         self._ordered = self._targets
         self.only = self._targets if len(self._targets) == 1 else None
-        """The one target, where there are no others."""
 
     @property
     def current(self) -> Target:

@@ -20,14 +20,14 @@ from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
 from .arguments import Content
-from .client import AsyncClient
+from .client import AsyncClient, CallOptions
 from .config import ClientConfig
 from .response import Response
 from .session import Preview, Run, RunResult, Session
@@ -50,7 +50,6 @@ class Client:
     def from_config(
         cls, source: str | Path | ClientConfig | dict[str, Any], **options: Any
     ) -> Self:
-        """As `AsyncClient.from_config`."""
         return cls(AsyncClient.from_config(source, **options))
 
     def __enter__(self) -> Self:
@@ -72,7 +71,9 @@ class Client:
         """Oddities of the configuration that are no errors."""
         return self._client.notices
 
-    def complete(self, call: Call | Content, provider: str, **options: Any) -> Response:
+    def complete(
+        self, call: Call | Content, provider: str, **options: Unpack[CallOptions]
+    ) -> Response:
         """As `AsyncClient.complete`."""
         return self._background.call(lambda: self._client.complete(call, provider, **options))
 
@@ -109,7 +110,6 @@ class SyncTurn:
 
     @property
     def response(self) -> Response | None:
-        """Set once it is complete."""
         return self._turn.response
 
 

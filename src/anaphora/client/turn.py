@@ -36,9 +36,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     messages: tuple[Message, ...] = ()
     params: dict[str, Any] = {}
-    """Parameters of this call alone."""
     output: Structured[Any] | None = None
-    """The form that the reply must have."""
     timeout: float | None = None
     prewarm: bool = False
 
@@ -53,7 +51,6 @@ class Turn:
         self._consumed = False
         self._events: AsyncGenerator[Event, None] | None = None
         self.response: Response | None = None
-        """Set once it is complete."""
 
     def __await__(self) -> Generator[Any, None, Response]:
         return self._complete().__await__()
@@ -96,7 +93,6 @@ class Caller(ABC):
         """A call is in flight, where only one may be."""
 
     async def complete(self, request: TurnRequest) -> Response:
-        """The whole response."""
         if self._busy:
             await self._settled()
         flight = InFlight(request, self._targets_for(request), False)

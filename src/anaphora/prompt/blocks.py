@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.values import CachePolicy, Extras, Ttl
+from anaphora.values import CachePolicy, Extras, Ttl, Value
 
 _POLICIES = f" ({', '.join(policy.name for policy in CachePolicy)})"
 
@@ -20,7 +20,7 @@ def expect(value: object, kind: type, path: str, hint: str = "") -> None:
         raise InvalidRequest(f"must be a {kind.__name__}{hint}, not {actual}", path=path)
 
 
-class PromptBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PromptBlock(Value, frozen=True):
     """One contiguous slice of the system prompt.
 
     `label` and `kind` are for telemetry and diagnosis; they are not sent. Keep labels the same
@@ -59,9 +59,7 @@ def flatten_blocks(blocks: Iterable[PromptBlock]) -> str:
     return "\n\n".join(block.text for block in blocks if block.text)
 
 
-class _Mark(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="on"
-):
+class _Mark(Value, frozen=True, tag_field="on"):
     """Base of all marks. `extras` are fields of a parsed marker without a name here: wire name ->
     JSON object text. They are not sent again; a notice names them."""
 
@@ -100,9 +98,7 @@ class Earlier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
 
 
-class PromptCachePlan(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class PromptCachePlan(Value, frozen=True, kw_only=True):
     """The caller's marks, and the planner's input for the others.
 
     A mark names a tool, a system block, or a part of a message by the message's id. It never names

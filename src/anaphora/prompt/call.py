@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
-from anaphora.values import AnyTool, Extras
+from anaphora.values import AnyTool, Extras, Value
 
 from .ir import PromptIR
 
 
-class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ToolChoice(Value, frozen=True):
     """Whether the model may, must or must not call tools; `tool` forces the one in `name`."""
 
     mode: Literal["auto", "required", "none", "tool"] = "auto"
@@ -19,7 +17,7 @@ class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     parallel: bool | None = None
 
 
-class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Reasoning(Value, frozen=True):
     """Reasoning before the reply."""
 
     mode: Literal["adaptive", "enabled", "disabled", "between_tools"] | None = None
@@ -30,7 +28,7 @@ class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """How detailed the summary of the reasoning is: auto, concise, detailed."""
 
 
-class OutputSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class OutputSchema(Value, frozen=True):
     """The reply must be JSON of this schema, which is canonical JSON text."""
 
     schema: str
@@ -39,9 +37,7 @@ class OutputSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     strict: bool | None = None
 
 
-class Params(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class Params(Value, frozen=True, kw_only=True):
     """The parameters of a call. `None`: the provider's default."""
 
     max_tokens: int | None = None
@@ -69,9 +65,7 @@ class Params(
     stream: bool = False
 
 
-class Call(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class Call(Value, frozen=True, kw_only=True):
     """One request, independent of the provider."""
 
     ir: PromptIR

@@ -23,7 +23,7 @@ from typing import Literal
 
 import msgspec
 
-from anaphora.values import Conversation, Message, SegmentRole
+from anaphora.values import Conversation, Message, SegmentRole, Value
 
 from .blocks import PromptBlock, PromptCachePlan, expect
 
@@ -54,7 +54,7 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Segment(self.role, Conversation(messages))
 
 
-class Continuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Continuation(Value, frozen=True):
     """Continue a response that the provider stored."""
 
     previous_response_id: str
@@ -62,9 +62,7 @@ class Continuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """The last assistant message of the stored response; None if there was none."""
 
 
-class ResponsesRequestOptions(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class ResponsesRequestOptions(Value, frozen=True, kw_only=True):
     """Request options of the Responses API: the caller's, and those of the prompt."""
 
     store: bool | None = None
@@ -77,9 +75,7 @@ class ResponsesRequestOptions(
     previous_response_id: str | None = None
 
 
-class PromptIR(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class PromptIR(Value, frozen=True, kw_only=True):
     """The prompt of one round. The next round is a new value that shares the unchanged parts."""
 
     system_text: str = ""

@@ -35,6 +35,7 @@ from .parts import (
     ToolCall,
     ToolResult,
     Url,
+    Value,
 )
 from .reply import Reply, StopReason, Usage, WriteTtl
 from .stability import TTL_SECONDS, CachePolicy, Section, SegmentRole, Ttl, nearest_ttl
@@ -79,6 +80,7 @@ __all__ = [
     "Url",
     "Usage",
     "UsageUpdate",
+    "Value",
     "WriteTtl",
     "from_json",
     "nearest_ttl",

@@ -39,7 +39,7 @@ def from_json(data: bytes | str, kind: type[T]) -> T:
     """The value of that type; raises `Parse` with the path of a mismatch."""
     try:
         return msgspec.json.decode(data, type=kind, dec_hook=_decode_foreign)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         reason, path = _reason_and_path(str(error))
         name = getattr(kind, "__name__", str(kind))
         raise Parse(f"not a {name}: {reason}", path=path) from error

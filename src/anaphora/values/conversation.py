@@ -11,21 +11,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias, overload
 
-import msgspec
-
-from .parts import Part, ResultPart, Text, ToolResult
+from .parts import Part, ResultPart, Text, ToolResult, Value
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
-class Message(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    kw_only=True,
-    gc=False,
-):
+class Message(Value, frozen=True, kw_only=True, gc=False):
     """One message. The id is the application's; a conversation numbers messages without one."""
 
     id: str = ""

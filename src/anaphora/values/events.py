@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import msgspec
-
-from .parts import Extras, Part
+from .parts import Extras, Part, Value
 from .reply import Reply, Usage
 
 
-class _Event(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
-):
+class _Event(Value, frozen=True, tag_field="type"):
     """Base of all events."""
 
 

@@ -17,33 +17,29 @@ from .stability import CachePolicy
 Extras: TypeAlias = dict[str, str]
 
 
-class _Value(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="type",
-    gc=False,
-):
-    """Base: immutable, strict when decoded, compact when encoded. No part can hold itself, so the
-    garbage collector need not look at them."""
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of values: immutable, strict when decoded, compact when encoded."""
 
 
-class Bytes(_Value, tag="bytes", frozen=True):
+class _Part(Value, frozen=True, tag_field="type", gc=False):
+    """No part can hold itself, so the garbage collector need not look at them."""
+
+
+class Bytes(_Part, tag="bytes", frozen=True):
     """Content inside the request."""
 
     data: bytes
     media_type: str
 
 
-class Url(_Value, tag="url", frozen=True):
+class Url(_Part, tag="url", frozen=True):
     """Content that the provider fetches."""
 
     url: str
     media_type: str | None = None
 
 
-class FileId(_Value, tag="file_id", frozen=True):
+class FileId(_Part, tag="file_id", frozen=True):
     """Content uploaded earlier; the id is valid for that provider only."""
 
     provider: str
@@ -54,18 +50,18 @@ class FileId(_Value, tag="file_id", frozen=True):
 Source: TypeAlias = Bytes | Url | FileId
 
 
-class Text(_Value, tag="text", frozen=True):
+class Text(_Part, tag="text", frozen=True):
     text: str
     extras: Extras | None = None
 
 
-class Image(_Value, tag="image", frozen=True):
+class Image(_Part, tag="image", frozen=True):
     source: Source
     detail: str | None = None
     extras: Extras | None = None
 
 
-class Document(_Value, tag="document", frozen=True):
+class Document(_Part, tag="document", frozen=True):
     """A PDF or a text file. Plain text is `text/plain` bytes."""
 
     source: Source
@@ -74,12 +70,12 @@ class Document(_Value, tag="document", frozen=True):
     extras: Extras | None = None
 
 
-class Audio(_Value, tag="audio", frozen=True):
+class Audio(_Part, tag="audio", frozen=True):
     source: Source
     extras: Extras | None = None
 
 
-class ToolCall(_Value, tag="tool_call", frozen=True):
+class ToolCall(_Part, tag="tool_call", frozen=True):
     """A tool call. `arguments` is the JSON text that the model wrote, unchanged."""
 
     id: str
@@ -88,7 +84,7 @@ class ToolCall(_Value, tag="tool_call", frozen=True):
     extras: Extras | None = None
 
 
-class Thinking(_Value, tag="thinking", frozen=True):
+class Thinking(_Part, tag="thinking", frozen=True):
     """Reasoning that a provider wants back verbatim.
 
     `signature` proves `text`; `data` is encrypted or redacted reasoning. Both are opaque and valid
@@ -102,14 +98,14 @@ class Thinking(_Value, tag="thinking", frozen=True):
     extras: Extras | None = None
 
 
-class Refusal(_Value, tag="refusal", frozen=True):
+class Refusal(_Part, tag="refusal", frozen=True):
     """The text of a refusal."""
 
     text: str
     extras: Extras | None = None
 
 
-class Opaque(_Value, tag="opaque", frozen=True):
+class Opaque(_Part, tag="opaque", frozen=True):
     """A provider-specific block: `json` is the object as received."""
 
     provider: str
@@ -120,7 +116,7 @@ class Opaque(_Value, tag="opaque", frozen=True):
 ResultPart: TypeAlias = Text | Image | Document | Audio | Opaque
 
 
-class ToolResult(_Value, tag="tool_result", frozen=True):
+class ToolResult(_Part, tag="tool_result", frozen=True):
     """The result of a tool; `error` means that the tool failed."""
 
     call_id: str
@@ -135,14 +131,7 @@ Part: TypeAlias = (
 )
 
 
-class Tool(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="type",
-    tag="function",
-):
+class Tool(Value, frozen=True, tag_field="type", tag="function"):
     """A function tool. `schema` is canonical JSON text."""
 
     name: str
@@ -153,14 +142,7 @@ class Tool(
     extras: Extras | None = None
 
 
-class ProviderTool(
-    msgspec.Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="type",
-    tag="provider",
-):
+class ProviderTool(Value, frozen=True, tag_field="type", tag="provider"):
     """A provider's built-in tool (web search, code execution): `json` is its definition."""
 
     provider: str
@@ -172,7 +154,7 @@ class ProviderTool(
 AnyTool: TypeAlias = Tool | ProviderTool
 
 
-class Notice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Notice(Value, frozen=True):
     """What could not be expressed, or was expressed differently: part of the result, never logged.
 
     `code` is for programs, `message` for people, `path` is the place.

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-import msgspec
-
 from .codec import html_of
 from .conversation import Message
-from .parts import Extras, Notice, ToolCall
+from .parts import Extras, Notice, ToolCall, Value
 from .stability import Ttl
 
 #: Written tokens by the TTL they were written for; "unsplit" when the provider gave only a sum.
 WriteTtl: TypeAlias = Ttl | Literal["unsplit"]
 
 
-class Usage(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class Usage(Value, frozen=True, kw_only=True):
     """Token counts of one call."""
 
     uncached: int | None = None
@@ -64,9 +60,7 @@ StopReason: TypeAlias = Literal[
 ]
 
 
-class Reply(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):
+class Reply(Value, frozen=True, kw_only=True):
     """A provider's whole reply."""
 
     id: str

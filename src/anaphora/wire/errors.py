@@ -69,7 +69,7 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
 
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=datetime.UTC)
@@ -81,15 +81,27 @@ def with_retry_hints(
 ) -> Upstream:
     """The error with what the headers tell about retries.
 
-    `x-should-retry` decides either way. A rate limit that names no wait ends when the exhausted
-    limits are reset.
+    `x-should-retry` decides either way, `retry-after` gives the wait. A rate limit that names no
+    wait ends when the exhausted limits are reset.
     """
     decision = headers.get("x-should-retry")
     if decision in ("true", "false"):
         error.retryable = decision == "true"
+    if error.retry_after is None:
+        error.retry_after = retry_after(headers, now)
     if error.retry_after is None and isinstance(error, errors.RateLimited):
         error.retry_after = reset_after(headers, None if now is None else now.timestamp())
     return error
+
+
+def error_headers(error: Upstream, request_id: str = "x-request-id") -> dict[str, str]:
+    """The headers of a written error; `request_id` is the name of the one with its id."""
+    headers = {"content-type": "application/json"}
+    if error.retry_after is not None:
+        headers["retry-after"] = f"{error.retry_after:g}"
+    if error.request_id is not None:
+        headers[request_id] = error.request_id
+    return headers
 
 
 def _number(text: str | None) -> float | None:

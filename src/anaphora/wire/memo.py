@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Hashable
+from typing import TypeVar, cast
 from weakref import WeakValueDictionary
 
 import msgspec
-from blake3 import blake3
 from msgspec.structs import astuple
 
 from anaphora.prompt import Call, PromptBlock
-from anaphora.rendered import ChunkLog, ChunkRun, Envelope, LogAppend, Mark
-from anaphora.values import Conversation, Message, Tool
+from anaphora.rendered import ChunkLog, ChunkRun, Envelope
+from anaphora.values import Tool
 
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
@@ -27,13 +26,6 @@ _LOGS, _ENVELOPES = 16, 8
 TOOL_LISTS, SYSTEM_PROMPTS, PARAM_SETS = 64, 16, 64
 
 T = TypeVar("T")
-
-#: A run cut from a request, and the marks in it, counted from its first chunk.
-SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
-
-#: What a log of request messages was cut from: the digest of each message, and the marks with the
-#: index of their message.
-_Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]]]
 
 _encode = msgspec.json.Encoder().encode
 _SCALARS = frozenset({type(None), bool, int, float, str})
@@ -48,25 +40,19 @@ class Memo:
         self._section_logs = WeakValueDictionary()
         self._recent: deque[ChunkLog] = deque(maxlen=_LOGS)
         self._envelopes: tuple[tuple[tuple[type, ...], Envelope], ...] = ()
-        self._sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
-        self._requests: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
-        self._readers: list[Callable[[], None]] = []
-        self._placeholders = Conversation()
+        self._on_clear: list[Callable[[], None]] = []
 
     def clear(self) -> None:
         """Forgets everything."""
-        for kept in (self._section_logs, self._recent, self._sections, self._requests):
-            kept.clear()
+        self._section_logs.clear()
+        self._recent.clear()
         self._envelopes = ()
-        self._placeholders = Conversation()
-        for forget in self._readers:
+        for forget in self._on_clear:
             forget()
 
     def on_clear(self, forget: Callable[[], None]) -> None:
         """Has `clear` call this as well."""
-        self._readers.append(forget)
-
-    # ── Rendering ────────────────────────────────────────────────────────────────────────────────
+        self._on_clear.append(forget)
 
     def section_log(
         self,
@@ -115,8 +101,6 @@ class Memo:
             self._envelopes = (kinds, envelope), *self._envelopes[: _ENVELOPES - 1]
         return envelope
 
-    # ── Reading ──────────────────────────────────────────────────────────────────────────────────
-
     def remember(self, limit: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
         """Decorates a reader: the same bytes, such as a list of tools, are read once."""
 
@@ -131,99 +115,10 @@ class Memo:
                 value, mutable = known(raw)
                 return _copied(value) if mutable else value
 
-            self._readers.append(known.cache_clear)
+            self.on_clear(known.cache_clear)
             return reading
 
         return decorate
-
-    def split_section(
-        self, name: str, raw: bytes, split: Callable[[bytes], SplitSection | None]
-    ) -> SplitSection | None:
-        """What `split` makes of these bytes of a request, for as long as its log is in use."""
-        log = self._sections.get((name, raw))
-        if log is not None:
-            bare, marks = cast(SplitSection, log.source)
-            return msgspec.structs.replace(bare, log=log), marks
-        section = split(raw)
-        if section is not None:
-            run, marks = section
-            # The log may not hold itself: it would never be released.
-            run.log.source = msgspec.structs.replace(run, log=cast(Any, None)), marks
-            self._sections[name, raw] = run.log
-        return section
-
-    def request_log(self, messages: Sequence[msgspec.Raw], context: Hashable = None) -> RequestLog:
-        """The log of a request's messages, continued from the request before it. `context` is
-        whatever else decides how these messages are cut."""
-        digests = [blake3(raw).digest(16) for raw in messages]
-        log = self._requests.get((context, digests[0])) if digests else None
-        known = 0 if log is None else _common_count(cast(_Source, log.source)[0], digests)
-        if log is None or not known:
-            log = ChunkLog()
-            log.source = [], []
-        return RequestLog(self._requests, context, log, digests, known)
-
-    def placeholder_messages(self, count: int) -> Conversation:
-        """Stands for messages that were cut into chunks but not read."""
-        missing = count - len(self._placeholders)
-        if missing > 0:
-            blank = Message(role="user", parts=())
-            self._placeholders = self._placeholders.append(*[blank] * missing)
-        return self._placeholders.prefix(count)
-
-
-class RequestLog:
-    """The messages of one request. The first `known` of them are in the log already; the others are
-    added to `append`, in order, each ended with `end_message`."""
-
-    __slots__ = ("_digests", "_ended", "_log", "_logs", "_marks", "append", "context", "known")
-
-    def __init__(
-        self,
-        logs: WeakValueDictionary[Hashable, ChunkLog],
-        context: Hashable,
-        log: ChunkLog,
-        digests: list[bytes],
-        known: int,
-    ) -> None:
-        self._logs = logs
-        self.context = context
-        self._log = log
-        self._digests = digests
-        marks = cast(_Source, log.source)[1]
-        self._marks = [placed for placed in marks if placed[0] < known] if marks else []
-        self.known = self._ended = known
-        self.append = LogAppend(log.message_ends[known - 1] if known else 0, known)
-
-    @property
-    def count(self) -> int:
-        """How many chunks there are so far."""
-        return self.append.first_chunk + len(self.append.pieces)
-
-    @property
-    def last_role(self) -> str | None:
-        """The wire role of the last known message; None where no chunk is known."""
-        first = self.append.first_chunk
-        return self._log.roles[self._log.wire_message_of(first - 1)] if first else None
-
-    def end_message(self, marks: Sequence[Mark] = ()) -> None:
-        """A message is complete. Its marks count chunks from the first of the request."""
-        index, self._ended = self._ended, self._ended + 1
-        self._marks += [(index, mark) for mark in marks]
-        self.append.end_message(f"m{index}")
-
-    def finish(self) -> ChunkLog:
-        """The log with all messages, which the next request continues."""
-        if self._ended == self.known:
-            return self._log
-        log = self._log.append(self.append)
-        log.source = self._digests, self._marks
-        self._logs[self.context, self._digests[0]] = log
-        return log
-
-    def marks(self, first: int) -> list[Mark]:
-        """All marks, in a prompt whose messages begin with chunk `first`."""
-        return [Mark(first + mark.chunk, mark.ttl, mark.splice) for _, mark in self._marks]
 
 
 def has_mutable_extras(value: object) -> bool:
@@ -262,11 +157,3 @@ def _scalar_types(call: Call) -> tuple[type, ...] | None:
         if kind not in _SCALARS and value != ():
             return None
     return kinds
-
-
-def _common_count(known: list[bytes], digests: list[bytes]) -> int:
-    """How many leading messages are the same."""
-    shorter = min(len(known), len(digests))
-    if known[:shorter] == digests[:shorter]:
-        return shorter
-    return next(index for index in range(shorter) if known[index] != digests[index])

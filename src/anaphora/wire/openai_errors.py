@@ -12,7 +12,13 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.errors import (
+    error_class,
+    error_headers,
+    overflow_class,
+    retry_after,
+    with_retry_hints,
+)
 from anaphora.wire.reading import DECODE_ERRORS
 
 #: Error classes by code or type, several codes each. `invalid_request_error` is not here: the
@@ -62,10 +68,6 @@ class ErrorObject(msgspec.Struct, frozen=True):
     status_code: Any = None
 
 
-class _ErrorBody(msgspec.Struct, frozen=True):
-    error: ErrorObject | str
-
-
 class _FieldProblem(msgspec.Struct, frozen=True):
     """One invalid field in FastAPI's format, which many hosts use."""
 
@@ -77,14 +79,6 @@ class _FieldProblem(msgspec.Struct, frozen=True):
         return ".".join(str(step) for step in self.loc if step != "body")
 
 
-class _Detail(msgspec.Struct, frozen=True):
-    detail: str | tuple[_FieldProblem, ...]
-
-
-_decode_detail = msgspec.json.Decoder(_Detail).decode
-_decode_body = msgspec.json.Decoder(_ErrorBody).decode
-#: Some hosts leave out the enclosing object.
-_decode_bare = msgspec.json.Decoder(ErrorObject).decode
 _decode_error = msgspec.json.Decoder(ErrorObject | str).decode
 
 
@@ -98,13 +92,14 @@ def read_error(
     error_object = _find_error_object(body)
     request_id = headers.get("x-request-id")
     wait = retry_after(headers, now)
-    if error_object is None:
+    if error_object is not None:
+        error = from_object(error_object, status, request_id, wait)
+    else:
         # A proxy's page, or an empty body: only the status is known.
-        kind = error_class(status, None, _BY_CODE)
         message = f"HTTP {status} without an error object"
+        kind = error_class(status, None, _BY_CODE)
         error = kind(message, status=status, request_id=request_id, retry_after=wait)
-        return with_retry_hints(error, headers, now)
-    return with_retry_hints(from_object(error_object, status, request_id, wait), headers, now)
+    return with_retry_hints(error, headers, now)
 
 
 def from_object(
@@ -147,12 +142,7 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     as_read = error_class(status, _known(error.code, kind), _BY_CODE)
     if error.code and overflow_class(as_read, str(error)) is type(error):
         code = None if error.code == kind else error.code
-    headers = {"content-type": "application/json"}
-    if error.retry_after is not None:
-        headers["retry-after"] = f"{error.retry_after:g}"
-    if error.request_id is not None:
-        headers["x-request-id"] = error.request_id
-    return status, headers, _body(str(error), kind, error.param, code)
+    return status, error_headers(error), _body(str(error), kind, error.param, code)
 
 
 def write_failure(event: ReplyFail) -> bytes:
@@ -179,32 +169,30 @@ def _text(value: Any) -> str | None:
 
 
 def _find_error_object(body: bytes) -> ErrorObject | None:
-    if body.lstrip()[:1] == b"[":
-        # Google's compatible endpoint wraps it in a list.
-        try:
-            (body,) = map(bytes, msgspec.json.decode(body, type=list[msgspec.Raw])[:1])
-        except (*DECODE_ERRORS, ValueError):
-            return None
     try:
-        error = _decode_body(body).error
-        return ErrorObject(message=error) if isinstance(error, str) else error
-    except DECODE_ERRORS:
-        pass
-    try:
-        return _from_detail(_decode_detail(body).detail)
-    except DECODE_ERRORS:
-        pass
-    try:
-        bare = _decode_bare(body)
+        whole = msgspec.json.decode(body)
     except DECODE_ERRORS:
         return None
+    if isinstance(whole, list) and whole:
+        whole = whole[0]  # Google's compatible endpoint wraps it in a list
+    if not isinstance(whole, dict):
+        return None
+    error = whole.get("error")
+    if isinstance(error, str):
+        return ErrorObject(message=error)
+    if isinstance(error, dict):
+        return msgspec.convert(error, ErrorObject)
+    if "detail" in whole:
+        try:
+            return _from_detail(msgspec.convert(whole["detail"], str | tuple[_FieldProblem, ...]))
+        except msgspec.ValidationError:
+            pass
+    bare = msgspec.convert(whole, ErrorObject)  # some hosts leave out the enclosing object
     return bare if bare.message or bare.type else None
 
 
 def _from_detail(detail: str | tuple[_FieldProblem, ...]) -> ErrorObject | None:
-    if not detail:
-        return None
-    if isinstance(detail, str):
-        return ErrorObject(message=detail)
+    if not detail or isinstance(detail, str):
+        return ErrorObject(message=detail) if detail else None
     messages = [f"{each.path}: {each.msg}" if each.path else each.msg for each in detail]
     return ErrorObject(message="; ".join(messages), param=detail[0].path)

@@ -30,8 +30,6 @@ PARAM_GROUPS: dict[str, Any] = {"tool_choice": ToolChoice, "reasoning": Reasonin
 #: The name a schema has by default, which is not worth a notice.
 _DEFAULT_NAME = OutputSchema("{}").name
 
-_encode = msgspec.json.Encoder().encode
-
 
 class Param(msgspec.Struct, frozen=True):
     """One parameter and its request field."""
@@ -184,9 +182,6 @@ def _joined(value: Any) -> bytes:
     return b"{" + b",".join(string(n) + b":" + _joined(v) for n, v in value.items()) + b"}"
 
 
-# ── Checks ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def check_refused(
     call: Call, profile: Profile, checks: Iterable[tuple[bool, Feature, str, str]]
 ) -> None:
@@ -229,9 +224,6 @@ def schema_object(output: OutputSchema) -> bytes:
     return check_object(output.schema, path="params.output.schema").encode()
 
 
-# ── The envelope ─────────────────────────────────────────────────────────────────────────────────
-
-
 def closing_members(
     fields: dict[str, bytes], extras: Extras | None, wire: str, taken: tuple[str, ...]
 ) -> bytes:
@@ -270,9 +262,6 @@ def _members(fields: Mapping[str, bytes | msgspec.Raw]) -> bytes:
     return b"".join(b"," + string(name) + b":" + bytes(raw) for name, raw in fields.items())
 
 
-# ── Notices ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def common_notices(call: Call, wire: str, providers: tuple[str, ...]) -> list[Notice]:
     """What a call holds that only other wires send."""
     return [
@@ -284,15 +273,9 @@ def common_notices(call: Call, wire: str, providers: tuple[str, ...]) -> list[No
 
 
 def system_text_notices(call: Call) -> list[Notice]:
-    if call.ir.system_fields_agree():
-        return []
-    return [
-        Notice(
-            "system_blocks_sent",
-            "system_text is not the system blocks joined by a blank line; the blocks are sent",
-            "system",
-        )
-    ]
+    why = "system_text is not the system blocks joined by a blank line; the blocks are sent"
+    wanted = not call.ir.system_fields_agree()
+    return [Notice("system_blocks_sent", why, "system")] if wanted else []
 
 
 def foreign_field_notices(call: Call, wire: str) -> list[Notice]:
@@ -317,39 +300,32 @@ def foreign_comparison_notices(call: Call, providers: tuple[str, ...]) -> list[N
 def foreign_tier_notices(call: Call) -> list[Notice]:
     """A service tier that only Anthropic has. Hosts with OpenAI's wires have tiers of their own, so
     any other is sent as it is."""
-    if call.params.service_tier not in ANTHROPIC_TIERS:
-        return []
-    return [
-        Notice("param_left_out", "that tier is Anthropic's own; left out", "params.service_tier")
-    ]
+    why = "that tier is Anthropic's own; left out"
+    foreign = call.params.service_tier in ANTHROPIC_TIERS
+    return [Notice("param_left_out", why, "params.service_tier")] if foreign else []
 
 
 def schema_only_notices(output: OutputSchema | None) -> list[Notice]:
     """What may accompany an output schema, where a provider takes only the schema."""
     if output is None:
         return []
-    reasons = []
-    if output.name != _DEFAULT_NAME:
-        reasons.append(("name", "an output schema has no name here"))
-    if output.description is not None:
-        reasons.append(("description", "an output schema has no description here"))
-    if output.strict is False:
-        reasons.append(("strict", "an output schema is always strict here"))
+    reasons = {
+        "name": "has no name here" if output.name != _DEFAULT_NAME else "",
+        "description": "has no description here" if output.description is not None else "",
+        "strict": "is always strict here" if output.strict is False else "",
+    }
     return [
-        Notice("param_left_out", f"{reason}; left out", f"params.output.{field}")
-        for field, reason in reasons
+        Notice("param_left_out", f"an output schema {why}; left out", f"params.output.{field}")
+        for field, why in reasons.items()
+        if why
     ]
 
 
 def continuation_notices(call: Call) -> list[Notice]:
     """A response that another provider stored cannot be continued here."""
-    if call.ir.continuation is None:
-        return []
-    return [
-        Notice(
-            "continuation_left_out",
-            "a stored response cannot be continued here: only the messages of this call are sent,"
-            " and what the response holds beyond them is not",
-            "continuation",
-        )
-    ]
+    why = (
+        "a stored response cannot be continued here: only the messages of this call are sent,"
+        " and what the response holds beyond them is not"
+    )
+    continued = call.ir.continuation is not None
+    return [Notice("continuation_left_out", why, "continuation")] if continued else []

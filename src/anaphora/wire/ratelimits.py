@@ -67,16 +67,7 @@ _NAMES = frozenset({"ratelimit", *(form[1] for form in (*_ANTHROPIC, *_OTHERS))}
 
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h|d))+")
 _STEP = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h|d)")
-_UNITS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-}
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Larger numbers are times and not waits: 2001 in seconds, and in milliseconds.
 _SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
 #: `"default";r=50;t=30`, or `limit=100, remaining=50, reset=5` in an earlier draft.
@@ -140,7 +131,7 @@ def _moment(text: str, now: float | None) -> float | None:
         return None
     try:
         moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)

@@ -40,7 +40,6 @@ from anaphora.values import (
     SegmentRole,
     Text,
     Thinking,
-    Tool,
     Ttl,
 )
 
@@ -58,8 +57,6 @@ _TAIL = SegmentRole.VOLATILE_TAIL
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
 _HISTORY = SegmentRole.CONVERSATION
 
-_PLAIN_TOOLS = frozenset({Tool})
-
 
 # ── Tools and system blocks ──────────────────────────────────────────────────────────────────────
 
@@ -69,15 +66,13 @@ def without_foreign_tools(
 ) -> tuple[tuple[AnyTool, ...], list[Notice]]:
     """The tools without those of other providers, and a notice for each of these. The same tuple
     where there are none: its log is found by identity."""
-    if _PLAIN_TOOLS.issuperset(map(type, tools)):
-        return tools, []
     notices = [
         Notice("foreign_tool", f"{tool.name} is {tool.provider}'s own; left out", f"tools[{index}]")
         for index, tool in enumerate(tools)
         if isinstance(tool, ProviderTool) and tool.provider not in providers
     ]
     if not notices:
-        return tools, []
+        return tools, notices
     own = [t for t in tools if not isinstance(t, ProviderTool) or t.provider in providers]
     return tuple(own), notices
 
@@ -163,15 +158,19 @@ def message_runs(
             notices += [notice for index, notice in log.notices if index < len(messages)]
         if not count:
             continue
+        lead = opening
+        if runs:
+            lead = glue(runs[-1].last_role)
+            first_message = runs[-1].position(runs[-1].count - 1)[0] + 1
         runs.append(
             ChunkRun(
                 "messages",
                 log,
                 count,
                 role=segment.role,
-                lead=glue(runs[-1].last_role) if runs else opening,
+                lead=lead,
                 source=messages,
-                first_message=messages_through(runs[-1]) if runs else first_message,
+                first_message=first_message,
                 place=place,
                 blocks=blocks,
             )
@@ -179,11 +178,6 @@ def message_runs(
     if runs:
         runs[-1] = msgspec.structs.replace(runs[-1], close=close(runs[-1].last_role))
     return runs, notices
-
-
-def messages_through(run: ChunkRun) -> int:
-    """How many messages the body has up to the end of a run."""
-    return run.position(run.count - 1)[0] + 1
 
 
 def extend_log(
@@ -262,10 +256,10 @@ def finish_rendering(
     if markers and plan.message_ttl is not None:
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
     section_notices: list[Notice] = []
-    if any(tool.extras is not None for tool in call.tools if type(tool) is Tool) or any(
-        block.extras is not None for block in call.ir.system_field_blocks()
-    ):
-        section_notices = foreign_sections(call, wire)
+    for item in (*call.tools, *call.ir.system_blocks):
+        if getattr(item, "extras", None) is not None:
+            section_notices = foreign_sections(call, wire)
+            break
     return Rendered(
         wire=wire,
         model=call.model,
@@ -314,7 +308,10 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
     """The request with the plan's markers in place: a dozen slices, however long the prompt."""
     if plan.held is not None:
         raise InvalidRequest(f"{rendered.wire} has no cache handles", path="plan.held")
-    _check_order(plan.marks)
+    for one, two in pairwise(plan.marks):
+        inside = one.splice is not None and (two.splice is None or one.splice < two.splice)
+        if one.chunk > two.chunk or (one.chunk == two.chunk and not inside):
+            raise InvalidRequest("marks must be in hash order, one per block", path="plan.marks")
     envelope = rendered.envelope
     pieces: list[Piece] = [envelope.head]
     sliced = _sliced_runs(rendered, plan.marks)
@@ -347,7 +344,7 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
     for run in rendered.runs:
         log, written = run.log, 0
         pieces: list[Piece] = [run.lead]
-        while upcoming and upcoming[-1].chunk < first + run.count:
+        while upcoming and first <= upcoming[-1].chunk < first + run.count:
             mark = upcoming.pop()
             index = mark.chunk - first
             splice = log.splices[index]
@@ -363,28 +360,12 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
         sliced.append(pieces)
         first += run.count
     if upcoming:
-        raise _no_chunk(upcoming[-1])
+        raise InvalidRequest(f"no chunk {upcoming[-1].chunk} to mark", path="plan.marks")
     return sliced
 
 
 def _marker(markers: Mapping[Ttl, bytes], ttl: Ttl) -> bytes:
-    try:
-        return markers[ttl]
-    except KeyError:
+    if ttl not in markers:
         known = " or ".join(markers) or "none"
-        raise InvalidRequest(
-            f"this provider has no TTL of {ttl}; use {known}", path="plan.marks"
-        ) from None
-
-
-def _no_chunk(mark: Mark) -> InvalidRequest:
-    return InvalidRequest(f"no chunk {mark.chunk} to mark", path="plan.marks")
-
-
-def _check_order(marks: tuple[Mark, ...]) -> None:
-    if marks and marks[0].chunk < 0:
-        raise _no_chunk(marks[0])
-    for one, two in pairwise(marks):
-        inside = one.splice is not None and (two.splice is None or one.splice < two.splice)
-        if one.chunk > two.chunk or (one.chunk == two.chunk and not inside):
-            raise InvalidRequest("marks must be in hash order, one per block", path="plan.marks")
+        raise InvalidRequest(f"this provider has no TTL of {ttl}; use {known}", path="plan.marks")
+    return markers[ttl]

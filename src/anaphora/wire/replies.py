@@ -61,22 +61,6 @@ class OpenPart:
 class ReplyBuilder:
     """The state of one streamed reply."""
 
-    __slots__ = (
-        "_parts",
-        "_text_size",
-        "ended",
-        "extras",
-        "id",
-        "model",
-        "notices",
-        "open",
-        "started",
-        "stop_reason",
-        "stop_reason_raw",
-        "stop_sequence",
-        "usage",
-    )
-
     def __init__(self) -> None:
         self.id = ""
         self.model = ""

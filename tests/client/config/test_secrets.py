@@ -109,7 +109,7 @@ def test_missing_key_is_named(folder: Path) -> None:
     (folder / "secrets" / "MINE.txt").mkdir()
     with pytest.raises(MissingSecret, match="there is no file"):
         find_key(Key(secret="MINE"), folder, {})
-    origin = Origin("llm.yaml", {("providers", "a", "key"): 7})
+    origin = Origin("llm.yaml", {"providers.a.key": 7})
     with pytest.raises(MissingSecret, match=r"^llm\.yaml:7: providers\.a\.key: there is no file"):
         find_key(Key(secret="MINE"), folder, {}, origin=origin, path=("providers", "a", "key"))
 

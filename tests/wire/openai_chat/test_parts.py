@@ -32,7 +32,7 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.wire.openai_chat.markers import MARKABLE, Traits
-from anaphora.wire.openai_chat.parse import PART, Marks, parse, read_part
+from anaphora.wire.openai_chat.parse import PART, MessageReader, parse
 from anaphora.wire.openai_chat.render import assistant_message, encoder_of
 from anaphora.wire.reading import request_error
 
@@ -58,7 +58,8 @@ def say(part: Part, role: str = "user") -> tuple[bytes | None, list[Notice]]:
 
 
 def read(data: bytes) -> Part:
-    return read_part(*PART.decode(msgspec.Raw(data), "$", request_error), "$", (0,), [])
+    decoded = PART.decode(msgspec.Raw(data), "$", request_error)
+    return MessageReader("$", request_error).part(*decoded, "$", (0,))
 
 
 ENCODED: list[tuple[Part, bytes]] = [
@@ -145,9 +146,9 @@ def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> 
         return
     marker = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
     marked = data[:-1] + marker + data[-1:]
-    marks: Marks = []
-    again = read_part(*PART.decode(msgspec.Raw(marked), "$", request_error), "$", (3,), marks)
-    assert (again, marks) == (part, [((3,), "30m", None)])
+    reader = MessageReader("$", request_error)
+    again = reader.part(*PART.decode(msgspec.Raw(marked), "$", request_error), "$", (3,))
+    assert (again, reader.marks) == (part, [((3,), "30m", None)])
 
 
 #: What Chat has no way to say in a user's message, and the word it gets for that.

@@ -101,7 +101,6 @@ class LlmRequest(_Value, frozen=True, kw_only=True):
     json_schema: Any = None
     """The reply must be JSON that matches this schema."""
     timeout_ms: int = 60_000
-    """Time limit of the whole call."""
 
     def prompt_hash(self) -> str:
         """BLAKE3 of the prompt in lower-case hex. Model and timeout are not part of it."""
@@ -127,7 +126,6 @@ class LlmResponse(_Value, frozen=True, kw_only=True):
     parsed_json: Any = None
     """The reply as a value, if the request had a schema."""
     model: str
-    """The model that replied."""
     usage: TokenUsage | None = None
     """None if the provider reported no counts."""
     raw_hash: str
@@ -247,7 +245,6 @@ class _TextDeltas:
 
     def __init__(self) -> None:
         self._texts: dict[int, int] = {}
-        """The length received of each text part."""
 
     def feed(self, event: Event) -> str:
         if isinstance(event, PartStart) and event.kind in ("text", "refusal"):
@@ -294,7 +291,6 @@ def call_of(request: LlmRequest) -> tuple[Call, Structured[Any] | None, tuple[No
 
 
 def text_of(reply: Reply) -> str:
-    """The text of a reply, refusals included."""
     return "".join(part.text for part in reply.message.parts if isinstance(part, Text | Refusal))
 
 

@@ -34,7 +34,6 @@ def temperature(value: object) -> str:
 
 
 def whole(value: object, bits: int, path: str) -> int:
-    """An unsigned integer of that width."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << bits:
         raise InvalidRequest(f"must be a whole number from 0 to 2^{bits} - 1", path=path)
     return value
@@ -76,7 +75,6 @@ def _string(value: object) -> str:
 
 
 def double(value: float) -> str:
-    """A finite double."""
     sign, digits, exponent = Decimal(repr(value)).as_tuple()
     whole = int("".join(map(str, digits)))
     return _formatted("-" if sign else "", whole, int(exponent), _DOUBLE)

@@ -91,7 +91,6 @@ class ModelPrice(_Table, frozen=True):
     input: Dollars
     output: Dollars
     tiers: tuple[PriceTier, ...] = ()
-    """Lowest first."""
 
     def __post_init__(self) -> None:
         starts = [tier.above for tier in self.tiers]
@@ -115,7 +114,6 @@ class Key(_Table, frozen=True):
             raise ValueError("secret is the plain name NAME of a file secrets/NAME.txt")
 
     def __str__(self) -> str:
-        """Where the key is, for messages."""
         name = self.env or self.secret or ""
         # The key itself, written here by mistake, must not appear in an error or a log.
         shown = name if _is_name_like(name) else "…"
@@ -183,8 +181,6 @@ class ProviderConfig(_Table, frozen=True):
 
 
 class Hop(_Table, frozen=True):
-    """One target of a route."""
-
     provider: Name
     model: Name | None = None
     weight: Annotated[float, Meta(ge=0)] = 0
@@ -206,7 +202,6 @@ class ClientConfig(_Table, frozen=True, dict=True):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ClientConfig:
-        """The configuration in a file."""
         file = os.fspath(path)
         try:
             with Path(file).open("rb") as opened:
@@ -231,8 +226,7 @@ class ClientConfig(_Table, frozen=True, dict=True):
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> ClientConfig:
         """The configuration as a mapping, for programs without a file."""
-        config, config.__dict__["origin"] = from_python(dict(data), ClientConfig)
-        return config
+        return from_python(dict(data), ClientConfig)
 
 
 def schema() -> dict[str, Any]:

@@ -49,20 +49,15 @@ _REGION = ("region", "location")
 
 
 class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A provider, ready to be called."""
-
     id: str
     wire: str
-    """A name for `wire.get`."""
     dialect: Dialect | None
-    """None: the wire's own provider."""
     base_url: str
     """Without a trailing slash; the path of a request follows."""
     auth_header: str
     """In lower case; empty if the provider takes no key."""
     auth_prefix: str
     secret: Secret | None
-    """None: no key is configured."""
     provider: ProviderConfig
     """The configuration; `ca` is relative to the working directory."""
     notices: tuple[Notice, ...] = ()
@@ -135,8 +130,6 @@ def _origin(config: ClientConfig, file: str | os.PathLike[str] | None) -> tuple[
 
 
 class _ProviderCheck:
-    """Checks one provider of a configuration."""
-
     def __init__(self, id: str, provider: ProviderConfig, origin: Origin) -> None:
         self._id = id
         self._provider = provider
@@ -223,7 +216,6 @@ class _ProviderCheck:
             self._fail(error.reason, field)
 
     def _base_url(self, row: Dialect) -> str:
-        """The URL that a request's path is appended to."""
         given = self._provider.base_url
         url = _PLACEHOLDER.sub(self._fill, given or row.base_url)
         try:

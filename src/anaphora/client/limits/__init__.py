@@ -105,7 +105,6 @@ class Admission:
         self._call: Reservation | None = None
         """None: nothing limits the call."""
         self.queued = 0.0
-        """Seconds that the call waited."""
 
     async def __aenter__(self) -> Self:
         gate = self._gate
@@ -136,6 +135,5 @@ class Admission:
             gate.waiting.update(gate.lane, headers, epoch)
 
     def settle(self, usage: Usage) -> None:
-        """The call is over and was billed for `usage`."""
         if self._call is not None:
             self._gate.waiting.settle(self._call, usage)

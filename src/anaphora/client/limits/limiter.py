@@ -43,7 +43,6 @@ class Reservation:
     def __init__(self, lane: ModelLane, number: int, tokens: int, now: float) -> None:
         self.lane = lane
         self.number = number
-        """In order of arrival."""
         self.tokens = tokens
         self.requests = 1
         self.at = now
@@ -74,7 +73,6 @@ class ModelLane:
         return next(iter(self.queue))
 
     def is_open(self, tokens: int, now: float) -> bool:
-        """Whether the model's own limits let a call start now."""
         if now < self.blocked_until:
             return False
         for by_token, stated in self.stated:
@@ -140,7 +138,6 @@ class Limiter:
         """Whether start times may have changed since the forecast."""
 
     def lane(self, model: str, *, counts_reads: bool = True) -> ModelLane:
-        """The model's lane; the same one each time."""
         lane = self._lanes.get(model)
         if lane is None:
             rate = self._limits.models.get(model)
@@ -266,7 +263,6 @@ class Limiter:
         return [lane for lane in self._lanes.values() if lane.queue] if self.waiting else []
 
     def _largest(self, lane: ModelLane) -> float:
-        """The most tokens that a call may have."""
         windows = (window for window in (self.shared, lane.own) if window is not None)
         return min((window.tokens for window in windows), default=_INF)
 

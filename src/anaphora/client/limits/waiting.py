@@ -34,7 +34,6 @@ class WaitingCalls:
         deadline: float | None,
         on_wait: Callable[[float], None] | None,
     ) -> None:
-        """Return when the call has started."""
         expiry: asyncio.TimerHandle | None = None
         try:
             if deadline is not None and call.at > deadline:
@@ -82,7 +81,6 @@ class WaitingCalls:
             self.advance()
 
     def update(self, lane: ModelLane, headers: Mapping[str, str], epoch: float) -> None:
-        """Learn the limits that response headers state."""
         if lane.update(headers, self.clock(), epoch) and self._limiter.waiting:
             self._limiter.outdated = True
             self.advance()

@@ -45,7 +45,6 @@ class RateWindow:
         self.windowed = min(self.requests, self.tokens) < _INF
         """Whether the last minute matters; else `started` stays empty."""
         self.started: deque[Reservation] = deque()
-        """By start time."""
         self.used_requests = 0
         self.used_tokens = 0
         self.running = 0
@@ -57,7 +56,6 @@ class RateWindow:
         return window if window.windowed or window.concurrency < _INF else None
 
     def forget(self, now: float) -> None:
-        """Drop calls that started a minute ago."""
         started = self.started
         while started and started[0].at + MINUTE <= now:
             call = started.popleft()
@@ -65,7 +63,6 @@ class RateWindow:
             self.used_tokens -= call.tokens
 
     def is_open(self, tokens: int, now: float) -> bool:
-        """Whether a call may start now."""
         self.forget(now)
         return (
             self.running < self.concurrency
@@ -89,7 +86,6 @@ class RateWindow:
         return now
 
     def enter(self, call: Reservation) -> None:
-        """A call starts."""
         self.running += 1
         if self.windowed:
             self.started.append(call)
@@ -110,7 +106,6 @@ class StatedLimit:
     def __init__(self, left: RemainingLimit, reset: float, now: float) -> None:
         self._limit = _INF if left.limit is None else max(left.limit, left.remaining)
         self.level = left.remaining
-        """What remains at least, without what came back since."""
         self._at = now
         self._full_at = now + reset
         missing = self._limit - self.level

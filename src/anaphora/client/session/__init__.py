@@ -189,14 +189,12 @@ class Session(SessionTurns):
         return other
 
     async def close(self) -> None:
-        """Releases what the provider holds for this conversation."""
         for state in self._states.values():
             if state.handles is not None:
                 await state.handles.release()
 
     @property
     def provider(self) -> str:
-        """The provider that the conversation is at."""
         return self._route.current.endpoint.id
 
     @property
@@ -205,7 +203,6 @@ class Session(SessionTurns):
 
     @property
     def priced(self) -> bool:
-        """Whether a price is known for the model."""
         return self._route.current.price(time.time()) is not None
 
     @property

@@ -8,6 +8,7 @@ done = shortened(turn, sizes, limit)            half of the limit is left to gro
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -25,8 +26,8 @@ from .turn_prompt import TurnPrompt
 _HISTORY = SegmentRole.CONVERSATION
 
 
-def compact_at_of(value: Any) -> int | float | None:
-    """The checked value of `compact_at=`."""
+def compact_at_of(value: Any, profiles: Iterable[Profile]) -> int | float | None:
+    """The checked value of `compact_at=`: every model needs a limit in tokens."""
     if value is None:
         return None
     share = isinstance(value, float) and 0 < value <= 1
@@ -37,8 +38,10 @@ def compact_at_of(value: Any) -> int | float | None:
             f" window (a float above 0, up to 1.0), not {value!r}",
             path="compact_at",
         )
-    result: int | float = value
-    return result
+    compact_at: int | float = value
+    for profile in profiles:
+        token_limit(compact_at, profile)
+    return compact_at
 
 
 def token_limit(compact_at: int | float, profile: Profile) -> int:
@@ -63,7 +66,6 @@ class PromptSizes:
         self.total = self._counts.total
 
     def of_history(self, messages: int) -> int:
-        """The first messages of the conversation."""
         return sum(self._messages()[:messages])
 
     def counter(self) -> TokenCount:

@@ -38,7 +38,6 @@ class Handles:
         self._state = state
         self._holders = holders
         self._alive: dict[str, float] = {}
-        """When each handle expires."""
 
     async def run_preludes(self, prepared: PreparedRequest) -> None:
         """Carries out the plan's preludes, and plans the request again with the handles."""
@@ -131,7 +130,6 @@ class Handles:
 
 
 def _expiry(expires: str | None, default: float) -> float:
-    """An RFC 3339 time in seconds since the epoch."""
     if expires is None:
         return default
     try:

@@ -37,7 +37,6 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     model: str
     size: int
-    """Bytes of the request."""
     usage: Usage
     """Input tokens by kind: read from the cache, written to it, uncached."""
     bounds: tuple[int, int]
@@ -47,7 +46,6 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     uncached_cost_usd: Decimal | None
     """Cost of the input without any caching."""
     markers: tuple[str, ...] = ()
-    """Cache markers by path and TTL."""
     wait: float = 0.0
     """Seconds that rate limits would delay it."""
     notices: tuple[Notice, ...] = ()
@@ -66,7 +64,6 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
-    """The preview of a call that is prepared for a provider."""
     target, rendered, plan = state.target, prepared.rendered, prepared.plan
     usage = _expected_usage(state.predict(prepared))
     tier = service_tier(prepared)
@@ -91,7 +88,6 @@ def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
 
 
 def _expected_usage(expected: Prediction) -> Usage:
-    """A prediction as the provider would bill it."""
     outcome = expected.outcome
     read = min(expected.read, outcome.total)
     written = outcome.written

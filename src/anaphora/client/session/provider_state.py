@@ -31,17 +31,13 @@ if TYPE_CHECKING:
 
 
 class ProviderState:
-    """One conversation at one target."""
-
     def __init__(self, target: Target) -> None:
         self.target = target
         self.endpoint = target.endpoint
         self.sent: SentCall | None = None
-        """The last call, with its bill."""
         self.outcome: Outcome | None = None
         """What the simulator makes of that call."""
         self.reply: Reply | None = None
-        """The last reply."""
         self.committed: Conversation | None = None
         """The conversation that ends with that reply."""
         self.stored: PromptIR | None = None

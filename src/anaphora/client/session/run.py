@@ -37,8 +37,6 @@ _ENDS: dict[str, RunStop] = {"length": "length", "context_overflow": "length", "
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The outcome of a run."""
-
     stop_reason: RunStop
     responses: tuple[Response, ...]
     cost_usd: Decimal | None
@@ -108,7 +106,6 @@ class Run:
         self._responses: list[Response] = []
         self._failures: list[Notice] = []
         self.result: RunResult | None = None
-        """Set once the run has ended."""
 
     def __await__(self) -> Generator[Any, None, RunResult]:
         return self._complete().__await__()
@@ -219,7 +216,6 @@ class Run:
         return results
 
     def _bound(self) -> RunStop | None:
-        """The bound that was reached, if any."""
         if len(self._responses) >= self._turns:
             return "turns"
         if self._left() == 0.0:

@@ -40,8 +40,6 @@ StateText: TypeAlias = str | Callable[[], str] | None
 
 
 class CompactedHistory(msgspec.Struct, frozen=True, eq=False):
-    """A history before and after a compaction."""
-
     before: Conversation
     after: Conversation
     dropped: int
@@ -53,7 +51,6 @@ class PromptMemory(msgspec.Struct, frozen=True, eq=False):
     sources: tuple[Conversation, ...] = ()
     """The conversation segments of the last prompt that had any; compared by identity."""
     turns: Conversation = msgspec.field(default_factory=Conversation)
-    """The same as one conversation."""
     shift: int = 0
     """Added to an index in `turns`, it gives the index in the history."""
     floor: int = 0
@@ -171,7 +168,6 @@ def turn_prompt(
 
 
 def prompt_of(value: Any, path: str = "prompt") -> Prompt | Callable[[], Prompt]:
-    """The checked value of `prompt=`."""
     if inspect.iscoroutinefunction(value):
         raise InvalidRequest(
             "an async function cannot be called here; await it yourself before the turn and"
@@ -190,7 +186,6 @@ def prompt_of(value: Any, path: str = "prompt") -> Prompt | Callable[[], Prompt]
 
 
 def returned_prompt(value: Any) -> Prompt:
-    """The checked result of a prompt function."""
     if isinstance(value, PromptIR | RenderedContext):
         return value
     if inspect.iscoroutine(value):
@@ -306,7 +301,6 @@ class _HistoryIds:
 
 
 def _boundary(frozen: int | str | None, ids: _HistoryIds, memory: PromptMemory) -> str | None:
-    """The id of the last frozen message."""
     before = memory.boundary
     if before is not None and frozen == before[1]:
         return before[0]

@@ -64,8 +64,6 @@ class PromptSource(msgspec.Struct, frozen=True, eq=False):
 
 
 class SessionTurns(Caller):
-    """Makes the turns of one conversation, one after the other."""
-
     def __init__(
         self,
         route: SessionRoute,
@@ -97,9 +95,7 @@ class SessionTurns(Caller):
         self._turn: TurnPrompt | None = None
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
         self.running = False
-        """A `run` is in progress."""
         self.last: Response | None = None
-        """The newest response."""
         self.cost_usd: Decimal | None = Decimal(0)
         """The cost of the conversation so far; None once a price was unknown."""
         if not callable(source.prompt) and not source.from_keywords:
@@ -158,7 +154,6 @@ class SessionTurns(Caller):
         return targets
 
     def _order(self, request: TurnRequest, prompt: Callable[[], TurnPrompt]) -> tuple[Target, ...]:
-        """The targets of the call, the best first."""
         if self._route.only is not None:
             return self._route.only
 
@@ -169,7 +164,6 @@ class SessionTurns(Caller):
         return self._route.order(key, time.monotonic(), self._states)
 
     def _prompt(self) -> TurnPrompt:
-        """The prompt of the turn in flight."""
         if self._turn is None:
             self._sent_from = self._conversation
             self._turn = self._next_prompt()

@@ -41,7 +41,6 @@ class Structured(Generic[T]):
 
     def __init__(self, output: OutputSchema, accepted: str, decode: Decode | None) -> None:
         self.output = output
-        """The schema for the provider."""
         self._accepted = accepted
         self._decode = decode
 
@@ -105,7 +104,6 @@ class Structured(Generic[T]):
 
     @functools.cached_property
     def _validator(self) -> tuple[Any, frozenset[str]]:
-        """The compiled schema, and the names of its fields."""
         validator = schema_validator(self._accepted, "output.schema", InvalidRequest)
         return validator, field_names(canonical.loads(self._accepted))
 

@@ -48,7 +48,6 @@ class SchemaSource(msgspec.Struct, frozen=True):
 
     schema: Any
     decode: Decode | None = None
-    """None: the plain JSON value."""
 
 
 def source_of(source: Any) -> SchemaSource:
@@ -104,7 +103,6 @@ def _msgspec_error(error: msgspec.ValidationError) -> Parse:
 
 
 def _is_pydantic(source: Any) -> bool:
-    """A pydantic model or dataclass."""
     return (
         "pydantic" in sys.modules
         and isinstance(source, type)

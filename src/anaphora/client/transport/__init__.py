@@ -36,9 +36,7 @@ class HttpResponse(Protocol):
     @property
     def status(self) -> int: ...
     @property
-    def headers(self) -> Mapping[str, str]:
-        """Names in lower case."""
-        ...
+    def headers(self) -> Mapping[str, str]: ...
 
     async def read(self) -> bytes:
         """The whole body; the connection goes back to the pool."""

@@ -82,7 +82,6 @@ class Connections:
             await asyncio.sleep(0)
 
     def route(self, url: str) -> UrlRoute:
-        """A new route."""
         if len(self.routes) >= MAX_ROUTES:
             self.routes.clear()
         route = self.routes[url] = UrlRoute(errors.read_url(url), self.proxy)

@@ -139,7 +139,6 @@ class HttpExchange:
     ) -> None:
         assert connection.protocol is not None
         self.written = False
-        """Whether the whole request was handed to the socket."""
         self._connection: Connection | None = connection
         self._protocol = connection.protocol
         self._active = active
@@ -315,7 +314,6 @@ class AiohttpResponse:
         self._content.set_exception(TimeoutError())
 
     async def _next(self) -> bytes:
-        """The next piece; empty at the end."""
         content = self._content
         try:
             if content.is_eof():

@@ -29,7 +29,6 @@ class SharedTimer:
         self._wake_at = inf
 
     def begin(self, wait: Expirable, seconds: float) -> None:
-        """Start or restart a wait."""
         self.begin_at(wait, self.loop.time() + seconds)
 
     def begin_at(self, wait: Expirable, due: float) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.errors import error_class, error_headers, overflow_class, with_retry_hints
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .types import ErrorBody, ErrorReply
@@ -52,34 +52,24 @@ def read_error(
     now: datetime.datetime | None = None,
 ) -> Upstream:
     """The error of a reply. Header names are lowercase; `now` is for dates in them."""
-    request_id, wait = headers.get("request-id"), retry_after(headers, now)
     try:
         reply = msgspec.json.decode(body, type=ErrorReply)
     except DECODE_ERRORS:
         # A proxy's page, or no body: only the status is known.
-        error = error_class(status, None, _BY_CODE)(
-            f"HTTP {status} without an error object",
-            status=status,
-            request_id=request_id,
-            retry_after=wait,
-        )
-    else:
-        error = error_of(reply.error, status, request_id or reply.request_id, wait)
+        reply = ErrorReply(ErrorBody("", f"HTTP {status} without an error object"))
+    error = error_of(reply.error, status, headers.get("request-id") or reply.request_id)
     return with_retry_hints(error, headers, now)
 
 
-def error_of(
-    body: ErrorBody, status: int, request_id: str | None = None, wait: float | None = None
-) -> Upstream:
+def error_of(body: ErrorBody, status: int, request_id: str | None = None) -> Upstream:
     """The error of an error object; streams carry the same object."""
     code = body.details.error_code if body.details is not None else None
     kind = error_class(status, code if code in _BY_CODE else body.type, _BY_CODE)
     return overflow_class(kind, body.message)(
         body.message or body.type,
         status=status,
-        code=code or body.type,
+        code=code or body.type or None,
         request_id=request_id,
-        retry_after=wait,
     )
 
 
@@ -89,10 +79,5 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     content: dict[str, object] = {"type": kind, "message": str(error)}
     if error.code is not None and error.code != kind:
         content["details"] = {"error_code": error.code}
-    headers = {"content-type": "application/json"}
-    if error.retry_after is not None:
-        headers["retry-after"] = f"{error.retry_after:g}"
-    if error.request_id is not None:
-        headers["request-id"] = error.request_id
     body = {"type": "error", "error": content, "request_id": error.request_id}
-    return error.status or status, headers, dumps(body)
+    return error.status or status, error_headers(error, "request-id"), dumps(body)

@@ -67,7 +67,6 @@ from anaphora.wire.reading import (
     OtherBlock,
     Unknown,
     converts_errors,
-    decode_members,
     encode_members,
     known_text,
     list_elements,
@@ -86,37 +85,17 @@ from anaphora.wire.splitting import (
     required_text,
 )
 
+from . import types
 from .markers import MARKERS, marker_of, take_marker
 from .messages import RoleWithFields
 from .params import AUTOMATIC_FIELDS, PARAMS, PATH
 from .render import CLOSE, WIRE_ROLES, joins, opening
-from .types import (
-    MARKABLE_OPAQUE,
-    MEMO,
-    MESSAGE_FIELDS,
-    WIRE,
-    Base64Source,
-    ContentBlock,
-    DocumentBlock,
-    FileSource,
-    ImageBlock,
-    MessagesRequest,
-    RedactedBlock,
-    TextBlock,
-    TextSource,
-    ThinkingBlock,
-    ToolDefinition,
-    ToolResultBlock,
-    ToolUseBlock,
-    UrlSource,
-)
+from .types import MARKABLE_OPAQUE, MEMO, MESSAGE_FIELDS, WIRE
 
-_REQUEST = LenientDecoder[MessagesRequest](MessagesRequest)
-_SYSTEM = LenientDecoder[str | list[TextBlock] | None](str | list[TextBlock] | None)
-_TOOL = LenientDecoder[ToolDefinition](ToolDefinition)
-_SOURCE = LenientDecoder[Base64Source | UrlSource | FileSource | TextSource | OtherBlock](
-    Base64Source | UrlSource | FileSource | TextSource
-)
+_REQUEST = LenientDecoder[types.MessagesRequest](types.MessagesRequest)
+_SYSTEM = LenientDecoder[str | list[types.TextBlock] | None](str | list[types.TextBlock] | None)
+_TOOL = LenientDecoder[types.ToolDefinition](types.ToolDefinition)
+_SOURCE = LenientDecoder[types.MediaSource | OtherBlock](types.MediaSource)
 _NOTHING: dict[int, Unknown] = {}
 
 
@@ -125,14 +104,16 @@ _NOTHING: dict[int, Unknown] = {}
 
 #: Blocks that hold nothing but their own values.
 _SIMPLE: dict[type, Callable[[Any, Extras | None], Part]] = {
-    TextBlock: lambda block, extras: Text(block.text, extras),
-    ToolUseBlock: lambda block, extras: ToolCall(
+    types.TextBlock: lambda block, extras: Text(block.text, extras),
+    types.ToolUseBlock: lambda block, extras: ToolCall(
         block.id, block.name, str(block.input, "utf-8"), extras
     ),
-    ThinkingBlock: lambda block, extras: Thinking(
+    types.ThinkingBlock: lambda block, extras: Thinking(
         block.thinking, block.signature, provider=WIRE, extras=extras
     ),
-    RedactedBlock: lambda block, extras: Thinking(data=block.data, provider=WIRE, extras=extras),
+    types.RedactedBlock: lambda block, extras: Thinking(
+        data=block.data, provider=WIRE, extras=extras
+    ),
 }
 
 
@@ -154,7 +135,7 @@ class BlockReader:
         return self.root.format(self.message) + inner
 
     def content(
-        self, blocks: list[ContentBlock], unknown: dict[int, Unknown] = _NOTHING
+        self, blocks: list[types.ContentBlock], unknown: dict[int, Unknown] = _NOTHING
     ) -> tuple[Part, ...]:
         """The parts of a message or reply."""
         parts: list[Part] = []
@@ -167,72 +148,68 @@ class BlockReader:
         return tuple(parts)
 
     def block(
-        self, block: ContentBlock | OtherBlock, unknown: Unknown | None, position: tuple[int, ...]
+        self,
+        block: types.ContentBlock | OtherBlock,
+        unknown: Unknown | None,
+        position: tuple[int, ...],
     ) -> Part:
         """The part of one block: unknown members become extras, unknown kinds opaque parts."""
+        part: Part
+        marker = None
         if isinstance(block, OtherBlock):
-            members = dict(block.members)
-            del members["type"]
+            members = {name: raw for name, raw in block.members.items() if name != "type"}
             marker = take_marker(members, self.path(position), self.fail)
-            part: Part = _opaque(block.tag, members)
+            part = _opaque(block.tag, members)
         else:
-            marker = None
             if block.cache_control is not None:
                 marker = marker_of(block, unknown, self.path(position), self.fail)
-            part = self._known(block, unknown, position)
+            if isinstance(block, types.ToolResultBlock):
+                part = self._tool_result(block, unknown, position)
+            elif isinstance(block, types.ImageBlock | types.DocumentBlock):
+                part = self._media(block, unknown, position)
+            else:
+                part = _SIMPLE[type(block)](block, _extras(unknown))
         if marker is not None:
             self.marks.append(PartMark(f"m{self.message}", position, *marker))
         return part
 
-    def _known(
-        self, block: ContentBlock, unknown: Unknown | None, position: tuple[int, ...]
-    ) -> Part:
-        if isinstance(block, ToolResultBlock):
-            return self._tool_result(block, unknown, position)
-        if isinstance(block, ImageBlock | DocumentBlock):
-            return self._media(block, unknown, position)
-        return _SIMPLE[type(block)](block, _extras(unknown))
-
     def _tool_result(
-        self, block: ToolResultBlock, unknown: Unknown | None, position: tuple[int, ...]
+        self, block: types.ToolResultBlock, unknown: Unknown | None, position: tuple[int, ...]
     ) -> ToolResult:
-        content = block.content
-        inner: str | tuple[ResultPart, ...] = content if isinstance(content, str) else ""
-        if isinstance(content, list):
+        inner: str | tuple[ResultPart, ...] = ""
+        if isinstance(block.content, str):
+            inner = block.content
+        elif block.content is not None:
             below = unknown.take_elements("content") if unknown is not None else _NOTHING
-            inner = tuple(
-                self._inner(each, below.get(index), (*position, index))
-                for index, each in enumerate(content)
-            )
+            parts: list[ResultPart] = []
+            for index, each in enumerate(block.content):
+                part = self.block(each, below.get(index), (*position, index))
+                if not isinstance(part, Text | Image | Document | Opaque):
+                    path = self.path((*position, index))
+                    raise self.fail("may not stand inside a tool result", path)
+                parts.append(part)
+            inner = tuple(parts)
         error = block.is_error or False
         return ToolResult(block.tool_use_id, inner, error, extras=_extras(unknown))
 
-    def _inner(
-        self, block: ContentBlock, unknown: Unknown | None, position: tuple[int, ...]
-    ) -> ResultPart:
-        part = self.block(block, unknown, position)
-        if isinstance(part, Text | Image | Document | Opaque):
-            return part
-        raise self.fail("may not stand inside a tool result", self.path(position))
-
     def _media(
         self,
-        block: ImageBlock | DocumentBlock,
+        block: types.ImageBlock | types.DocumentBlock,
         unknown: Unknown | None,
         position: tuple[int, ...],
     ) -> Image | Document | Opaque:
-        source, extras = self._source(block.source, position), _extras(unknown)
-        if isinstance(block, ImageBlock):
-            if source is not None:
-                return Image(source, extras=extras)
-            return _opaque("image", {**_members(extras), "source": block.source})
-        if source is not None:
-            return Document(source, block.title, block.context, extras)
-        members = {**_members(extras), "source": block.source}
-        for name, value in (("title", block.title), ("context", block.context)):
-            if value is not None:
-                members[name] = msgspec.Raw(string(value))
-        return _opaque("document", members)
+        source = self._source(block.source, position)
+        is_image = isinstance(block, types.ImageBlock)
+        if source is None:
+            members = unknown.remaining() if unknown is not None else {}
+            members["source"] = block.source
+            for name in ("title", "context"):
+                if (text := getattr(block, name, None)) is not None:
+                    members[name] = msgspec.Raw(string(text))
+            return _opaque("image" if is_image else "document", members)
+        if isinstance(block, types.ImageBlock):
+            return Image(source, extras=_extras(unknown))
+        return Document(source, block.title, block.context, _extras(unknown))
 
     def _source(self, raw: msgspec.Raw, position: tuple[int, ...]) -> Source | None:
         """None for sources that `Source` cannot hold: their block stays opaque."""
@@ -241,13 +218,13 @@ class BlockReader:
         if unknown is not None:
             return None
         match source:
-            case UrlSource():
+            case types.UrlSource():
                 return Url(source.url)
-            case FileSource():
+            case types.FileSource():
                 return FileId(WIRE, source.file_id)
-            case TextSource(media_type="text/plain"):
+            case types.TextSource(media_type="text/plain"):
                 return Bytes(source.data.encode(), "text/plain")
-            case Base64Source():
+            case types.Base64Source():
                 try:
                     data = base64.b64decode(source.data, validate=True)
                 except ValueError as problem:  # of binascii, or for letters that are not ASCII
@@ -258,10 +235,6 @@ class BlockReader:
 
 def _extras(unknown: Unknown | None) -> Extras | None:
     return None if unknown is None else unknown.extras(WIRE)
-
-
-def _members(extras: Extras | None) -> Members:
-    return {} if extras is None else decode_members(extras[WIRE])
 
 
 def _opaque(kind: str, members: Members) -> Opaque:
@@ -305,7 +278,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 
 
 def _conversation(
-    request: MessagesRequest, unknown: Unknown | None, reader: BlockReader
+    request: types.MessagesRequest, unknown: Unknown | None, reader: BlockReader
 ) -> Conversation:
     messages: list[Message] = []
     fields = unknown.take_elements("messages") if unknown is not None else _NOTHING
@@ -349,24 +322,20 @@ def _tools(raw: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
     tools: list[AnyTool] = []
     marks: list[MarkRequest] = []
     for index, element in enumerate(list_elements(raw, "$.tools", request_error)):
-        tool, marker = _tool(element, f"$.tools[{index}]")
-        tools.append(tool)
+        path = f"$.tools[{index}]"
+        members = object_members(element, path, request_error)
+        if "input_schema" in members:
+            tool, unknown = _TOOL.decode(element, path, request_error)
+            marker = marker_of(tool, unknown, path, request_error)
+            schema, about = bytes(tool.input_schema).decode(), tool.description or ""
+            tools.append(Tool(tool.name, about, schema, tool.strict, extras=_extras(unknown)))
+        else:
+            marker = take_marker(members, path, request_error)
+            json = encode_members(members).decode()
+            tools.append(ProviderTool(WIRE, known_text(members, "name"), json))
         if marker is not None:
-            marks.append(ToolMark(tool.name, *marker))
+            marks.append(ToolMark(tools[-1].name, *marker))
     return tuple(tools), tuple(marks)
-
-
-def _tool(raw: msgspec.Raw, path: str) -> tuple[AnyTool, tuple[Ttl, Extras | None] | None]:
-    members = object_members(raw, path, request_error)
-    if "input_schema" not in members:
-        marker = take_marker(members, path, request_error)
-        return ProviderTool(
-            WIRE, known_text(members, "name"), encode_members(members).decode()
-        ), marker
-    tool, unknown = _TOOL.decode(raw, path, request_error)
-    marker = marker_of(tool, unknown, path, request_error)
-    schema, extras = bytes(tool.input_schema).decode(), _extras(unknown)
-    return Tool(tool.name, tool.description or "", schema, tool.strict, extras=extras), marker
 
 
 # ── Splitting ────────────────────────────────────────────────────────────────────────────────────

@@ -55,7 +55,7 @@ def read_usage(raw: bytes, path: str) -> Usage:
     """Anthropic's counts are a partition already; counts that are missing stay unknown."""
     try:
         usage = _decode_usage(raw)
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise Parse(str(problem), path=path) from None
     details = usage.output_tokens_details
     return Usage(

@@ -57,7 +57,7 @@ class _OpenBlock:
 
     @property
     def extras(self) -> Extras | None:
-        return extras_of(WIRE, self.unknown)
+        return extras_of(WIRE, self.unknown) if self.unknown else None
 
     def add(self, name: str, text: str | None) -> None:
         """More of one of the block's own members."""
@@ -105,13 +105,13 @@ class StreamReader:
                 only = _decode(data[_DELTA_SIZE:])
                 if type(only) is BlockDeltaEvent and type(only.delta) is TextDelta:
                     return [self._build.add_text(only.index, only.delta.text)]
-            except (msgspec.DecodeError, UnicodeError, Parse):
+            except (*DECODE_ERRORS, Parse):
                 pass
         events: list[Event] = []
         event: types.StreamEvent | OtherBlock
         build, add_text = self._build, self._build.add_text
         try:
-            for payload in self._sse.feed_data(data):
+            for payload in self._sse.feed(data):
                 try:
                     event = _decode(payload)
                 except DECODE_ERRORS:

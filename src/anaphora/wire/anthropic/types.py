@@ -135,6 +135,9 @@ class TextSource(_Tagged, tag="text", frozen=True):
     media_type: str | None = None
 
 
+MediaSource: TypeAlias = Base64Source | UrlSource | FileSource | TextSource
+
+
 # ── Requests ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -59,8 +59,6 @@ class DialectCodec:
     def __repr__(self) -> str:
         return f"<{self.dialect.wire} of {self.dialect.provider}>"
 
-    # ── Requests ─────────────────────────────────────────────────────────────────────────────────
-
     def render(self, call: Call, profile: Profile, previous: Rendered | None = None) -> Rendered:
         encoded = encode_params(call, self.dialect)
         last = previous.envelope if previous is not None else None
@@ -131,8 +129,6 @@ class DialectCodec:
             return None
         return place.header
 
-    # ── Replies ──────────────────────────────────────────────────────────────────────────────────
-
     def read_reply(self, body: bytes) -> Reply:
         return self.decode_reply(self._read_body(body))
 
@@ -187,8 +183,6 @@ class DialectCodec:
         body = self._codec.write_reply(msgspec.structs.replace(blank, usage=usage))
         read: Usage = self._codec.read_reply(body).usage
         return read
-
-    # ── Errors ───────────────────────────────────────────────────────────────────────────────────
 
     def read_error(
         self, status: int, headers: Mapping[str, str], body: bytes, now: Any = None

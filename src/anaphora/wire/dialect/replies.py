@@ -50,9 +50,6 @@ _KINDS: dict[ErrorKind, type[Upstream]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-# ── Counts and stop reasons ──────────────────────────────────────────────────────────────────────
-
-
 def read_counts(usage: Usage, shape: UsageShape | None) -> Usage:
     """The counts, with those that stand where only this provider puts them."""
     if shape is None or usage.raw is None:
@@ -121,9 +118,6 @@ def _count(usage: Any, places: tuple[str, ...]) -> int | None:
     return None
 
 
-# ── Errors ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def find_error(body: bytes | str, shape: ErrorShape, status: int = 200) -> Upstream | None:
     """The error in the provider's own form that a reply holds; None where there is none."""
     if isinstance(body, bytes) and dumps(shape.at) not in body and b"\\u" not in body:
@@ -159,9 +153,6 @@ def write_error(error: Upstream, shape: ErrorShape) -> bytes | None:
     return dumps({shape.at: {shape.code: value, shape.message: str(error)}})
 
 
-# ── Reasoning ────────────────────────────────────────────────────────────────────────────────────
-
-
 def own_part(part: Part, dialect: Dialect) -> Part:
     """The part, with the host's name if it is reasoning. Chat hosts send their reasoning as plain
     text in a field that OpenAI does not have; it is sent back to the same host only."""
@@ -186,9 +177,6 @@ def own_call(call: Call, dialect: Dialect) -> Call:
         return call
     ir = call.ir.revised(lambda message: own_message(message, dialect))
     return call if ir is call.ir else msgspec.structs.replace(call, ir=ir)
-
-
-# ── Streams ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class DialectReader:

@@ -61,9 +61,6 @@ _TYPES: dict[str, Any] = {
 }
 
 
-# ── Parameters ───────────────────────────────────────────────────────────────────────────────────
-
-
 class EncodedParams(msgspec.Struct, frozen=True):
     """A call whose own parameters of the provider are in its extras, and what goes elsewhere."""
 
@@ -191,9 +188,6 @@ def _with_field(holder: T, name: str, value: Any) -> T:
     return msgspec.structs.replace(holder, **{name: value})  # type: ignore[type-var]
 
 
-# ── Fields by path ───────────────────────────────────────────────────────────────────────────────
-
-
 def _put(body: dict[str, Any], field: str, value: Any, path: str) -> None:
     *outer, name = field.split(".")
     for level in outer:
@@ -240,9 +234,6 @@ def _with_extras(item: T, wire: str, members: Members) -> T:
     return msgspec.structs.replace(item, extras=extras or None)  # type: ignore[type-var]
 
 
-# ── Fields that the provider does not have ───────────────────────────────────────────────────────
-
-
 def separate_unsupported(body: bytes, dialect: Dialect) -> tuple[bytes, Members]:
     """The body without the fields that the provider has no place for, and these. A call with such a
     parameter is rendered without it; a request that was sent with it all the same keeps it, as an
@@ -265,9 +256,6 @@ def with_unsupported(call: Call, dialect: Dialect, members: Members) -> Call:
         return call
     known = decode_members((call.extras or {}).get(dialect.wire, "{}"))
     return _with_extras(call, dialect.wire, known | members)
-
-
-# ── Markers in the provider's form ───────────────────────────────────────────────────────────────
 
 
 def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:

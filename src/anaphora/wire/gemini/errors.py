@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.ratelimits import seconds_until
 from anaphora.wire.reading import DECODE_ERRORS
 
 #: By the reason in the details, then by the canonical status.
@@ -99,8 +101,9 @@ def read_error(
         kind = error_class(status, None, _BY_CODE)
         message = f"HTTP {status} without an error object"
         failed = kind(message, status=status, request_id=request_id, retry_after=wait)
-        return with_retry_hints(failed, headers, now)
-    return with_retry_hints(from_object(error, status, request_id, wait), headers, now)
+    else:
+        failed = from_object(error, status, request_id, wait)
+    return with_retry_hints(failed, headers, now)
 
 
 def from_object(
@@ -111,22 +114,28 @@ def from_object(
         number = error.code
         is_status = isinstance(number, int) and 400 <= number < 600
         status = number if is_status else 500
-    details = _details(error.details)
-    canonical, reason = _text(error.status), _text(details.get("ErrorInfo", {}).get("reason"))
+    details: dict[str, dict[str, Any]] = defaultdict(dict)
+    for detail in reversed(_objects(error.details)):
+        details[str(detail.get("@type")).removeprefix(_TYPE)] = detail
+    canonical, reason = _text(error.status), _text(details["ErrorInfo"].get("reason"))
     known = next((code for code in (reason, canonical) if code in _BY_CODE), None)
     kind = error_class(status, known, _BY_CODE)
-    if kind is errors.RateLimited and _is_daily(details.get("QuotaFailure", {})):
+    quotas = (v.get("quotaId") for v in _objects(details["QuotaFailure"].get("violations")))
+    if kind is errors.RateLimited and any(_DAILY in (_text(quota) or "") for quota in quotas):
         kind = errors.QuotaExhausted
     if status == 413 and kind is errors.RequestRejected:
         kind = errors.TooLarge
     message = _text(error.message)
+    fields = (_text(v.get("field")) for v in _objects(details["BadRequest"].get("fieldViolations")))
+    if wait is None:
+        wait = seconds_until(_text(details["RetryInfo"].get("retryDelay")))
     return overflow_class(kind, message)(
         message or canonical or "an error without a message",
         status=status,
         code=reason or canonical,
-        param=_field(details.get("BadRequest", {})),
-        request_id=request_id or _text(details.get("RequestInfo", {}).get("requestId")),
-        retry_after=wait if wait is not None else _delay(details.get("RetryInfo", {})),
+        param=next(filter(None, fields), None),
+        request_id=request_id or _text(details["RequestInfo"].get("requestId")),
+        retry_after=wait,
     )
 
 
@@ -145,7 +154,11 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
         status = error.status
     if error.code in _CANONICAL and _BY_CODE.get(error.code) is type(error):
         canonical = error.code
-    details = _written_details(error.code, canonical, isinstance(error, errors.QuotaExhausted))
+    details: list[dict[str, Any]] = []
+    if error.code and error.code != canonical:
+        details.append({"@type": f"{_TYPE}ErrorInfo", "reason": error.code})
+    if isinstance(error, errors.QuotaExhausted):
+        details.append({"@type": f"{_TYPE}QuotaFailure", "violations": [{"quotaId": _DAILY}]})
     if error.param is not None:
         violations = [{"field": error.param, "description": str(error)}]
         details.append({"@type": f"{_TYPE}BadRequest", "fieldViolations": violations})
@@ -154,61 +167,18 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
         details.append({"@type": f"{_TYPE}RetryInfo", "retryDelay": delay})
     if error.request_id is not None:
         details.append({"@type": f"{_TYPE}RequestInfo", "requestId": error.request_id})
+    written: dict[str, Any] = {"code": status, "message": str(error), "status": canonical}
+    if details:
+        written["details"] = details
     headers = {"content-type": "application/json; charset=UTF-8"}
-    return status, headers, _body(status, str(error), canonical, details)
+    return status, headers, dumps({"error": written})
 
 
 def write_failure(event: ReplyFail) -> bytes:
     """The error object that ends a stream."""
-    by_name = {kind.__name__: written for kind, written in _STATUS_OF.items()}
-    status, canonical = by_name.get(event.error, (500, "INTERNAL"))
-    daily = event.error == errors.QuotaExhausted.__name__
-    return _body(status, event.message, canonical, _written_details(event.code, canonical, daily))
-
-
-def _written_details(code: str | None, canonical: str, daily: bool) -> list[dict[str, Any]]:
-    details: list[dict[str, Any]] = []
-    if code and code != canonical:
-        details.append({"@type": f"{_TYPE}ErrorInfo", "reason": code})
-    if daily:
-        details.append({"@type": f"{_TYPE}QuotaFailure", "violations": [{"quotaId": _DAILY}]})
-    return details
-
-
-def _body(status: int, message: str, canonical: str, details: list[Any]) -> bytes:
-    error: dict[str, Any] = {"code": status, "message": message, "status": canonical}
-    return dumps({"error": {**error, "details": details} if details else error})
-
-
-def _details(details: Any) -> dict[str, dict[str, Any]]:
-    """The details by type; the first of each type."""
-    by_type: dict[str, dict[str, Any]] = {}
-    for detail in _objects(details):
-        if isinstance(kind := detail.get("@type"), str):
-            by_type.setdefault(kind.removeprefix(_TYPE), detail)
-    return by_type
-
-
-def _is_daily(quota: dict[str, Any]) -> bool:
-    ids = (violation.get("quotaId") for violation in _objects(quota.get("violations")))
-    return any(isinstance(quota_id, str) and _DAILY in quota_id for quota_id in ids)
-
-
-def _field(rejected: dict[str, Any]) -> str | None:
-    fields = (_text(v.get("field")) for v in _objects(rejected.get("fieldViolations")))
-    return next((field for field in fields if field), None)
-
-
-def _delay(info: dict[str, Any]) -> float | None:
-    """Seconds with an `s` behind, whole or not."""
-    delay = info.get("retryDelay")
-    if not isinstance(delay, str) or not delay.endswith("s"):
-        return None
-    try:
-        seconds = float(delay[:-1])
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds < float("inf") else None
+    kinds = {kind.__name__: kind for kind in _STATUS_OF}
+    error = kinds.get(event.error, Upstream)(event.message, code=event.code)
+    return write_error(error)[2]
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

@@ -59,26 +59,15 @@ _TEXT = b'{"text":'
 _ROLES = {"user": b"user", "tool": b"user", "system": b"user", "assistant": b"model"}
 
 
-def no_calls(_: str) -> ToolCall | None:
-    """The lookup for a message without history."""
-    return None
-
-
 def write_parts(
-    parts: Sequence[Part], notices: Notices, find: FindCall = no_calls
+    parts: Sequence[Part], notices: Notices, find: FindCall | None = None
 ) -> list[tuple[Kind, bytes]]:
     """The kind and bytes of each part that Gemini has a form for."""
     written = []
     for index, part in enumerate(parts):
         if isinstance(part, Opaque) and is_content_fields(part):
             continue
-        found: Notices = []
-        try:
-            kind, data = _write(part, found, find)
-        except InvalidRequest as problem:
-            raise problem.within(f"parts[{index}]") from None
-        if found:
-            notices += notices_below(found, f"parts[{index}]")
+        kind, data = _write(part, f"parts[{index}]", notices, find)
         if data is not None:
             written.append((kind, data))
     return written
@@ -119,16 +108,26 @@ def write_text(text: str, extras: Extras | None = None) -> bytes:
     return _TEXT + string(text) + closing(extras)
 
 
-def _write(part: Part, notices: Notices, find: FindCall) -> tuple[Kind, bytes | None]:
-    if isinstance(part, ToolResult):
-        return Kind.TOOL_RESULT, _tool_result(part, notices, find)
+def _write(
+    part: Part, place: str, notices: Notices, find: FindCall | None = None
+) -> tuple[Kind, bytes | None]:
+    """A part; errors and notices name its place."""
+    found: Notices = []
+    data: bytes | None
     try:
-        kind, write = _WRITERS[type(part)]
-    except KeyError:
-        raise InvalidRequest(
-            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
-        ) from None
-    return kind, write(part, notices)
+        if isinstance(part, ToolResult):
+            kind, data = Kind.TOOL_RESULT, _tool_result(part, found, find)
+        elif type(part) in _WRITERS:
+            kind, write = _WRITERS[type(part)]
+            data = write(part, found)
+        else:
+            name = type(part).__name__
+            raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
+    except InvalidRequest as problem:
+        raise problem.within(place) from None
+    if found:
+        notices += notices_below(found, place)
+    return kind, data
 
 
 def _text(part: Text, _: Notices) -> bytes:
@@ -236,11 +235,9 @@ def _media(source: Source, extras: Extras | None, kind: str, notices: Notices) -
 def _guess_media_type(url: str, kind: str, notices: Notices) -> str:
     """Gemini requires a media type: from the URL's extension, or the default of the kind."""
     extension = url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower()
-    known = _EXTENSIONS.get(extension)
-    if known is not None:
-        is_media = known.startswith(("image/", "audio/"))
-        if known.startswith(kind) if kind else not is_media:
-            return known
+    for family in (kind,) if kind else ("text/", "application/"):
+        if extension in _EXTENSIONS[family]:
+            return family + _EXTENSIONS[family][extension]
     default = _DEFAULTS[kind]
     why = f"the media type is unknown; sent as {default}"
     notices.append(Notice("media_type_guessed", why, "source"))
@@ -248,25 +245,13 @@ def _guess_media_type(url: str, kind: str, notices: Notices) -> str:
 
 
 _DEFAULTS = {"image/": "image/jpeg", "audio/": "audio/mpeg", "": "application/pdf"}
+_IMAGES = ("png", "jpeg", "webp", "gif", "heic", "heif")
+#: The subtype of each extension.
 _EXTENSIONS = {
-    "png": "image/png",
-    "jpg": "image/jpeg",
-    "jpeg": "image/jpeg",
-    "webp": "image/webp",
-    "gif": "image/gif",
-    "heic": "image/heic",
-    "heif": "image/heif",
-    "mp3": "audio/mpeg",
-    "wav": "audio/wav",
-    "ogg": "audio/ogg",
-    "flac": "audio/flac",
-    "aac": "audio/aac",
-    "pdf": "application/pdf",
-    "txt": "text/plain",
-    "md": "text/markdown",
-    "csv": "text/csv",
-    "html": "text/html",
-    "xml": "text/xml",
+    "image/": {"jpg": "jpeg", **{name: name for name in _IMAGES}},
+    "audio/": {"mp3": "mpeg", "wav": "wav", "ogg": "ogg", "flac": "flac", "aac": "aac"},
+    "text/": {"txt": "plain", "md": "markdown", "csv": "csv", "html": "html", "xml": "xml"},
+    "application/": {"pdf": "pdf"},
 }
 
 
@@ -276,20 +261,24 @@ _EXTENSIONS = {
 # that the tool returned as it is. Images and files stand beside it.
 
 
-def _tool_result(part: ToolResult, notices: Notices, find: FindCall) -> bytes:
+def _tool_result(part: ToolResult, notices: Notices, find: FindCall | None) -> bytes:
     """A `functionResponse`, with the name of the function, which only its call has."""
     form: Members = {}
     if part.extras is not None and FORM in part.extras:
         form = object_members(part.extras[FORM].encode(), f"extras.{FORM}", request_error)
-    call = find(part.call_id)
+    call = find(part.call_id) if find is not None else None
     made = "id" in form or (call is not None and has_made_id(call))
     call_id = b"" if made or not part.call_id else b'"id":' + string(part.call_id) + b","
     inner, outer = inner_and_outer(part.extras, WIRE, "functionResponse")
     text, media = _result_content(part, notices)
-    name = string(_function_name(part, call, notices))
+    name = part.name if part.name is not None or call is None else call.name
+    if name is None:
+        why = "no call before it has this id, so the id is sent as the name of the function"
+        notices.append(Notice("result_without_call", why, "call_id"))
+        name = part.call_id
     response = _response(text, part.error, bool(media), form.get("response"))
     parts = b',"parts":[' + b",".join(media) + b"]" if media else b""
-    body = call_id + b'"name":' + name + b',"response":' + response + parts + inner
+    body = call_id + b'"name":' + string(name) + b',"response":' + response + parts + inner
     return b'{"functionResponse":{' + body + b"}" + outer + b"}"
 
 
@@ -348,16 +337,6 @@ def read_answer(raw: bytes) -> tuple[str, bool]:
     return raw.decode(), False
 
 
-def _function_name(part: ToolResult, call: ToolCall | None, notices: Notices) -> str:
-    if part.name is not None:
-        return part.name
-    if call is not None:
-        return call.name
-    why = "no call before it has this id, so the id is sent as the name of the function"
-    notices.append(Notice("result_without_call", why, "call_id"))
-    return part.call_id
-
-
 def _response(text: str | None, error: bool, media: bool, original: msgspec.Raw | None) -> bytes:
     if original is not None and read_answer(bytes(original)) == (text, error):
         return bytes(original)
@@ -380,12 +359,7 @@ def _result_content(part: ToolResult, notices: Notices) -> tuple[str | None, lis
                 notices.append(Notice("parts_reordered", "texts come first here", place))
             texts.append(inner.text)
             continue
-        found: Notices = []
-        try:
-            _, data = _write(inner, found, no_calls)
-        except InvalidRequest as problem:
-            raise problem.within(f"content[{index}]") from None
-        notices += notices_below(found, f"content[{index}]")
+        _, data = _write(inner, f"content[{index}]", notices)
         if data is not None:
             others.append(data)
     if len(texts) > 1:

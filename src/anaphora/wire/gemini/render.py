@@ -201,52 +201,40 @@ def _strict_notices(tools: tuple[AnyTool, ...]) -> list[Notice]:
 
 def _adder(segment: Segment) -> AddMessages:
     def add(append: LogAppend, messages: Sequence[Message], last_role: str | None) -> None:
-        _add_messages(append, messages, last_role, segment.role.value, segment.messages)
-
-    return add
-
-
-def _add_messages(
-    append: LogAppend,
-    messages: Sequence[Message],
-    last_role: str | None,
-    where: str,
-    history: Sequence[Message],
-) -> None:
-    """The chunks of these messages, which end `history`. `last_role` is the role that the log ends
-    with; None when it is empty, and its first chunk needs no glue."""
-    for message in messages:
-        index = append.message
-        place = f"{where}[{index}]"
-        notices: Notices = []
-        try:
-            opening = open_content(message)
-            parts = write_parts(message.parts, notices, _finder(history, index))
-        except InvalidRequest as problem:
-            raise problem.within(place) from None
-        if message.role == "system":
-            notices.append(
-                Notice("system_as_user", "Gemini has no system message here; sent as user text")
-            )
-        if message.role == "assistant" and parts and all(kind is _THINKING for kind, _ in parts):
-            notices.append(UNFINISHED_REASONING)
-            parts = []
-        elif not parts:
-            notices.append(Notice("empty_message", "an empty message is left out"))
-        if notices:
+        """The chunks of these messages, which end the segment. `last_role` is the role that the log
+        ends with; None when it is empty, and its first chunk needs no glue."""
+        for message in messages:
+            index, role = append.message, message.role
+            place = f"{segment.role.value}[{index}]"
+            notices: Notices = []
+            try:
+                opening = open_content(message)
+                parts = write_parts(message.parts, notices, _finder(segment.messages, index))
+            except InvalidRequest as problem:
+                raise problem.within(place) from None
+            if role == "system":
+                why = "Gemini has no system message here; sent as user text"
+                notices.append(Notice("system_as_user", why))
+            if role == "assistant" and parts and all(kind is _THINKING for kind, _ in parts):
+                notices.append(UNFINISHED_REASONING)
+                parts = []
+            elif not parts:
+                notices.append(Notice("empty_message", "an empty message is left out"))
             for notice in notices_below(notices, place):
                 append.notice(notice)
-        joins = message.role == last_role == "tool" and not content_fields(message.parts)
-        for at, (kind, data) in enumerate(parts):
-            if at or joins:
-                data = b"," + data
-            else:
-                data = (b"" if last_role is None else GLUE) + opening + data
-                last_role = _LOG_ROLES.get(message.role, "user")
-                append.open(last_role)
-            append.chunk(kind, data, None)
-        note_foreign_fields(append, message, WIRE, place)
-        append.end_message(message.id)
+            joins = role == last_role == "tool" and not content_fields(message.parts)
+            for at, (kind, data) in enumerate(parts):
+                if at or joins:
+                    data = b"," + data
+                else:
+                    data = (b"" if last_role is None else GLUE) + opening + data
+                    last_role = _LOG_ROLES.get(role, "user")
+                    append.open(last_role)
+                append.chunk(kind, data, None)
+            note_foreign_fields(append, message, WIRE, place)
+            append.end_message(message.id)
+
+    return add
 
 
 def _finder(history: Sequence[Message], last: int) -> FindCall:

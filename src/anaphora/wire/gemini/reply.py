@@ -14,7 +14,7 @@ from msgspec import Raw
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
 from anaphora.values import Message, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.parts import extra_members
+from anaphora.wire.parts import own_members, own_usage
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -138,7 +138,7 @@ def write_reply(reply: Reply) -> bytes:
 
 def write_response(reply: Reply, content: bytes, usage: Usage, reply_id: str, model: str) -> bytes:
     """The response around `content`, which is empty where the content was written already."""
-    extras = decode_members(b"{" + extra_members(reply.extras, WIRE) + b"}")
+    extras = own_members(reply.extras, WIRE)
     members = _write_candidates(reply, extras, content)
     if usage != Usage():
         members.append(b'"usageMetadata":' + write_usage(usage))
@@ -226,12 +226,8 @@ def read_usage(raw: bytes, path: str) -> Usage:
 
 def write_usage(usage: Usage) -> bytes:
     """The usage object: the provider's own where it means the same here."""
-    if usage.raw is not None:
-        try:
-            if read_usage(usage.raw.encode(), "usage") == usage:
-                return usage.raw.encode()
-        except Parse:
-            pass
+    if (own := own_usage(usage, read_usage)) is not None:
+        return own
     prompt, output = usage.input or 0, usage.output or 0
     fields: dict[str, object] = {
         "promptTokenCount": prompt,

@@ -94,7 +94,7 @@ class StreamReader:
             return []
         events: list[Event] = []
         try:
-            for payload in self._sse.feed_data(data):
+            for payload in self._sse.feed(data):
                 events += self._read(payload)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
             events += self._build.fail(as_anaphora_error(problem))

@@ -11,7 +11,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.errors import error_class, error_headers, overflow_class, with_retry_hints
 from anaphora.wire.reading import DECODE_ERRORS
 
 #: The status that each class is written with; an error body has no code.
@@ -48,12 +48,8 @@ def read_error(
     except DECODE_ERRORS:
         # A proxy's page or an empty body: only the status is known.
         message = f"HTTP {status} without an error object"
-    error = overflow_class(error_class(status, None, {}), message)(
-        message,
-        status=status,
-        request_id=headers.get("x-request-id"),
-        retry_after=retry_after(headers, now),
-    )
+    kind = overflow_class(error_class(status, None, {}), message)
+    error = kind(message, status=status, request_id=headers.get("x-request-id"))
     return with_retry_hints(error, headers, now)
 
 
@@ -77,12 +73,7 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     original = error.status
     if original is not None and original >= 400 and error_class(original, None, {}) is type(error):
         status = original
-    headers = {"content-type": "application/json"}
-    if error.retry_after is not None:
-        headers["retry-after"] = f"{error.retry_after:g}"
-    if error.request_id is not None:
-        headers["x-request-id"] = error.request_id
-    return status, headers, write_failure(str(error))
+    return status, error_headers(error), write_failure(str(error))
 
 
 def write_failure(message: str) -> bytes:

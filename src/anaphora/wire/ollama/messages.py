@@ -7,7 +7,8 @@ answer.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -34,22 +35,16 @@ from anaphora.values import (
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
     extra_members,
+    fields_in_parts,
     inner_and_outer,
+    is_fields_part,
     note_foreign_fields,
     notices_below,
     object_arguments,
 )
 from anaphora.wire.reading import decode_value, request_error
 
-from .types import (
-    OTHER_IMAGE,
-    WIRE,
-    OpaqueImage,
-    image_media_type,
-    is_message_fields,
-    message_fields,
-    read_form,
-)
+from .types import MESSAGE_FIELDS, OTHER_IMAGE, WIRE, OpaqueImage, image_media_type, read_form
 
 Notices = list[Notice]
 
@@ -57,6 +52,11 @@ Notices = list[Notice]
 Calls = Mapping[str, ToolCall]
 #: The role, kind and bytes of a message on the wire.
 Piece = tuple[str, Kind, bytes]
+
+_PARTS = (Text, Image, Document, Audio, ToolCall, ToolResult, Thinking, Refusal, Opaque)
+#: The order in which the fields of a message are read back.
+_ORDER = ("thinking", "images", "texts", "calls")
+_IMAGES_FIRST = "images stand before their text here"
 
 
 def add_messages(
@@ -68,7 +68,8 @@ def add_messages(
 ) -> None:
     """The chunks of these messages of the conversation. `last_role` is the wire role that the log
     ends with; None when it is empty, and its first chunk needs no comma."""
-    calls = _calls_before(conversation, append.first_message)
+    before = (conversation[index] for index in range(append.first_message - 1, -1, -1))
+    calls = _calls_of(next((message for message in before if message.role == "assistant"), None))
     for message in messages:
         place = f"{where}[{append.message}]"
         notices: Notices = []
@@ -88,16 +89,9 @@ def add_messages(
             calls = _calls_of(message)
 
 
-def _calls_before(conversation: Conversation, position: int) -> Calls:
-    """The calls of the last assistant message before that position."""
-    for index in range(position - 1, -1, -1):
-        if conversation[index].role == "assistant":
-            return _calls_of(conversation[index])
-    return {}
-
-
-def _calls_of(message: Message) -> Calls:
-    return {part.id: part for part in message.parts if isinstance(part, ToolCall)}
+def _calls_of(message: Message | None) -> Calls:
+    parts = message.parts if message is not None else ()
+    return {part.id: part for part in parts if isinstance(part, ToolCall)}
 
 
 def _wire_messages(message: Message, calls: Calls, notices: Notices) -> list[Piece]:
@@ -107,6 +101,9 @@ def _wire_messages(message: Message, calls: Calls, notices: Notices) -> list[Pie
         kind = Kind.TOOL_CALL if _calls_of(message) else Kind.TEXT
         pieces = [] if data is None else [("assistant", kind, data)]
     elif message.role == "system":
+        if any(isinstance(part, ToolResult) for part in message.parts):
+            why = "a system message holds no tool results; left out"
+            notices.append(Notice("part_left_out", why))
         pieces = _texts(message, "system", notices)
     elif message.role in ("user", "tool"):
         pieces = _results(message, calls, notices) + _texts(message, "user", notices)
@@ -119,48 +116,77 @@ def _wire_messages(message: Message, calls: Calls, notices: Notices) -> list[Pie
     return pieces
 
 
-class _TextMessage(msgspec.Struct):
-    """A text, and the images before it."""
+class MessageFields(msgspec.Struct):
+    """The parts of a message by the field that they go to. The order of parts is not kept."""
 
-    text: str
+    thinking: list[str] = []
     images: list[bytes] = []
+    texts: list[str] = []
+    calls: list[bytes] = []
+    unknown: bytes = b""
+    """Unknown fields of the message, as members of an object."""
+
+    @property
+    def anything(self) -> bool:
+        return bool(self.images or self.texts or self.calls or any(self.thinking))
+
+    def add(self, field: str, value: Any) -> bool:
+        """Appends a part; whether one stands before it that comes after it here."""
+        getattr(self, field).append(value)
+        later = _ORDER[_ORDER.index(field) + 1 :]
+        return any(getattr(self, name) for name in later)
+
+    def note_joined(self, notices: Notices, whole: str) -> None:
+        for texts in (self.thinking, self.texts):
+            if len(texts) > 1:
+                why = f"{len(texts)} texts of one {whole} become one, as they are"
+                notices.append(Notice("texts_joined", why))
 
     def members(self) -> bytes:
-        images = b',"images":[' + b",".join(self.images) + b"]" if self.images else b""
-        return b'"content":' + string(self.text) + images
+        """The message's fields but for the role."""
+        members = [self.unknown] if self.unknown else []
+        members.append(b'"content":' + string("".join(self.texts)))
+        if thinking := "".join(self.thinking):
+            members.append(b'"thinking":' + string(thinking))
+        if self.images:
+            members.append(b'"images":[' + b",".join(self.images) + b"]")
+        if self.calls:
+            members.append(b'"tool_calls":[' + b",".join(self.calls) + b"]")
+        return b",".join(members)
+
+
+# ── Users' messages and tool results ─────────────────────────────────────────────────────────────
 
 
 def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
     """A message for each text, with the images before it: content is one text here, and texts that
     were apart would run together in it. Images after the last text go with it."""
-    if role == "system" and any(isinstance(part, ToolResult) for part in message.parts):
-        notices.append(Notice("part_left_out", "a system message holds no tool results; left out"))
-    texts: list[_TextMessage] = []
+    texts: list[MessageFields] = []
     waiting: list[bytes] = []
     for index, part in enumerate(message.parts):
         if isinstance(part, ToolResult) or is_message_fields(part):
             continue
-        written = _text_or_image(part, notices, f"parts[{index}]")
-        if isinstance(written, str):
-            texts.append(_TextMessage(written, waiting))
+        field, value = _encode(part, notices, f"parts[{index}]")
+        if field == "texts":
+            texts.append(MessageFields(texts=[value], images=waiting))
             waiting = []
-        elif written is not None:
-            waiting.append(written)
+        elif field == "images":
+            waiting.append(value)
     if waiting and texts:
         texts[-1].images += waiting
-        notices.append(Notice("parts_reordered", "images stand before their text here"))
+        notices.append(Notice("parts_reordered", _IMAGES_FIRST))
     elif waiting:
-        texts.append(_TextMessage("", waiting))
+        texts.append(MessageFields(images=waiting))
     fields = message_fields(message.parts)
-    if fields and not texts:
+    if fields and texts:
+        texts[0].unknown = fields  # the message that they came with
+    elif fields:
         notices.append(Notice("fields_left_out", "fields of an empty message"))
-    pieces: list[Piece] = []
-    for text in texts:
-        # Unknown fields stand in the first message: it is the one that they came with.
-        extra = fields + b"," if fields and not pieces else b""
-        data = b'{"role":"%b",%b%b}' % (role.encode(), extra, text.members())
-        pieces.append((role, Kind.IMAGE if text.images else Kind.TEXT, data))
-    return pieces
+    opening = b'{"role":"%b",' % role.encode()
+    return [
+        (role, Kind.IMAGE if text.images else Kind.TEXT, opening + text.members() + b"}")
+        for text in texts
+    ]
 
 
 def _results(message: Message, calls: Calls, notices: Notices) -> list[Piece]:
@@ -179,8 +205,7 @@ def _results(message: Message, calls: Calls, notices: Notices) -> list[Piece]:
         except InvalidRequest as problem:
             raise problem.within(f"parts[{index}]") from None
         pieces.append(("tool", Kind.TOOL_RESULT, data))
-        if found:
-            notices += notices_below(found, f"parts[{index}]")
+        notices += notices_below(found, f"parts[{index}]")
     return pieces
 
 
@@ -203,134 +228,93 @@ def _result(part: ToolResult, call: ToolCall | None, notices: Notices) -> bytes:
     if fields := extra_members(part.extras, WIRE):
         members.append(fields)
     content = (Text(part.content),) if isinstance(part.content, str) else part.content
-    members.append(_joined(content, notices).members())
-    return b"{" + b",".join(members) + b"}"
-
-
-def _joined(parts: Sequence[Part], notices: Notices) -> _TextMessage:
-    """All parts of a tool's answer as one message."""
-    message, texts = _TextMessage(""), 0
-    for index, part in enumerate(parts):
+    answer = MessageFields()
+    for index, inner in enumerate(content):
         place = f"content[{index}]"
-        written = _text_or_image(part, notices, place)
-        if isinstance(written, str):
-            message.text += written
-            texts += 1
-        elif written is not None:
-            if texts:
-                why = "images stand before their text here"
-                notices.append(Notice("parts_reordered", why, place))
-            message.images.append(written)
-    if texts > 1:
-        why = f"{texts} texts of one answer become one, as they are"
-        notices.append(Notice("texts_joined", why))
-    return message
+        field, value = _encode(inner, notices, place)
+        if field and answer.add(field, value):
+            notices.append(Notice("parts_reordered", _IMAGES_FIRST, place))
+    answer.note_joined(notices, "answer")
+    return b"{" + b",".join(members) + b"," + answer.members() + b"}"
 
 
 # ── The assistant's message ──────────────────────────────────────────────────────────────────────
-
-#: The order in which the fields are read back.
-_ORDER = ("thinking", "images", "texts", "calls")
-
-
-class AssistantFields(msgspec.Struct):
-    """An assistant's parts by the field that they go to. The order of parts is not kept."""
-
-    thinking: list[str] = []
-    images: list[bytes] = []
-    texts: list[str] = []
-    calls: list[bytes] = []
-    unknown: bytes = b""
-    """Unknown fields of the message, as members of an object."""
-
-    @property
-    def anything(self) -> bool:
-        return bool(self.images or self.texts or self.calls or any(self.thinking))
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether there is reasoning and nothing else."""
-        return any(self.thinking) and not (self.images or any(self.texts) or self.calls)
-
-    def members(self) -> bytes:
-        """The message's fields but for the role."""
-        members = [self.unknown] if self.unknown else []
-        members.append(b'"content":' + string("".join(self.texts)))
-        if thinking := "".join(self.thinking):
-            members.append(b'"thinking":' + string(thinking))
-        if self.images:
-            members.append(b'"images":[' + b",".join(self.images) + b"]")
-        if self.calls:
-            members.append(b'"tool_calls":[' + b",".join(self.calls) + b"]")
-        return b",".join(members)
 
 
 def write_assistant(message: Message, notices: Notices, *, answer: bool = False) -> bytes | None:
     """The whole message; None when it is empty. An answer holds all reasoning, a request only that
     of Ollama itself."""
     fields = sort_parts(message, notices, answer=answer)
-    if fields.unfinished and not answer:
-        notices.append(UNFINISHED_REASONING)
-        return None
-    if not fields.anything and not answer:
-        if fields.unknown:
-            notices.append(Notice("fields_left_out", "fields of an empty message"))
-        return None
+    if not answer:
+        if any(fields.thinking) and not (fields.images or any(fields.texts) or fields.calls):
+            notices.append(UNFINISHED_REASONING)
+            return None
+        if not fields.anything:
+            if fields.unknown:
+                notices.append(Notice("fields_left_out", "fields of an empty message"))
+            return None
     return b'{"role":"assistant",' + fields.members() + b"}"
 
 
-def sort_parts(message: Message, notices: Notices, *, answer: bool) -> AssistantFields:
+def sort_parts(message: Message, notices: Notices, *, answer: bool) -> MessageFields:
     """Each part in its field; a notice for each that has none, or changes its place."""
-    fields = AssistantFields()
-    last = 0
+    fields = MessageFields(unknown=message_fields(message.parts))
     for index, part in enumerate(message.parts):
-        found: Notices = []
-        try:
-            field = _add_part(part, fields, found, answer)
-        except InvalidRequest as problem:
-            raise problem.within(f"parts[{index}]") from None
-        if field is not None:
-            rank = _ORDER.index(field)
-            if rank < last:
-                why = "reasoning, images, text and calls stand in this order here"
-                found.append(Notice("parts_reordered", why))
-            last = max(last, rank)
-        if found:
-            notices += notices_below(found, f"parts[{index}]")
-    for texts in (fields.thinking, fields.texts):
-        if len(texts) > 1:
-            why = f"{len(texts)} texts of one message become one, as they are"
-            notices.append(Notice("texts_joined", why))
-    fields.unknown = message_fields(message.parts)
+        place = f"parts[{index}]"
+        field, value = _encode(part, notices, place, assistant=True, answer=answer)
+        if field and fields.add(field, value):
+            why = "reasoning, images, text and calls stand in this order here"
+            notices.append(Notice("parts_reordered", why, place))
+    fields.note_joined(notices, "message")
     return fields
 
 
-def _add_part(part: Part, fields: AssistantFields, notices: Notices, answer: bool) -> str | None:
-    """Appends a part to its field, and names the field; None for a part that is left out."""
-    if isinstance(part, Text | Refusal):
-        if isinstance(part, Refusal):
-            notices.append(Notice("refusal_as_text", "Ollama has no refusal; sent as text"))
-        _note_extras(part.extras, notices)
-        fields.texts.append(part.text)
-        return "texts"
-    if isinstance(part, ToolCall):
-        fields.calls.append(_tool_call(part, notices))
-        return "calls"
-    if isinstance(part, Thinking):
-        return _add_thinking(part, fields, notices, answer)
-    if _is_image(part):
-        image = _image(part, notices)  # type: ignore[arg-type]
-        if image is not None:
-            fields.images.append(image)
-            return "images"
-    elif not is_message_fields(part):
-        _note_left_out(part, notices)
-    return None
+# ── Parts ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _add_thinking(
-    part: Thinking, fields: AssistantFields, notices: Notices, answer: bool
-) -> str | None:
+def is_message_fields(part: Part) -> bool:
+    """Whether a part holds unknown fields of its message."""
+    return is_fields_part(part, (WIRE,), MESSAGE_FIELDS)
+
+
+def message_fields(parts: Iterable[Part]) -> bytes:
+    return fields_in_parts(parts, (WIRE,), MESSAGE_FIELDS)
+
+
+def _encode(
+    part: Part, notices: Notices, place: str, *, assistant: bool = False, answer: bool = False
+) -> tuple[str, Any]:
+    """The field of its message that a part goes to, and its value there; no field where the part is
+    left out, with a notice."""
+    found: Notices = []
+    value: str | bytes | None
+    try:
+        if isinstance(part, Text) or (assistant and isinstance(part, Refusal)):
+            if isinstance(part, Refusal):
+                found.append(Notice("refusal_as_text", "Ollama has no refusal; sent as text"))
+            _note_extras(part.extras, found)
+            field, value = "texts", part.text
+        elif assistant and isinstance(part, ToolCall):
+            field, value = "calls", _tool_call(part, found)
+        elif assistant and isinstance(part, Thinking):
+            field, value = "thinking", _thinking(part, found, answer)
+        elif isinstance(part, Image):
+            field, value = "images", _image(part, found)
+        elif isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, OTHER_IMAGE):
+            image = decode_value(part.json.encode(), OpaqueImage, "json", request_error)
+            field, value = "images", string(image.data)
+        else:
+            field, value = "", None
+            if not (assistant and is_message_fields(part)):
+                found.append(_left_out(part))
+    except InvalidRequest as problem:
+        raise problem.within(place) from None
+    if found:
+        notices += notices_below(found, place)
+    return "" if value is None else field, value
+
+
+def _thinking(part: Thinking, notices: Notices, answer: bool) -> str | None:
     if part.provider != WIRE and not answer:
         whose = part.provider or "an unknown provider"
         why = f"reasoning of {whose} means nothing to Ollama; left out"
@@ -340,8 +324,7 @@ def _add_thinking(
         why = "reasoning is a text here: its signature and encrypted form are left out"
         notices.append(Notice("signature_left_out", why))
     _note_extras(part.extras, notices)
-    fields.thinking.append(part.text)
-    return "thinking"
+    return part.text
 
 
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
@@ -354,55 +337,8 @@ def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     return b"{" + call_id + b'"function":{' + function + b"}" + outer + b"}"
 
 
-# ── Texts and images ─────────────────────────────────────────────────────────────────────────────
-
-_PARTS = (Text, Image, Document, Audio, ToolCall, ToolResult, Thinking, Refusal, Opaque)
-
-
-def _text_or_image(part: Part, notices: Notices, place: str) -> str | bytes | None:
-    """A text, an image as it is sent, or None with a notice."""
-    found: Notices = []
-    written: str | bytes | None = None
-    try:
-        if isinstance(part, Text):
-            _note_extras(part.extras, found)
-            written = part.text
-        elif _is_image(part):
-            written = _image(part, found)  # type: ignore[arg-type]
-        else:
-            _note_left_out(part, found)
-    except InvalidRequest as problem:
-        raise problem.within(place) from None
-    if found:
-        notices += notices_below(found, place)
-    return written
-
-
-def _note_left_out(part: object, notices: Notices) -> None:
-    """A notice for a part that has no place in its message."""
-    if not isinstance(part, _PARTS):
-        raise InvalidRequest(
-            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
-        )
-    if isinstance(part, Opaque) and part.provider != WIRE:
-        why = f"a {part.kind} block of {part.provider} means nothing to Ollama; left out"
-        notices.append(Notice("foreign_block", why))
-        return
-    name = type(part).__name__
-    notices.append(Notice("part_left_out", f"Ollama has no place for {name} here; left out"))
-
-
-def _is_image(part: object) -> bool:
-    if isinstance(part, Opaque):
-        return (part.provider, part.kind) == (WIRE, OTHER_IMAGE)
-    return isinstance(part, Image)
-
-
-def _image(part: Image | Opaque, notices: Notices) -> bytes | None:
+def _image(part: Image, notices: Notices) -> bytes | None:
     """One entry of `images`; None with a notice where there is only a URL."""
-    if isinstance(part, Opaque):
-        image: OpaqueImage = decode_value(part.json.encode(), OpaqueImage, "json", request_error)
-        return string(image.data)
     source = part.source
     if not isinstance(source, Bytes):
         notices.append(Notice("image_source", "Ollama takes an image as bytes only; left out"))
@@ -420,7 +356,18 @@ def _image(part: Image | Opaque, notices: Notices) -> bytes | None:
     return b'"' + base64.b64encode(source.data) + b'"'
 
 
+def _left_out(part: object) -> Notice:
+    """The notice for a part that has no place in its message."""
+    name = type(part).__name__
+    if not isinstance(part, _PARTS):
+        raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
+    if isinstance(part, Opaque) and part.provider != WIRE:
+        why = f"a {part.kind} block of {part.provider} means nothing to Ollama; left out"
+        return Notice("foreign_block", why)
+    return Notice("part_left_out", f"Ollama has no place for {name} here; left out")
+
+
 def _note_extras(extras: Extras | None, notices: Notices) -> None:
     """A notice for the fields of a part that is only a text or an image on this wire."""
-    if extra_members(extras, WIRE):
+    if extras is not None and extra_members(extras, WIRE):
         notices.append(Notice("fields_left_out", "it is no object here: its fields are left out"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import re
 from collections import deque
 
@@ -68,33 +69,15 @@ from anaphora.wire.splitting import (
     required_text,
 )
 
+from . import types
 from .params import NO_MESSAGES, PATH, TABLE, read_params
 from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS, body_order
-from .types import (
-    FORM,
-    MEMO,
-    MESSAGE_FIELDS,
-    NULL,
-    OTHER_IMAGE,
-    WIRE,
-    AssistantMessage,
-    ChatMessage,
-    ChatRequest,
-    MessageCall,
-    PartForm,
-    ToolMessage,
-    ToolObject,
-    UserMessage,
-    form_extras,
-    image_media_type,
-)
+from .types import FORM, MEMO, MESSAGE_FIELDS, NULL, OTHER_IMAGE, WIRE, PartForm, encode_form
 
-_REQUEST: LenientDecoder[ChatRequest] = LenientDecoder(ChatRequest)
-_MESSAGE: LenientDecoder[ChatMessage] = LenientDecoder(ChatMessage)
-_ANSWER: LenientDecoder[AssistantMessage] = LenientDecoder(
-    AssistantMessage, default_tag="assistant"
-)
-_TOOL: LenientDecoder[ToolObject] = LenientDecoder(ToolObject)
+_REQUEST = LenientDecoder[types.ChatRequest](types.ChatRequest)
+_MESSAGE = LenientDecoder[types.ChatMessage](types.ChatMessage)
+_ANSWER = LenientDecoder[types.AssistantMessage](types.AssistantMessage, default_tag="assistant")
+_TOOL = LenientDecoder[types.ToolObject](types.ToolObject)
 
 #: The calls of the last assistant message that have no result yet: their ids, and their tools.
 _Pending = dict[str, str]
@@ -131,7 +114,7 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_messages(messages: list[ChatMessage], unknown: dict[int, Unknown]) -> _Prompt:
+def _read_messages(messages: list[types.ChatMessage], unknown: dict[int, Unknown]) -> _Prompt:
     blocks: tuple[PromptBlock, ...] = ()
     read: list[Message] = []
     pending: _Pending = {}
@@ -143,13 +126,13 @@ def _read_messages(messages: list[ChatMessage], unknown: dict[int, Unknown]) -> 
     for index, message in enumerate(messages):
         if unknown:
             others = unknown.get(index)
-        if type(message) is ToolMessage:
+        if type(message) is types.ToolMessage:
             role, parts = "tool", (_read_result(message, others, pending, by_tool),)
-        elif type(message) is AssistantMessage:
+        elif type(message) is types.AssistantMessage:
             pending, by_tool = {}, {}
             role, parts = "assistant", _read_assistant(message, others, index, pending)
         else:
-            role = "user" if type(message) is UserMessage else "system"
+            role = "user" if type(message) is types.UserMessage else "system"
             parts = _read_content(message, others)
             if role == "system" and index == 0 and (blocks := _system_blocks(parts)):
                 continue
@@ -158,10 +141,10 @@ def _read_messages(messages: list[ChatMessage], unknown: dict[int, Unknown]) -> 
 
 
 def _with_known_roles(
-    messages: list[ChatMessage], unknown: dict[int, Unknown]
-) -> list[ChatMessage]:
+    messages: list[types.ChatMessage], unknown: dict[int, Unknown]
+) -> list[types.ChatMessage]:
     """The messages with their roles in small letters: the server reads them in any case."""
-    known: list[ChatMessage] = []
+    known: list[types.ChatMessage] = []
     for index, message in enumerate(messages):
         if isinstance(message, OtherBlock):
             role, path = message.tag.lower(), f"$.messages[{index}]"
@@ -183,7 +166,7 @@ def _system_blocks(parts: tuple[Part, ...]) -> tuple[PromptBlock, ...]:
     return (PromptBlock("system0", parts[0].text),)
 
 
-def _read_content(message: ChatMessage, unknown: Unknown | None) -> tuple[Part, ...]:
+def _read_content(message: types.ChatMessage, unknown: Unknown | None) -> tuple[Part, ...]:
     """Images and the text, which may be empty only when it is alone."""
     text = Text(message.content or "")
     if message.images is None and unknown is None:
@@ -197,7 +180,7 @@ def _read_content(message: ChatMessage, unknown: Unknown | None) -> tuple[Part, 
 
 
 def _read_assistant(
-    message: AssistantMessage,
+    message: types.AssistantMessage,
     unknown: Unknown | None,
     place: int | str,
     pending: _Pending,
@@ -229,42 +212,41 @@ def _read_assistant(
 
 
 def _read_result(
-    message: ToolMessage, unknown: Unknown | None, pending: _Pending, by_tool: _ByTool
+    message: types.ToolMessage, unknown: Unknown | None, pending: _Pending, by_tool: _ByTool
 ) -> ToolResult:
     """A tool's answer: to the call it names, or else to the first one that it may answer."""
     name, call_id, text = message.tool_name or None, message.tool_call_id, message.content or ""
-    extras = None
-    if not call_id:
-        call_id = _take_call(pending, by_tool, name)
-        extras = _NO_CALL_ID.copy() if name else _NO_CALL_ID_OR_NAME.copy()
-    else:
+    form = None
+    if call_id:
         pending.pop(call_id, None)
         if not name:
-            extras = _NO_NAME.copy()
-    if unknown is not None:
-        extras = {**(unknown.extras(WIRE) or {}), **(extras or {})} or None
+            form = _form("tool_name")
+    else:
+        call_id = _take_call(pending, by_tool, name)
+        form = _form("tool_call_id") if name else _form("tool_call_id", "tool_name")
     content: str | tuple[ResultPart, ...] = text
     if message.images:
         images = tuple(map(read_image, message.images))
         content = (*images, Text(text)) if text else images
-    return ToolResult(call_id, content, False, name, extras)
+    return ToolResult(call_id, content, False, name, _extras(unknown, form))
 
 
 # ── Calls and results ────────────────────────────────────────────────────────────────────────────
 
 
-def _form(*missing: str) -> Extras:
-    return form_extras(PartForm(missing)) or {}
+@functools.cache
+def _form(*missing: str) -> str:
+    """The form of a part without these fields."""
+    return encode_form(PartForm(missing))
 
 
-_NO_ID = _form("id")
-_NO_NAME = _form("tool_name")
-_NO_CALL_ID = _form("tool_call_id")
-_NO_CALL_ID_OR_NAME = _form("tool_call_id", "tool_name")
+def _extras(unknown: Unknown | None, form: str | None) -> Extras | None:
+    extras = unknown.extras(WIRE) if unknown is not None else None
+    return extras if form is None else {**(extras or {}), FORM: form}
 
 
 def read_call(
-    call: MessageCall,
+    call: types.MessageCall,
     unknown: Unknown | None,
     place: int | str,
     index: int,
@@ -273,22 +255,20 @@ def read_call(
 ) -> ToolCall:
     """A call with its arguments as they were written. One without an id gets one made of `place`
     and `index`, which is not sent. `answer` is the path of the message in an answer."""
-    function, call_id, extras = call.function, call.id, None
+    function, call_id, form = call.function, call.id, None
     number, arguments = function.index, str(function.arguments, "utf-8")
     if arguments[0] != "{":
         arguments = _other_arguments(arguments, place, index, answer)
     if call_id:
         if number is not None:
-            extras = {FORM: f'{{"index":{number}}}'}
+            form = encode_form(PartForm(index=number))
     else:
         call_id = f"call_{place}_{index}" if place != "" else f"call_{index}"
         if number is None and created_at is None:
-            extras = _NO_ID.copy()
+            form = _form("id")
         else:
-            extras = form_extras(PartForm(("id",), number, created_at))
-    if unknown is not None:
-        extras = {**(unknown.extras(WIRE) or {}), **(extras or {})} or None
-    return ToolCall(call_id, function.name, arguments, extras)
+            form = encode_form(PartForm(("id",), number, created_at))
+    return ToolCall(call_id, function.name, arguments, _extras(unknown, form))
 
 
 def _other_arguments(arguments: str, place: int | str, index: int, answer: str | None) -> str:
@@ -322,7 +302,7 @@ def _take_call(pending: _Pending, by_tool: _ByTool, tool: str | None) -> str:
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def decode_message(raw: Raw, path: str) -> tuple[AssistantMessage, Unknown | None]:
+def decode_message(raw: Raw, path: str) -> tuple[types.AssistantMessage, Unknown | None]:
     """The message of an answer, which is the assistant's."""
     message, unknown = _ANSWER.decode(raw, path, reply_error)
     if isinstance(message, OtherBlock):
@@ -352,7 +332,7 @@ def read_image(encoded: str) -> Image | Opaque:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         data = b""
-    kind = image_media_type(data)
+    kind = types.image_media_type(data)
     if kind is None or base64.b64encode(data).decode() != encoded:
         return Opaque(WIRE, OTHER_IMAGE, dumps({"data": encoded}).decode())
     return Image(Bytes(data, kind))

@@ -48,7 +48,7 @@ from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.sse import BODY_LIMIT
 
 from .errors import from_success, write_failure
-from .messages import sort_parts
+from .messages import is_message_fields, message_fields, sort_parts
 from .parse import (
     compact_date,
     decode_message,
@@ -61,8 +61,6 @@ from .types import (
     NULL,
     WIRE,
     ChatResponse,
-    is_message_fields,
-    message_fields,
     read_form,
 )
 

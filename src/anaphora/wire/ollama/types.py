@@ -5,16 +5,14 @@ The structs reject unknown fields, so that none is lost: the reader collects tho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
 
 from anaphora.errors import InvalidRequest
-from anaphora.values import Extras, Part
+from anaphora.values import Extras
 from anaphora.wire.memo import Memo
-from anaphora.wire.parts import fields_in_parts, is_fields_part
 from anaphora.wire.reading import DECODE_ERRORS, Whole
 
 WIRE = "ollama"
@@ -139,7 +137,6 @@ class PartForm(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _read_form = msgspec.json.Decoder(PartForm).decode
-_encode = msgspec.json.Encoder().encode
 
 
 def read_form(extras: Extras | None) -> PartForm:
@@ -151,20 +148,8 @@ def read_form(extras: Extras | None) -> PartForm:
         raise InvalidRequest(str(problem), path=f"extras.{FORM}") from None
 
 
-def form_extras(form: PartForm, unknown: Extras | None = None) -> Extras | None:
-    """The extras of a part: unknown fields, and its form where that is not the default."""
-    if form == PartForm():
-        return unknown
-    return {**(unknown or {}), FORM: _encode(form).decode()}
-
-
-def is_message_fields(part: Part) -> bool:
-    """Whether a part holds unknown fields of its message."""
-    return is_fields_part(part, (WIRE,), MESSAGE_FIELDS)
-
-
-def message_fields(parts: Iterable[Part]) -> bytes:
-    return fields_in_parts(parts, (WIRE,), MESSAGE_FIELDS)
+def encode_form(form: PartForm) -> str:
+    return msgspec.json.encode(form).decode()
 
 
 class OpaqueImage(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ breakpoints become the caller's marks, unknown fields become extras. Normalised 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -106,14 +107,8 @@ from .params import PARAMS, read_params
 from .render import close, glue
 from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, NULL, OTHER_CALL, PATH, REASONING_FIELDS, WIRE
 
-#: The breakpoints of a message.
-Marks: TypeAlias = list[PlacedMark[Ttl]]
-
 #: A message's role, its parts and its breakpoints.
-_ReadMessage: TypeAlias = tuple[Role, tuple[Part, ...], Marks]
-
-_NO_MARKS: Marks = []
-_NO_UNKNOWN: dict[int, Unknown] = {}
+_ReadMessage: TypeAlias = tuple[Role, tuple[Part, ...], Sequence[PlacedMark[Ttl]]]
 
 #: An empty assistant message: it keeps its place here; other wires leave it out.
 _EMPTY: tuple[Part, ...] = (Opaque(WIRE, MESSAGE_FIELDS, '{"content":null}'),)
@@ -133,7 +128,7 @@ _decode_thinking = msgspec.json.Decoder(list[types.ThinkingText]).decode
 def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call of a request; `InvalidRequest` names the field that is wrong."""
     request, unknown = REQUEST.decode(body, "$", request_error)
-    inner = unknown.take_elements("messages") if unknown is not None else _NO_UNKNOWN
+    inner = _elements(unknown, "messages")
     read = [
         _read_message(message, inner.get(index), index)
         for index, message in enumerate(request.messages)
@@ -200,95 +195,139 @@ def _read_message(
     if unknown is None:
         # Nearly every message.
         if type(message) is types.UserMessage and type(message.content) is str:
-            return "user", (Text(message.content),), _NO_MARKS
+            return "user", (Text(message.content),), ()
         if type(message) is types.ToolMessage and type(message.content) is str:
-            result = ToolResult(message.tool_call_id or "", message.content)
-            return "tool", (result,), _NO_MARKS
+            return "tool", (ToolResult(message.tool_call_id or "", message.content),), ()
         if type(message) is types.AssistantMessage and type(message.content) is str:
-            return "assistant", read_assistant(message, None, "", _NO_MARKS), _NO_MARKS
-    path = f"$.messages[{index}]"
-    marks: Marks = []
-    if isinstance(message, OtherBlock):
-        raise request_error(f"{message.tag!r} is not a role here", f"{path}.role")
-    if isinstance(message, types.AssistantMessage):
-        return "assistant", read_assistant(message, unknown, path, marks) or _EMPTY, marks
-    if isinstance(message, types.ToolMessage):
-        return "tool", (_read_result(message, unknown, path, marks),), marks
-    parts: tuple[Part, ...]
-    if isinstance(message.content, str):
-        parts = (Text(message.content),)
-    else:
-        inner = unknown.take_elements("content") if unknown is not None else _NO_UNKNOWN
-        parts = tuple(read_content(message.content, inner, f"{path}.content", marks))
-    is_user = isinstance(message, types.UserMessage)
-    if not is_user:
-        parts = with_role(
-            parts, "system" if isinstance(message, types.SystemMessage) else "developer"
-        )
-    if unknown is not None:
-        parts = (*parts, *message_fields(unknown))
-    return "user" if is_user else "system", parts, marks
+            return "assistant", _UNMARKED.assistant(message, None), ()
+    return MessageReader(f"$.messages[{index}]", request_error).message(message, unknown)
 
 
-def _read_result(
-    message: types.ToolMessage, unknown: Unknown | None, path: str, marks: Marks
-) -> ToolResult:
-    call_id, content = message.tool_call_id or "", message.content
-    inner, name, extras = _NO_UNKNOWN, None, None
-    if unknown is not None:
-        inner = unknown.take_elements("content")
-        members = unknown.remaining()
-        extras = extras_of(WIRE, members)
+class MessageReader:
+    """Reads one message of a request or a reply; errors name its path."""
+
+    def __init__(self, path: str, fail: ErrorFactory) -> None:
+        self._path = path
+        self._fail = fail
+        self.marks: list[PlacedMark[Ttl]] = []
+
+    def message(
+        self, message: types.RequestMessage | OtherBlock, unknown: Unknown | None
+    ) -> _ReadMessage:
+        """A message of a request."""
+        if isinstance(message, OtherBlock):
+            raise self._fail(f"{message.tag!r} is not a role here", f"{self._path}.role")
+        if isinstance(message, types.AssistantMessage):
+            return "assistant", self.assistant(message, unknown) or _EMPTY, self.marks
+        if isinstance(message, types.ToolMessage):
+            return "tool", (self._result(message, unknown),), self.marks
+        parts = tuple(self._content(message.content, _elements(unknown, "content")))
+        role: Role = "user"
+        if not isinstance(message, types.UserMessage):
+            role = "system"
+            is_system = isinstance(message, types.SystemMessage)
+            parts = with_role(parts, "system" if is_system else "developer")
+        if unknown is not None:
+            parts = (*parts, *message_fields(unknown))
+        return role, parts, self.marks
+
+    def _result(self, message: types.ToolMessage, unknown: Unknown | None) -> ToolResult:
+        call_id, content = message.tool_call_id or "", message.content
+        inner = _elements(unknown, "content")
+        members = unknown.remaining() if unknown is not None else {}
         name = _decode_text(members["name"]) if "name" in members else None
-    if content is None or isinstance(content, str):
-        return ToolResult(call_id, content or "", name=name, extras=extras)
-    parts: list[ResultPart] = []
-    for index, part in enumerate(read_content(content, inner, f"{path}.content", marks, (0,))):
-        if not isinstance(part, Text | Image | Document | Audio | Opaque):
-            raise request_error("may not stand in a tool result", f"{path}.content[{index}]")
-        parts.append(part)
-    return ToolResult(call_id, tuple(parts), name=name, extras=extras)
+        extras = extras_of(WIRE, members)
+        if content is None or isinstance(content, str):
+            return ToolResult(call_id, content or "", name=name, extras=extras)
+        parts: list[ResultPart] = []
+        for index, part in enumerate(self._content(content, inner, (0,))):
+            if not isinstance(part, Text | Image | Document | Audio | Opaque):
+                path = f"{self._path}.content[{index}]"
+                raise self._fail("may not stand in a tool result", path)
+            parts.append(part)
+        return ToolResult(call_id, tuple(parts), name=name, extras=extras)
 
+    def assistant(
+        self, message: types.AssistantMessage | types.ReplyMessage, unknown: Unknown | None
+    ) -> tuple[Part, ...]:
+        """Reasoning, content, refusal, tool calls, and last the unknown fields of the message.
 
-def read_assistant(
-    message: types.AssistantMessage | types.ReplyMessage,
-    unknown: Unknown | None,
-    path: str,
-    marks: Marks,
-    *,
-    fail: ErrorFactory = request_error,
-) -> tuple[Part, ...]:
-    """Reasoning, content, refusal, tool calls, and last the unknown fields of the message.
-
-    In a reply empty texts are left out; in a request they are kept.
-    """
-    is_reply = type(message) is types.ReplyMessage
-    parts: list[Part] = []
-    others: Members = {}
-    if message.reasoning_content is not NULL or message.reasoning is not NULL:
-        _read_reasoning(message, parts, others)
-    content = message.content
-    if type(content) is str:
-        if content or not is_reply:
+        In a reply empty texts are left out; in a request they are kept.
+        """
+        is_reply = type(message) is types.ReplyMessage
+        parts: list[Part] = []
+        others: Members = {}
+        if message.reasoning_content is not NULL or message.reasoning is not NULL:
+            _read_reasoning(message, parts, others)
+        content = message.content
+        if type(content) is not str:
+            inner = _elements(unknown, "content")
+            parts += self._content(content, inner, first=len(parts))
+        elif content or not is_reply:
             parts.append(Text(content))
-    elif content is not None:
-        inner = unknown.take_elements("content") if unknown is not None else _NO_UNKNOWN
-        first = len(parts)
-        parts += read_content(content, inner, f"{path}.content", marks, first=first, fail=fail)
-    if message.refusal:
-        parts.append(Refusal(message.refusal))
-    if message.tool_calls:
-        inner = unknown.take_elements("tool_calls") if unknown is not None else _NO_UNKNOWN
-        for index, call in enumerate(message.tool_calls):
-            parts.append(_read_call(call, inner.get(index)))
-    if is_reply:
-        for name in ("annotations", "audio", "function_call"):
-            raw = getattr(message, name)
-            if raw is not NULL and bytes(raw) not in (b"null", b"[]"):
-                others[name] = raw
-    if unknown is not None or others:
-        parts += message_fields(unknown, others)
-    return tuple(parts)
+        if message.refusal:
+            parts.append(Refusal(message.refusal))
+        if message.tool_calls:
+            inner = _elements(unknown, "tool_calls")
+            for index, call in enumerate(message.tool_calls):
+                parts.append(_read_call(call, inner.get(index)))
+        if is_reply:
+            for name in ("annotations", "audio", "function_call"):
+                raw = getattr(message, name)
+                if raw is not NULL and bytes(raw) not in (b"null", b"[]"):
+                    others[name] = raw
+        if unknown is not None or others:
+            parts += message_fields(unknown, others)
+        return tuple(parts)
+
+    def _content(
+        self,
+        content: types.Content,
+        unknown: dict[int, Unknown],
+        below: tuple[int, ...] = (),
+        first: int = 0,
+    ) -> list[Part]:
+        """The parts of a message's content. Marks count from `first`, below the path `below`."""
+        if content is None or isinstance(content, str):
+            return [] if content is None else [Text(content)]
+        return [
+            self.part(part, unknown.get(i), f"{self._path}.content[{i}]", (*below, first + i))
+            for i, part in enumerate(content)
+        ]
+
+    def part(
+        self,
+        part: types.ContentPart | OtherBlock,
+        unknown: Unknown | None,
+        path: str,
+        position: tuple[int, ...] = (),
+    ) -> Part:
+        """A content part with its unknown fields as extras; one of another type or source whole."""
+        if isinstance(part, OtherBlock):
+            return _opaque(part.tag, part.members)
+        if isinstance(part, types.RefusalPart):
+            return Refusal(part.refusal, unknown.extras(WIRE) if unknown is not None else None)
+        if not isinstance(part, types.ThinkingPart) and part.prompt_cache_breakpoint is not None:
+            ttl, extras = read_breakpoint(part, unknown, WIRE, path, self._fail)
+            self.marks.append((position, ttl or "30m", extras))
+        members = unknown.remaining() if unknown is not None else {}
+        if isinstance(part, types.TextPart):
+            return Text(part.text, extras_of(WIRE, members))
+        kind = str(type(part).__struct_config__.tag)
+        source: msgspec.Raw = getattr(part, kind)
+        try:
+            value = _READERS[type(part)](source, members)
+        except DECODE_ERRORS:
+            value = None
+        return value if value is not None else _opaque(kind, {kind: source, **members})
+
+
+#: For messages whose content is a text.
+_UNMARKED = MessageReader("", request_error)
+
+
+def _elements(unknown: Unknown | None, name: str) -> dict[int, Unknown]:
+    return unknown.take_elements(name) if unknown is not None else {}
 
 
 def _read_reasoning(
@@ -343,58 +382,6 @@ def reasoning_extras(field: str, members: bytes = b"") -> Extras:
 
 
 # ── Content parts ────────────────────────────────────────────────────────────────────────────────
-
-
-def read_content(
-    content: types.Content,
-    unknown: dict[int, Unknown],
-    path: str,
-    marks: Marks,
-    below: tuple[int, ...] = (),
-    *,
-    first: int = 0,
-    fail: ErrorFactory = request_error,
-) -> list[Part]:
-    """The parts of a message's content. Marks count from `first`, below the path `below`."""
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [Text(content)]
-    return [
-        read_part(
-            part, unknown.get(index), f"{path}[{index}]", (*below, first + index), marks, fail
-        )
-        for index, part in enumerate(content)
-    ]
-
-
-def read_part(
-    part: types.ContentPart | OtherBlock,
-    unknown: Unknown | None,
-    path: str,
-    position: tuple[int, ...] = (),
-    marks: Marks | None = None,
-    fail: ErrorFactory = request_error,
-) -> Part:
-    """A content part with its unknown fields as extras; one of another type or source whole."""
-    if isinstance(part, OtherBlock):
-        return _opaque(part.tag, part.members)
-    if isinstance(part, types.RefusalPart):
-        return Refusal(part.refusal, unknown.extras(WIRE) if unknown is not None else None)
-    if not isinstance(part, types.ThinkingPart) and part.prompt_cache_breakpoint is not None:
-        ttl, extras = read_breakpoint(part, unknown, WIRE, path, fail)
-        if marks is not None:
-            marks.append((position, ttl or "30m", extras))
-    members = unknown.remaining() if unknown is not None else {}
-    if isinstance(part, types.TextPart):
-        return Text(part.text, extras_of(WIRE, members))
-    kind = str(type(part).__struct_config__.tag)
-    source: msgspec.Raw = getattr(part, kind)
-    try:
-        value = _READERS[type(part)](source, members)
-    except DECODE_ERRORS:
-        value = None
-    return value if value is not None else _opaque(kind, {kind: source, **members})
 
 
 def _opaque(kind: str, members: Members) -> Opaque:

@@ -27,7 +27,7 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.replies import positive_counts, valid_count
 
-from .parse import read_assistant
+from .parse import MessageReader
 from .render import own_members, sort_parts
 from .types import NULL, WIRE, ChatUsage, Choice, InputDetails
 
@@ -72,9 +72,9 @@ def read_reply(body: bytes) -> Reply:
         why = f"expected the assistant's message, not {message.role!r}"
         raise reply_error(why, "$.choices[0].message.role")
     inner = unknown.take("message") if unknown is not None else None
-    parts = read_assistant(message, inner, "$.choices[0].message", [], fail=reply_error)
-    reply_id = _text(fields, "id")
-    model = _text(fields, "model")
+    parts = MessageReader("$.choices[0].message", reply_error).assistant(message, inner)
+    reply_id = take_text(fields, "id", "$")
+    model = take_text(fields, "model", "$")
     usage = bytes(fields.pop("usage", NULL))
     fields.pop("object", None)
     fields = {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
@@ -93,9 +93,9 @@ def read_reply(body: bytes) -> Reply:
     )
 
 
-def _text(fields: Members, name: str) -> str:
+def take_text(fields: Members, name: str, path: str) -> str:
     raw = fields.pop(name, NULL)
-    text: str | None = decode_value(raw, str | None, f"$.{name}", reply_error)
+    text: str | None = decode_value(raw, str | None, f"{path}.{name}", reply_error)
     return text or ""
 
 
@@ -169,9 +169,6 @@ def _write_message(message: Message) -> bytes:
     if fields.extras:
         written.append(fields.extras)
     return b'{"role":"assistant",' + b",".join(written) + b"}"
-
-
-# ── Usage ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_usage(raw: bytes, path: str) -> Usage:

@@ -26,25 +26,28 @@ from anaphora.wire.reading import (
     decode_members,
     encode_members,
     extras_of,
+    object_members,
     reply_error,
 )
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.sse import EventDecoder
 
 from . import types
-from .parse import PART, read_part, reasoning_extras
-from .reply import read_reply, read_stop, read_usage, write_choice
+from .parse import PART, MessageReader, reasoning_extras
+from .reply import read_reply, read_stop, read_usage, take_text, write_choice
 from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, WIRE
 
 #: OpenAI's limit on `n`.
 _MAX_CHOICES = 128
 
-_CHUNK: LenientDecoder[types.ChatChunk] = LenientDecoder(types.ChatChunk)
+_CHOICES: LenientDecoder[list[types.ChoiceDelta] | None] = LenientDecoder(
+    list[types.ChoiceDelta] | None
+)
 
 _decode_text = msgspec.json.Decoder(types.TextChunk).decode
 
-#: Fields of a chunk that are read here; the others are carried in the reply's extras.
-_READ = ("id", "object", "model", "choices", "usage", "obfuscation", "error")
+#: Fields of a chunk that mean nothing in a reply.
+_IGNORED = ("object", "obfuscation")
 
 #: Fields that some hosts send in pieces beside the content, and texts in them that grow.
 _LIST_FIELDS = ("reasoning_details", "annotations", "executed_tools", "images")
@@ -61,20 +64,21 @@ class StreamReader:
         self._choice = _ChoiceBuilder()
         self._build = self._choice.build
         self._others: dict[int, _ChoiceBuilder] = {}
-        self._fields: dict[str, bytes] = {}
+        self._fields: Members = {}
+        """Fields of chunks that are carried in the reply's extras; the last value counts."""
         self._finished = False
 
     def feed(self, data: bytes) -> list[Event]:
         build = self._build
         events: list[Event] = []
         try:
-            for payload in self._sse.feed_data(data):
+            for payload in self._sse.feed(data):
                 index = self._choice.text_index
                 if index is not None and not build.ended:
                     # Nearly every chunk holds a piece of text and nothing else.
                     try:
                         (choice,) = _decode_text(payload).choices
-                    except (msgspec.DecodeError, UnicodeError, ValueError):
+                    except (*DECODE_ERRORS, ValueError):
                         pass
                     else:
                         if not choice.index and (text := choice.delta.content):
@@ -97,31 +101,28 @@ class StreamReader:
         return self._build.fail(Transport("the stream ended before the answer did"))
 
     def _read(self, payload: bytes) -> list[Event]:
-        chunk, unknown = _CHUNK.decode(payload, "stream", reply_error)
+        chunk = {
+            name: raw
+            for name, raw in object_members(payload, "stream", reply_error).items()
+            if name not in _IGNORED and bytes(raw) != b"null"
+        }
+        reply_id, model = take_text(chunk, "id", "stream"), take_text(chunk, "model", "stream")
+        raw = chunk.pop("choices", NULL)
+        choices, unknown = _CHOICES.decode_list(raw, "stream.choices", reply_error)
+        usage, error = chunk.pop("usage", None), chunk.pop("error", None)
+        self._fields |= chunk
         events: list[Event] = []
-        build = self._build
-        choices = chunk.choices or []
-        unknown_in: dict[int, Unknown] = {}
-        if unknown is not None:
-            unknown_in = unknown.take_elements("choices")
-            self._fields |= {name: bytes(raw) for name, raw in unknown.remaining().items()}
-        if not build.started:
-            # Azure reports on the prompt before the reply has an id.
-            self._keep_fields(payload)
-            if choices or chunk.id:
-                events += build.start(chunk.id or "", chunk.model or "")
-        for index, choice in enumerate(choices):
-            events += self._on_choice(choice, unknown_in.get(index), payload)
-        if chunk.usage is not NULL and (usage := bytes(chunk.usage)) != b"null":
-            self._keep_fields(payload)
-            events += build.update_usage(read_usage(usage, "stream.usage"))
-        if chunk.error is not NULL and bytes(chunk.error) != b"null":
-            events += build.fail(from_json(chunk.error))
+        if choices or reply_id:  # Azure reports on the prompt before the reply has an id
+            events += self._build.start(reply_id, model)
+        for index, choice in enumerate(choices or ()):
+            events += self._on_choice(choice, unknown.get(index))
+        if usage is not None:
+            events += self._build.update_usage(read_usage(bytes(usage), "stream.usage"))
+        if error is not None:
+            events += self._build.fail(from_json(error))
         return events
 
-    def _on_choice(
-        self, delta: types.ChoiceDelta, unknown: Unknown | None, payload: bytes
-    ) -> list[Event]:
+    def _on_choice(self, delta: types.ChoiceDelta, unknown: Unknown | None) -> list[Event]:
         """Unknown fields of a choice and of a call are carried along. Those of a delta are left out
         with a notice: as fields of the message they would be sent back to the host, and hosts
         reject them."""
@@ -136,7 +137,6 @@ class StreamReader:
         if delta.finish_reason is not None:
             choice.build.stop_reason_raw = delta.finish_reason
             choice.build.stop_reason = read_stop(delta.finish_reason)
-            self._keep_fields(payload)
         if delta.index:
             return []
         if delta.usage is not NULL and (usage := bytes(delta.usage)) != b"null":
@@ -159,22 +159,14 @@ class StreamReader:
         events = self._choice.end_parts()
         if self._build.usage == Usage() and (usage := _groq_usage(self._fields)):
             events += self._build.update_usage(read_usage(usage, "stream.x_groq.usage"))
-        fields = dict(self._fields)
+        fields = self._fields
         if self._choice.fields:
-            fields["choice"] = dumps(self._choice.fields)
+            fields["choice"] = msgspec.Raw(dumps(self._choice.fields))
         if self._others:
             written = [self._others[index].write(index) for index in sorted(self._others)]
-            fields["choices"] = b"[" + b",".join(written) + b"]"
-        members = b",".join(string(name) + b":" + value for name, value in fields.items())
-        self._build.extras = {WIRE: f"{{{members.decode()}}}"} if members else None
+            fields["choices"] = msgspec.Raw(b"[" + b",".join(written) + b"]")
+        self._build.extras = extras_of(WIRE, fields)
         return events + self._build.finish()
-
-    def _keep_fields(self, payload: bytes) -> None:
-        """Keeps the unread fields of a chunk. Called for the first chunk and the last ones; those
-        in between repeat them."""
-        for name, raw in decode_members(payload).items():
-            if name not in _READ and (value := bytes(raw)) != b"null":
-                self._fields[name] = value
 
 
 class _OpenCall:
@@ -305,7 +297,8 @@ class _ChoiceBuilder:
         """Content as a list of parts, which some hosts send in streams too."""
         events: list[Event] = []
         for raw in parts:
-            part = read_part(*PART.decode(raw, "stream.content", reply_error), "stream.content")
+            decoded = PART.decode(raw, "stream.content", reply_error)
+            part = MessageReader("stream", reply_error).part(*decoded, "stream.content")
             if isinstance(part, Text):
                 events += self._add_text("text", part.text) if part.text else []
             elif isinstance(part, Thinking):
@@ -381,7 +374,7 @@ class _Groq(msgspec.Struct, frozen=True):
     usage: msgspec.Raw = NULL
 
 
-def _groq_usage(fields: dict[str, bytes]) -> bytes | None:
+def _groq_usage(fields: Members) -> bytes | None:
     """The usage where Groq puts it in every stream."""
     try:
         usage = bytes(msgspec.json.decode(fields.get("x_groq", b"{}"), type=_Groq).usage)

@@ -298,25 +298,6 @@ class ChoiceDelta(Strict, frozen=True):
     """Kimi puts its usage here."""
 
 
-class _ChunkFields(Strict, frozen=True, kw_only=True):
-    """Fields that every chunk repeats; they are kept of the first and the last ones."""
-
-    object: msgspec.Raw = NULL
-    created: msgspec.Raw = NULL
-    system_fingerprint: msgspec.Raw = NULL
-    service_tier: msgspec.Raw = NULL
-    provider: msgspec.Raw = NULL
-    obfuscation: msgspec.Raw = NULL
-
-
-class ChatChunk(_ChunkFields, frozen=True, kw_only=True):
-    id: str | None = None
-    model: str | None = None
-    choices: list[ChoiceDelta] | None = None
-    usage: msgspec.Raw = NULL
-    error: msgspec.Raw = NULL
-
-
 class TextDelta(Strict, frozen=True):
     content: str
     role: str | None = None
@@ -330,11 +311,18 @@ class TextChoice(Strict, frozen=True):
     logprobs: None = None
 
 
-class TextChunk(_ChunkFields, frozen=True, kw_only=True):
-    """A chunk with a piece of text and nothing else, as most are."""
+class TextChunk(Strict, frozen=True, kw_only=True):
+    """A chunk with a piece of text and nothing else, as most are. All of them repeat the other
+    fields; those of the first and the last ones are kept."""
 
     choices: list[TextChoice]
     usage: None = None
     error: None = None
     id: msgspec.Raw = NULL
     model: msgspec.Raw = NULL
+    object: msgspec.Raw = NULL
+    created: msgspec.Raw = NULL
+    system_fingerprint: msgspec.Raw = NULL
+    service_tier: msgspec.Raw = NULL
+    provider: msgspec.Raw = NULL
+    obfuscation: msgspec.Raw = NULL

@@ -16,7 +16,7 @@ breakpoints become the caller's marks, unknown fields become extras. Normalised 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -38,7 +38,6 @@ from anaphora.values import (
     Bytes,
     Conversation,
     Document,
-    Extras,
     FileId,
     Image,
     Message,
@@ -46,7 +45,6 @@ from anaphora.values import (
     Part,
     ProviderTool,
     Refusal,
-    ResultPart,
     Role,
     SegmentRole,
     Source,
@@ -115,18 +113,13 @@ from .render import (
 )
 from .types import APP_ITEMS, ITEM, MEMO, NULL, PATH, ROLES, UNSET, WIRE
 
-#: The breakpoints of an item.
-Marks: TypeAlias = list[PlacedMark[Ttl | None]]
-
-#: An item's role and parts.
-ReadItem: TypeAlias = tuple[Role, tuple[Part, ...]]
-_MarkedItem: TypeAlias = tuple[Role, tuple[Part, ...], Marks]
+#: An item's role, its parts, and its breakpoints.
+ReadItem: TypeAlias = tuple[Role, tuple[Part, ...], Sequence[PlacedMark[Ttl | None]]]
 
 _PLACES = {
     "system": SystemPlace("system", "message"),
     "developer": SystemPlace("developer", "message"),
 }
-_NO_MARKS: Marks = []
 _NO_UNKNOWN: dict[int, Unknown] = {}
 
 _REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(types.ResponsesRequest)
@@ -134,7 +127,6 @@ _CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
 _TOOL: LenientDecoder[types.FunctionTool | OtherBlock] = LenientDecoder(types.FunctionTool)
 
 _decode_text = msgspec.json.Decoder(str).decode
-_decode_reasoning = msgspec.json.Decoder(types.ReasoningFields).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -143,11 +135,11 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     """The call of a request; `InvalidRequest` names the field that is wrong."""
     request, unknown = _REQUEST.decode(body, "$", request_error)
     given = request.input
-    items: list[_MarkedItem] | None = []
+    items: list[ReadItem] | None = []
     if isinstance(given, str):
-        items = [("user", (Text(given),), _NO_MARKS)]
+        items = [("user", (Text(given),), ())]
     elif given is not None:
-        items = _read_decoded(given)
+        items = _read_usual_items(given)
     raw = unknown.members.pop("input", None) if unknown is not None else None
     if items is None or raw is not None:
         items = _read_raw(raw if isinstance(raw, msgspec.Raw) else decode_members(body)["input"])
@@ -172,35 +164,27 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     return Call(ir=ir, model=request.model, tools=tools, params=params, extras=extras)
 
 
-def _read_decoded(items: list[types.Item]) -> list[_MarkedItem] | None:
+def _read_usual_items(items: list[types.Item]) -> list[ReadItem] | None:
     """The items of a request that decoded strictly; None if one of them has a field that its type
     does not have."""
-    read: list[_MarkedItem] = []
-    marks: Marks = []
+    read: list[ReadItem] = []
     for index, item in enumerate(items):
-        one = _read_usual(item, index, marks)
+        one = _read_usual(item, index)
         if one is None:
             return None
-        role, parts = one
-        read.append((role, parts, marks or _NO_MARKS))
-        if marks:
-            marks = []
+        read.append(one)
     return read
 
 
-def _read_raw(given: msgspec.Raw) -> list[_MarkedItem]:
+def _read_raw(given: msgspec.Raw) -> list[ReadItem]:
     try:
         raws = decode_elements(given)
     except DECODE_ERRORS as problem:
         raise request_error(f"expected text or a list: {problem}", "$.input") from None
-    items: list[_MarkedItem] = []
-    for index, raw in enumerate(raws):
-        marks: Marks = []
-        items.append((*read_item(raw, f"$.input[{index}]", request_error, marks), marks))
-    return items
+    return [ItemReader(f"$.input[{i}]", request_error).read(raw) for i, raw in enumerate(raws)]
 
 
-def _conversation(items: list[_MarkedItem], ttl: Ttl, marks: list[MarkRequest]) -> Conversation:
+def _conversation(items: list[ReadItem], ttl: Ttl, marks: list[MarkRequest]) -> Conversation:
     """The items as messages; successive items of the assistant are one."""
     messages: list[Message] = []
     answer: list[Part] = []
@@ -240,7 +224,7 @@ def _apart(part: Text, before: list[Part]) -> Text:
 
 
 def _system_blocks(
-    items: list[_MarkedItem], ttl: Ttl
+    items: list[ReadItem], ttl: Ttl
 ) -> tuple[tuple[PromptBlock, ...], list[MarkRequest]]:
     """The system message that leads the input, taken out of it."""
     if len(items) < 2 or items[0][0] != "system":
@@ -279,218 +263,181 @@ def _read_tools(listed: bytes) -> tuple[AnyTool, ...]:
 # ── Items ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_item(raw: msgspec.Raw, path: str, fail: ErrorFactory, marks: Marks) -> ReadItem:
-    """An item of a request or a reply. Members that are not read become extras; an item of another
-    type is kept whole."""
-    members = object_members(raw, path, fail)
-    kind = _take_text(members, "type")
-    if kind is None:
-        if bytes(members.pop("type", NULL)) != b"null":
-            raise fail("expected a text", f"{path}.type")
-        # Only messages and references may lack a type.
-        kind = "item_reference" if "id" in members and "role" not in members else "message"
-    if kind == "reasoning":
-        return "assistant", (_read_reasoning(members, path, fail),)
-    role: Role = "user" if kind in APP_ITEMS else "assistant"
-    placed: Marks = []
-    read: ReadItem | None = None
-    if kind == "message":
-        name = _take(members, "role", path, fail)
-        content, unknown = _take_content(members, "content", path, fail)
-        role = ROLES.get(name, "user")
-        read = _read_message(name, content, unknown, members, path, fail, placed)
-    elif kind == "function_call" and members.keys() >= {"call_id", "name", "arguments"}:
-        call_id = _take(members, "call_id", path, fail)
-        name = _take(members, "name", path, fail)
-        arguments = _take(members, "arguments", path, fail)
-        read = "assistant", (ToolCall(call_id, name, arguments, extras_of(WIRE, members)),)
-    elif kind == "function_call_output":
-        content, unknown = _take_content(members, "output", path, fail)
-        role, own_id = "user", _take_text(members, "call_id")
-        if own_id is not None:
-            extras = extras_of(WIRE, members)
-            read = _read_output(own_id, content, unknown, extras, path, fail, placed)
-    if read is None:
-        return role, (Opaque(WIRE, kind, bytes(raw).decode()),)
-    marks += placed
-    return read
-
-
-def _take(members: Members, name: str, path: str, fail: ErrorFactory) -> str:
-    """Takes a text field that is required."""
-    text = _take_text(members, name)
-    if text is None:
-        raise fail("expected a text" if name in members else "is missing", f"{path}.{name}")
-    return text
-
-
-def _take_content(
-    members: Members, name: str, path: str, fail: ErrorFactory
-) -> tuple[types.Content, dict[int, Unknown]]:
-    if name not in members:
-        raise fail("is missing", f"{path}.{name}")
-    return _CONTENT.decode_list(members.pop(name), f"{path}.{name}", fail)
-
-
-def _read_usual(item: types.Item, index: int, marks: Marks) -> ReadItem | None:
+def _read_usual(item: types.Item, index: int) -> ReadItem | None:
     """An item of a request that decoded strictly; None if it has a field that its type does not
     have."""
     content, call_id = item.content, item.call_id
-    fields: Members | None = None
+    fields: Members = {}
     if not (item.id is item.status is item.phase is item.namespace is UNSET):
         own = {name: getattr(item, name) for name in ("id", "status", "phase", "namespace")}
         fields = {n: msgspec.Raw(_encode(text)) for n, text in own.items() if text is not UNSET}
     if item.type == "message":
         if content is UNSET or not (call_id is item.name is item.arguments is item.output is UNSET):
             return None
-        if fields is None and type(content) is str and item.role in ("user", "assistant"):
-            return item.role, (Text(content),)  # type: ignore[return-value]
-        return _read_message(
-            item.role, content, _NO_UNKNOWN, fields or {}, index, request_error, marks
-        )
+        if not fields and type(content) is str and item.role in ("user", "assistant"):
+            return item.role, (Text(content),), ()  # type: ignore[return-value]
+        reader = ItemReader(f"$.input[{index}]", request_error)
+        return reader.message(item.role or "", content, {}, fields)
     if call_id is UNSET or not (item.role is content is UNSET):
         return None
-    extras = None if fields is None else extras_of(WIRE, fields)
     name, arguments, output = item.name, item.arguments, item.output
     if item.type == "function_call":
         if name is UNSET or arguments is UNSET or output is not UNSET:
             return None
-        return "assistant", (ToolCall(call_id, name, arguments, extras),)
+        return "assistant", (ToolCall(call_id, name, arguments, extras_of(WIRE, fields)),), ()
     if item.type != "function_call_output" or output is UNSET or not (name is arguments is UNSET):
         return None
-    if fields is None and type(output) is str:
-        return "tool", (ToolResult(call_id, output),)
-    return _read_output(call_id, output, _NO_UNKNOWN, extras, index, request_error, marks)
+    if not fields and type(output) is str:
+        return "tool", (ToolResult(call_id, output),), ()
+    return ItemReader(f"$.input[{index}]", request_error).output(call_id, output, {}, fields)
 
 
-def _read_message(
-    name: types.OptionalText,
-    content: types.Content,
-    unknown: dict[int, Unknown],
-    fields: Members,
-    path: str | int,
-    fail: ErrorFactory,
-    marks: Marks,
-) -> ReadItem | None:
-    """A message; None if it has to be kept whole. `fields` are those of the item itself."""
-    role = ROLES.get(name or "")
-    if role is None:
-        return None
-    is_text = type(content) is str
-    if is_text:
-        if not fields and role != "system":
-            return role, (Text(content),)  # type: ignore[arg-type]
-        parts: list[Part] | None = [Text(content)]  # type: ignore[arg-type]
-    else:
-        parts = _read_content(content, unknown, role, (path, "content"), fail, (), marks)  # type: ignore[arg-type]
-    if not parts:
-        return None
-    extras = extras_of(ITEM, fields)
-    if extras is None and role == "assistant" and not is_text:
-        extras = {ITEM: "{}"}  # keeps the item apart from its neighbours
-    if role == "system":
-        extras = keep_place(extras, _PLACES[str(name)])
-    if extras is not None:
-        first = parts[0]
-        if isinstance(first, Opaque):
+class ItemReader:
+    """Reads one item of a request or a reply; errors name its path."""
+
+    def __init__(self, path: str, fail: ErrorFactory) -> None:
+        self._path = path
+        self._fail = fail
+        self._marks: list[PlacedMark[Ttl | None]] = []
+
+    def read(self, raw: msgspec.Raw) -> ReadItem:
+        """Members that are not read become extras; an item of another type is kept whole."""
+        members = object_members(raw, self._path, self._fail)
+        kind = _take_text(members, "type")
+        if kind is None:
+            if bytes(members.pop("type", NULL)) != b"null":
+                raise self._fail("expected a text", f"{self._path}.type")
+            # Only messages and references may lack a type.
+            kind = "item_reference" if "id" in members and "role" not in members else "message"
+        role: Role = "user" if kind in APP_ITEMS else "assistant"
+        item: ReadItem | None = None
+        if kind == "reasoning":
+            return "assistant", (self._reasoning(members),), ()
+        if kind == "message":
+            name = self._take(members, "role")
+            role = ROLES.get(name, "user")
+            item = self.message(name, *self._take_content(members, "content"), members)
+        elif kind == "function_call" and members.keys() >= {"call_id", "name", "arguments"}:
+            call_id = self._take(members, "call_id")
+            name, arguments = self._take(members, "name"), self._take(members, "arguments")
+            call = ToolCall(call_id, name, arguments, extras_of(WIRE, members))
+            item = "assistant", (call,), ()
+        elif kind == "function_call_output":
+            content, unknown = self._take_content(members, "output")
+            role, own_id = "user", _take_text(members, "call_id")
+            if own_id is not None:
+                item = self.output(own_id, content, unknown, members)
+        return item or (role, (Opaque(WIRE, kind, bytes(raw).decode()),), ())
+
+    def message(
+        self, name: str, content: types.Content, unknown: dict[int, Unknown], fields: Members
+    ) -> ReadItem | None:
+        """A message; None if it has to be kept whole. `fields` are those of the item itself."""
+        role = ROLES.get(name)
+        if role is None:
             return None
-        parts[0] = msgspec.structs.replace(first, extras={**(first.extras or {}), **extras})
-    return role, tuple(parts)
-
-
-def _read_output(
-    call_id: str,
-    output: types.Content,
-    unknown: dict[int, Unknown],
-    extras: Extras | None,
-    path: str | int,
-    fail: ErrorFactory,
-    marks: Marks,
-) -> ReadItem:
-    content: str | tuple[ResultPart, ...]
-    if isinstance(output, str):
-        content = output
-    else:
-        parts = _read_content(output, unknown, "tool", (path, "output"), fail, (0,), marks)
-        content = tuple(parts)  # type: ignore[arg-type]
-    return "tool", (ToolResult(call_id, content, extras=extras),)
-
-
-def _read_reasoning(members: Members, path: str, fail: ErrorFactory) -> Thinking:
-    """Reasoning with its fields as they came; its text is its summary and its content."""
-    data = _take_text(members, "encrypted_content")
-    try:
-        fields = _decode_reasoning(encode_members(members))
-    except DECODE_ERRORS as problem:
-        raise fail(str(problem), path) from None
-    texts = [piece.text for piece in (*(fields.summary or ()), *(fields.content or ()))]
-    extras = extras_of(WIRE, members)
-    return Thinking("\n\n".join(texts), data=data, provider=WIRE, extras=extras)
-
-
-# ── Content parts ────────────────────────────────────────────────────────────────────────────────
-
-
-def _read_content(
-    content: Sequence[types.ContentPart | OtherBlock],
-    unknown: dict[int, Unknown],
-    role: Role,
-    place: tuple[str | int, str],
-    fail: ErrorFactory,
-    below: tuple[int, ...],
-    marks: Marks,
-) -> list[Part] | None:
-    """The parts of a message or of a tool's output; None if one of them looks like an
-    item."""
-    parts: list[Part] = []
-    for index, part in enumerate(content):
-        own = unknown.get(index)
-        if type(part) is types.InputText and own is None and part.prompt_cache_breakpoint is None:
-            parts.append(Text(part.text))
-            continue
-        item = place[0] if isinstance(place[0], str) else f"$.input[{place[0]}]"
-        path = f"{item}.{place[1]}[{index}]"
-        read = _read_part(part, own, role, path, fail, (*below, index), marks)
-        if read is None:
+        is_text = isinstance(content, str)
+        parts: list[Part] | None = [Text(content)] if isinstance(content, str) else None
+        if parts is None:
+            parts = self._content(content, unknown, role, "content")  # type: ignore[arg-type]
+        if not parts:
             return None
-        parts.append(read)
-    return parts
+        extras = extras_of(ITEM, fields)
+        if extras is None and role == "assistant" and not is_text:
+            extras = {ITEM: "{}"}  # keeps the item apart from its neighbours
+        if role == "system":
+            extras = keep_place(extras, _PLACES[name])
+        if extras is not None:
+            first = parts[0]
+            if isinstance(first, Opaque):
+                return None
+            parts[0] = msgspec.structs.replace(first, extras={**(first.extras or {}), **extras})
+        return role, tuple(parts), self._marks
 
+    def output(
+        self, call_id: str, output: types.Content, unknown: dict[int, Unknown], fields: Members
+    ) -> ReadItem:
+        content: Any = output
+        if not isinstance(output, str):
+            content = tuple(self._content(output, unknown, "tool", "output", (0,)) or ())
+        result = ToolResult(call_id, content, extras=extras_of(WIRE, fields))
+        return "tool", (result,), self._marks
 
-def _read_part(
-    part: types.ContentPart | OtherBlock,
-    unknown: Unknown | None,
-    role: Role,
-    path: str,
-    fail: ErrorFactory,
-    position: tuple[int, ...],
-    marks: Marks,
-) -> Part | None:
-    by_model = role == "assistant"
-    if isinstance(part, OtherBlock):
-        members = dict(part.members)
-        marked, ttl, extras = take_breakpoint(members, path, WIRE, fail)
-        if marked:
-            marks.append((position, ttl, extras))
-        return _read_other(part.tag, members, role)
-    if part.prompt_cache_breakpoint is not None:
-        marks.append((position, *read_breakpoint(part, unknown, WIRE, path, fail)))
-    members = unknown.remaining(nulls=True) if unknown is not None else {}
-    if isinstance(part, types.InputText):
-        return Text(part.text, extras_of(WIRE, members))
-    if isinstance(part, types.OutputText):
-        for name in ("logprobs", "annotations"):
-            if (raw := getattr(part, name)) is not NULL:
-                members = {name: raw, **members}
-        if by_model:
+    def _reasoning(self, members: Members) -> Thinking:
+        """Reasoning with its fields as they came; its text is its summary and its content."""
+        data = _take_text(members, "encrypted_content")
+        raw = encode_members(members)
+        fields = decode_value(raw, types.ReasoningFields, self._path, self._fail)
+        texts = [piece.text for piece in (*(fields.summary or ()), *(fields.content or ()))]
+        extras = extras_of(WIRE, members)
+        return Thinking("\n\n".join(texts), data=data, provider=WIRE, extras=extras)
+
+    def _take(self, members: Members, name: str) -> str:
+        """Takes a text field that is required."""
+        text = _take_text(members, name)
+        if text is None:
+            why = "expected a text" if name in members else "is missing"
+            raise self._fail(why, f"{self._path}.{name}")
+        return text
+
+    def _take_content(
+        self, members: Members, name: str
+    ) -> tuple[types.Content, dict[int, Unknown]]:
+        if name not in members:
+            raise self._fail("is missing", f"{self._path}.{name}")
+        return _CONTENT.decode_list(members.pop(name), f"{self._path}.{name}", self._fail)
+
+    def _content(
+        self,
+        content: Sequence[types.ContentPart | OtherBlock],
+        unknown: dict[int, Unknown],
+        role: Role,
+        field: str,
+        below: tuple[int, ...] = (),
+    ) -> list[Part] | None:
+        """The parts of a message or of a tool's output; None if one of them looks like an item."""
+        parts: list[Part] = []
+        for index, part in enumerate(content):
+            path = f"{self._path}.{field}[{index}]"
+            read = self._part(part, unknown.get(index), role, path, (*below, index))
+            if read is None:
+                return None
+            parts.append(read)
+        return parts
+
+    def _part(
+        self,
+        part: types.ContentPart | OtherBlock,
+        unknown: Unknown | None,
+        role: Role,
+        path: str,
+        position: tuple[int, ...],
+    ) -> Part | None:
+        if isinstance(part, OtherBlock):
+            members = dict(part.members)
+            marked, ttl, extras = take_breakpoint(members, path, WIRE, self._fail)
+            if marked:
+                self._marks.append((position, ttl, extras))
+            return _read_other(part.tag, members, role)
+        if part.prompt_cache_breakpoint is not None:
+            mark = read_breakpoint(part, unknown, WIRE, path, self._fail)
+            self._marks.append((position, *mark))
+        members = unknown.remaining(nulls=True) if unknown is not None else {}
+        if isinstance(part, types.InputText):
             return Text(part.text, extras_of(WIRE, members))
-        members = {"text": msgspec.Raw(string(part.text)), **members}
-    elif by_model:
-        return Refusal(part.refusal, extras_of(WIRE, members))
-    else:
-        members = {"refusal": msgspec.Raw(string(part.refusal)), **members}
-    kind = str(type(part).__struct_config__.tag)
-    return _opaque(kind, {"type": msgspec.Raw(string(kind)), **members})
+        if isinstance(part, types.OutputText):
+            for name in ("logprobs", "annotations"):
+                if (raw := getattr(part, name)) is not NULL:
+                    members = {name: raw, **members}
+            if role == "assistant":
+                return Text(part.text, extras_of(WIRE, members))
+            members = {"text": msgspec.Raw(string(part.text)), **members}
+        elif role == "assistant":
+            return Refusal(part.refusal, extras_of(WIRE, members))
+        else:
+            members = {"refusal": msgspec.Raw(string(part.refusal)), **members}
+        kind = str(type(part).__struct_config__.tag)
+        return _opaque(kind, {"type": msgspec.Raw(string(kind)), **members})
 
 
 def _read_other(kind: str, members: Members, role: Role) -> Part | None:

@@ -38,7 +38,7 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.replies import positive_counts, valid_count
 
-from .parse import read_item
+from .parse import ItemReader
 from .render import (
     OUTPUT,
     begins_item,
@@ -122,7 +122,7 @@ def _failure(reply: ReplyFields) -> Upstream | None:
 
 def read_output(raw: msgspec.Raw, path: str) -> list[Part]:
     """The parts of one item of a reply."""
-    return list(read_item(raw, path, reply_error, [])[1])
+    return list(ItemReader(path, reply_error).read(raw)[1])
 
 
 def _read_stop(
@@ -174,9 +174,6 @@ def write_stop(reply: Reply) -> tuple[str, str | None]:
     if reply.stop_reason == "other" and reply.stop_reason_raw in _STATUSES:
         return str(reply.stop_reason_raw), None
     return "completed", None
-
-
-# ── Output items ─────────────────────────────────────────────────────────────────────────────────
 
 
 def output_items(parts: Sequence[Part], reply_id: str) -> list[bytes]:
@@ -263,9 +260,6 @@ def with_item_id(part: Part, own_id: str) -> Part:
     fields["id"] = msgspec.Raw(string(own_id))
     kept = {**extras, **(extras_of(key, fields) or {})}
     return msgspec.structs.replace(part, extras=kept)
-
-
-# ── Usage ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_usage(raw: bytes, path: str) -> Usage:

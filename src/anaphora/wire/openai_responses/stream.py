@@ -85,12 +85,12 @@ class StreamReader:
                 if event.type == _TEXT_DELTA and event.delta is not None:
                     index = texts[event.output_index, event.content_index]
                     return [build.add_text(index, event.delta)]
-            except (msgspec.DecodeError, UnicodeError, KeyError, Parse):
+            except (*DECODE_ERRORS, KeyError, Parse):
                 pass
         events: list[Event] = []
         add_text = build.add_text
         try:
-            for payload in self._sse.feed_data(data):
+            for payload in self._sse.feed(data):
                 if build.ended:
                     break
                 try:

@@ -1,34 +1,42 @@
-"""The official SDK and we agree: what we send fits its types, and it reads what we write."""
+"""Google's own SDK."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import jsonschema_rs
-import pytest
-from support.byte_server import byte_server
+import pydantic
+from google import genai
+from google.genai import _common, types
+from support.sdk.case import (
+    ALL_SEGMENTS,
+    EVERYTHING,
+    PDF,
+    PNG,
+    SCHEMA,
+    SdkCase,
+    call_of,
+    call_with,
+    problems_of,
+)
 
-from anaphora import catalog, errors
-from anaphora.cache.plan import plan_once
+from anaphora import errors
 from anaphora.prompt import (
     Call,
     OutputSchema,
     Params,
-    PromptBlock,
     PromptCachePlan,
     PromptIR,
     Reasoning,
-    Segment,
     ToolChoice,
 )
 from anaphora.values import (
     Audio,
     Bytes,
     CachePolicy,
-    Conversation,
     Document,
     FileId,
     Image,
@@ -37,8 +45,6 @@ from anaphora.values import (
     ProviderTool,
     Refusal,
     Reply,
-    ReplyFail,
-    SegmentRole,
     Text,
     Thinking,
     Tool,
@@ -47,10 +53,6 @@ from anaphora.values import (
     Url,
     Usage,
 )
-from anaphora.wire import gemini
-from anaphora.wire.replies import reply_events
-
-genai = pytest.importorskip("google.genai")
 
 MODEL = "gemini-3-flash-preview"
 
@@ -58,9 +60,6 @@ MODEL = "gemini-3-flash-preview"
 @functools.cache
 def schema() -> Any:
     """The request, put together from the SDK's types: names in camelCase, and no others."""
-    import pydantic
-    from google.genai import _common, types
-
     request = pydantic.create_model(
         "Request",
         __base__=_common.BaseModel,
@@ -79,30 +78,16 @@ def schema() -> Any:
     return jsonschema_rs.validator_for(request.model_json_schema(by_alias=True))
 
 
-def check(body: dict[str, Any]) -> None:
-    problems = [
-        f"{'.'.join(map(str, error.instance_path))}: {error.message[:300]}"
-        for error in schema().iter_errors(body)
-    ]
-    assert not problems
+def problems(body: dict[str, Any]) -> list[str]:
+    return problems_of(schema(), body)
 
 
-def body_of(call: Call) -> dict[str, Any]:
-    rendered = gemini.render(call, catalog.profile("google", call.model))
-    planned = plan_once(rendered, catalog.rules("google", call.model), reuse_expected=True)
-    body: dict[str, Any] = json.loads(gemini.assemble(rendered, planned).body.join())
-    return body
-
-
-PNG = Bytes(b"\x89PNG", "image/png")
-PDF = Bytes(b"%PDF", "application/pdf")
-SCHEMA = '{"type":"object","properties":{"q":{"type":"string"}},"required":["q"]}'
 CODE = '{"executableCode":{"id":"e","code":"1+1","language":"PYTHON"},"thoughtSignature":"c2ln"}'
 OPEN_API = '{"parameters":{"type":"OBJECT","properties":{"q":{"type":"STRING","nullable":true}}}}'
 AS_JSON_SCHEMA = '{"type":"object","properties":{"q":{"type":["string","null"]}}}'
 SIGNED = {"gemini": '{"thoughtSignature":"c2ln"}'}
 
-TALK = (
+MESSAGES = (
     Message.user(
         "hello",
         Image(PNG, "low"),
@@ -142,34 +127,23 @@ TOOLS = (
     Tool("openapi", "", AS_JSON_SCHEMA, extras={"gemini.form": OPEN_API}),
     ProviderTool("anthropic", "web_search", '{"type":"web_search_20250305"}'),
 )
-SYSTEM = (
-    PromptBlock.cached_long("identity", "You are terse.", "base"),
-    PromptBlock.plain("empty", ""),
-    PromptBlock.cached_short("knowledge", "Facts."),
-)
-ALL_SEGMENTS = tuple(
-    Segment.of(role, Message.user(role.value), Message.assistant("fine")) for role in SegmentRole
-)
 
 
-def chat(model: str = MODEL, *, talk: Any = TALK, tail: Any = (), **fields: Any) -> Call:
-    cache = fields.pop("cache", None)
-    system = fields.pop("system", SYSTEM)
-    ir = PromptIR.chat(Conversation(talk), system=system, tail=tail, cache=cache)
-    return Call(ir=ir, model=model, **fields)
+def call(*, messages: Sequence[Message] = MESSAGES, **fields: Any) -> Call:
+    return call_of(MODEL, messages, **fields)
 
 
 def with_params(**params: Any) -> Call:
-    return chat(talk=[Message.user("u")], params=Params(**params))
+    return call_with(MODEL, **params)
 
 
 CALLS: dict[str, Call] = {
-    "every part, every tool": chat(tools=TOOLS),
-    "system as text": chat(system="You are terse."),
-    "smallest": chat(talk=[Message.user("u")], system=()),
-    "an empty text": chat(talk=[Message.user("")], system=()),
-    "a frozen boundary": chat(cache=PromptCachePlan(frozen_through="calls", message_ttl="1h")),
-    "a state turn": chat(tail=[Message.user("state")]),
+    EVERYTHING: call(tools=TOOLS, params=Params(max_tokens=5)),
+    "system as text": call(system="You are terse."),
+    "smallest": call(messages=[Message.user("u")], system=()),
+    "an empty text": call(messages=[Message.user("")], system=()),
+    "a frozen boundary": call(cache=PromptCachePlan(frozen_through="calls", message_ttl="1h")),
+    "a state turn": call(tail=[Message.user("state")]),
     "every segment": Call(ir=PromptIR(segments=ALL_SEGMENTS), model=MODEL),
     "tool choice auto": with_params(tool_choice=ToolChoice("auto", parallel=False)),
     "tool choice required": with_params(tool_choice=ToolChoice("required")),
@@ -179,8 +153,8 @@ CALLS: dict[str, Call] = {
     "a budget": with_params(reasoning=Reasoning("enabled", None, 2048, "omitted")),
     "no thinking": with_params(reasoning=Reasoning("disabled")),
     "an output schema": with_params(output=OutputSchema(SCHEMA, "n", "d", True)),
-    "an output schema of Gemini's": chat(
-        talk=[Message.user("u")],
+    "an output schema of Gemini's": call(
+        messages=[Message.user("u")],
         params=Params(output=OutputSchema(AS_JSON_SCHEMA)),
         extras={"gemini.form": OPEN_API.replace("parameters", "responseSchema")},
     ),
@@ -189,7 +163,7 @@ CALLS: dict[str, Call] = {
     "labels": with_params(metadata={"team": "a", "Not A Label": "x"}, user="8", store=True),
     "a tier": with_params(service_tier="flex"),
     "a stream": with_params(stream=True),
-    "extras": chat(
+    "extras": call(
         params=Params(max_tokens=7, tool_choice=ToolChoice("required")),
         extras={
             "gemini": '{"generationConfig":{"responseModalities":["TEXT"]},"safetySettings":'
@@ -198,51 +172,13 @@ CALLS: dict[str, Call] = {
             '"includeServerSideToolInvocations":true}}'
         },
     ),
-    "a handle": chat(
-        talk=[Message.user("u")],
+    "a handle": call(
+        messages=[Message.user("u")],
         system=(),
         extras={"gemini": '{"cachedContent":"cachedContents/x"}'},
     ),
 }
 
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_body_fits_the_types(name: str) -> None:
-    check(body_of(CALLS[name]))
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_the_sdk_loads_every_content(name: str) -> None:
-    from google.genai import types
-
-    for content in body_of(CALLS[name])["contents"]:
-        loaded = types.Content.model_validate_json(json.dumps(content))
-        assert len(loaded.parts or ()) == len(content["parts"])
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda body: body.update(temperature=1),
-        lambda body: body.update(system_instruction={"parts": []}),
-        lambda body: body["generationConfig"].update(maxOutputTokens="many"),
-        lambda body: body["contents"][0].update(parts="text"),
-        lambda body: body["contents"][0]["parts"][0].update(label="identity"),
-        lambda body: body["contents"][0]["parts"][0].update(cache_control={"type": "ephemeral"}),
-        lambda body: body["contents"][1]["parts"][4]["functionCall"].update(args="{}"),
-        lambda body: body["tools"][0].update(cache="1h"),
-    ],
-)
-def test_the_check_can_fail(spoil: Any) -> None:
-    """A field too many or a value of another type, at any depth."""
-    body = body_of(chat(tools=TOOLS, params=Params(max_tokens=5)))
-    check(body)
-    spoil(body)
-    with pytest.raises(AssertionError):
-        check(body)
-
-
-# ── What the SDK reads ───────────────────────────────────────────────────────────────────────────
 
 OTHER = '{"content":{"role":"model","parts":[{"text":"ho"}]},"finishReason":"MAX_TOKENS","index":1}'
 GROUNDS = '"groundingMetadata":{"webSearchQueries":["rain"]},"avgLogprobs":-0.5'
@@ -287,23 +223,21 @@ BLOCKED = Reply(
 
 
 def client(address: str) -> Any:
-    from google.genai import types
-
     options = types.HttpOptions(base_url=address, retry_options=types.HttpRetryOptions(attempts=1))
     return genai.Client(api_key="not-a-key", http_options=options)
 
 
-def asked(address: str) -> Any:
-    with client(address) as speaking:
-        return speaking.models.generate_content(model=MODEL, contents="hi")
+def ask(address: str) -> Any:
+    with client(address) as api:
+        return api.models.generate_content(model=MODEL, contents="hi")
 
 
-def streamed(address: str) -> Iterator[Any]:
-    with client(address) as speaking:
-        yield from speaking.models.generate_content_stream(model=MODEL, contents="hi")
+def ask_for_stream(address: str) -> list[Any]:
+    with client(address) as api:
+        return list(api.models.generate_content_stream(model=MODEL, contents="hi"))
 
 
-def told_parts(chunks: list[Any]) -> list[Any]:
+def joined_parts(chunks: list[Any]) -> list[Any]:
     """The parts of all chunks, with the texts that stand together joined."""
     joined: list[Any] = []
     for chunk in chunks:
@@ -323,10 +257,10 @@ def told_parts(chunks: list[Any]) -> list[Any]:
     return joined
 
 
-def check_reading(chunks: list[Any], reply: Reply) -> None:
+def check_stream(chunks: list[Any], reply: Reply) -> None:
     last = chunks[-1]
     assert (last.response_id, last.model_version) == (reply.id, reply.model)
-    parts = told_parts(chunks)
+    parts = joined_parts(chunks)
     text = "".join(p.text for p in parts if p.text and not p.thought)
     refused = [p.text for p in reply.message.parts if isinstance(p, Refusal)]
     assert text == (reply.text or "".join(refused))
@@ -350,58 +284,58 @@ def check_reading(chunks: list[Any], reply: Reply) -> None:
     if reply is REPLY:
         assert all(p.thought_signature == b"sig" for p in parts[:3])
         assert parts[2].executable_code.code == "1+1"
-        assert parts[3].inline_data.data == b"\x89PNG"
+        assert parts[3].inline_data.data == PNG.data
         assert last.candidates[0].grounding_metadata.web_search_queries == ["rain"]
         assert last.candidates[1].content.parts[0].text == "ho"
 
 
-@pytest.mark.parametrize("reply", [REPLY, REFUSED, BLOCKED])
-def test_the_sdk_reads_a_single_answer(reply: Reply) -> None:
-    with byte_server(gemini.write_reply(reply), "application/json") as address:
-        check_reading([asked(address)], reply)
+STATUSES: dict[type[errors.Upstream], tuple[int, str]] = {
+    errors.RequestRejected: (400, "INVALID_ARGUMENT"),
+    errors.Unauthenticated: (401, "UNAUTHENTICATED"),
+    errors.Forbidden: (403, "PERMISSION_DENIED"),
+    errors.NotFound: (404, "NOT_FOUND"),
+    errors.RateLimited: (429, "RESOURCE_EXHAUSTED"),
+    errors.QuotaExhausted: (429, "RESOURCE_EXHAUSTED"),
+    errors.Overloaded: (503, "UNAVAILABLE"),
+}
 
 
-@pytest.mark.parametrize("reply", [REPLY, REFUSED, BLOCKED])
-def test_the_sdk_reads_a_stream(reply: Reply) -> None:
-    writer = gemini.writer()
-    body = b"".join(writer.write(event) for event in reply_events(reply))
-    with byte_server(body, "text/event-stream") as address:
-        check_reading(list(streamed(address)), reply)
+def check_error(caught: Any, error: errors.Upstream, status: int) -> None:
+    assert isinstance(caught, genai.errors.APIError)
+    assert (caught.code, caught.status) == STATUSES[type(error)]
+    assert caught.message == str(error)
 
 
-def test_the_sdk_raises_on_a_failed_stream() -> None:
-    writer = gemini.writer()
-    body = b"".join(writer.write(event) for event in reply_events(REPLY)[:4])
-    body += writer.write(ReplyFail("Overloaded", "try later", code="UNAVAILABLE"))
-    with byte_server(body, "text/event-stream") as address:
-        chunks = []
-        with pytest.raises(genai.errors.ServerError, match="try later") as caught:
-            chunks += list(streamed(address))
-    assert caught.value.status == "UNAVAILABLE"
-
-
-@pytest.mark.parametrize(
-    "error, expected",
-    [
-        (errors.RequestRejected("m", param="contents[0].role"), (400, "INVALID_ARGUMENT")),
-        (errors.Unauthenticated("m"), (401, "UNAUTHENTICATED")),
-        (errors.Forbidden("m"), (403, "PERMISSION_DENIED")),
-        (errors.NotFound("m"), (404, "NOT_FOUND")),
-        (errors.RateLimited("m", retry_after=3.5), (429, "RESOURCE_EXHAUSTED")),
-        (errors.QuotaExhausted("m"), (429, "RESOURCE_EXHAUSTED")),
-        (errors.Overloaded("m"), (503, "UNAVAILABLE")),
+CASE = SdkCase(
+    name="gemini",
+    provider="google",
+    calls=CALLS,
+    problems=problems,
+    spoils=[
+        lambda body: body.update(temperature=1),
+        lambda body: body.update(system_instruction={"parts": []}),
+        lambda body: body["generationConfig"].update(maxOutputTokens="many"),
+        lambda body: body["contents"][0].update(parts="text"),
+        lambda body: body["contents"][0]["parts"][0].update(label="identity"),
+        lambda body: body["contents"][0]["parts"][0].update(cache_control={"type": "ephemeral"}),
+        lambda body: body["contents"][1]["parts"][4]["functionCall"].update(args="{}"),
+        lambda body: body["tools"][0].update(cache="1h"),
     ],
+    replies={"tools": REPLY, "refused": REFUSED, "blocked": BLOCKED},
+    ask=ask,
+    ask_for_stream=ask_for_stream,
+    check_reply=lambda read, reply: check_stream([read], reply),
+    check_stream=check_stream,
+    overload_code="UNAVAILABLE",
+    stream_error=genai.errors.ServerError,
+    errors=[
+        errors.RequestRejected("m", param="contents[0].role"),
+        errors.Unauthenticated("m"),
+        errors.Forbidden("m"),
+        errors.NotFound("m"),
+        errors.RateLimited("m", retry_after=3.5),
+        errors.QuotaExhausted("m"),
+        errors.Overloaded("m"),
+    ],
+    check_error=check_error,
 )
-def test_the_sdk_reads_an_error(error: errors.Upstream, expected: tuple[int, str]) -> None:
-    status, headers, body = gemini.write_error(error)
-    content_type = headers.pop("content-type")
-    with (
-        byte_server(body, content_type, status, headers) as address,
-        pytest.raises(genai.errors.APIError) as caught,
-    ):
-        asked(address)
-    assert (caught.value.code, caught.value.status) == expected
-    assert caught.value.message == "m"
-    again = gemini.read_error(status, {}, body)
-    assert type(again) is type(error)
-    assert (again.param, again.retry_after) == (error.param, error.retry_after)

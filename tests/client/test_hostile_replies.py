@@ -1,0 +1,86 @@
+"""Whatever bytes a provider sends, the app gets a response or an `AnaphoraError`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from support.raw_server import answering, raw_server
+
+from anaphora import AsyncClient, Message, Response, wire
+from anaphora.errors import Parse, RateLimited
+from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, Usage
+from anaphora.wire.replies import reply_events
+
+REPLY = Reply(
+    id="r",
+    model="m",
+    message=Message.assistant("Hi."),
+    stop_reason="end",
+    usage=Usage(uncached=3, output=1),
+)
+
+
+def http(status: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", *headers]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
+def client(name: str, url: str) -> AsyncClient:
+    provider = {"wire": name, "base_url": url, "key": {"env": "KEY"}, "retry": {"max_attempts": 1}}
+    settings = {"providers": {"local": provider}}
+    return AsyncClient.from_config(settings, environ={"KEY": "k"})
+
+
+async def response_to(name: str, answer: bytes) -> Response:
+    """The response to a call that a server answers with these bytes."""
+    async with raw_server(answering(answer)) as server, client(name, server.url) as made:
+        return await made.complete("Hi.", "local", model="m")
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Fri, 31 Dec 99999999999 23:59:59 GMT",
+        "Fri, 31 Dec 2026 23:59:59 +99999999999999",
+        "Mon, 01 Jan 0001 00:00:00 +2359",
+        "1e400",
+        "nan",
+    ],
+)
+def test_an_absurd_retry_after_is_a_rate_limit(name: str, value: str) -> None:
+    body = json.dumps({"error": {"message": "Slow down."}}).encode()
+    with pytest.raises(RateLimited):
+        asyncio.run(response_to(name, http("429 Too Many Requests", body, f"Retry-After: {value}")))
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@pytest.mark.parametrize("depth", [500, 900, 1_000, 2_000, 100_000])
+def test_a_reply_with_a_deeply_nested_field(name: str, depth: int) -> None:
+    nested = b'"unknown":' + b'{"a":' * depth + b"1" + b"}" * depth
+    body = b"{" + nested + b"," + wire.get(name).write_reply(REPLY)[1:]
+    try:
+        response = asyncio.run(response_to(name, http("200 OK", body)))
+    except Parse:
+        return  # too deep to be read
+    assert response.text == "Hi."
+    assert repr(response)
+    assert response._repr_html_()
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@pytest.mark.parametrize("depth", [900, 1_000, 100_000])
+def test_a_stream_whose_events_have_a_deeply_nested_field(name: str, depth: int) -> None:
+    nested = b',"unknown":' + b'{"a":' * depth + b"1" + b"}" * depth
+    codec = wire.get(name)
+    writer, reader = codec.writer(), codec.reader()
+    stream = b"".join(map(writer.write, reply_events(REPLY)))
+    events: list[Event] = []
+    for line in stream.splitlines(keepends=True):
+        end = line.rfind(b"}")
+        pieces = [line[:end], nested, line[end:]] if end >= 0 else [line]
+        events += reader.feed(b"".join(pieces))
+    events += reader.close()
+    assert isinstance(events[-1], ReplyEnd | ReplyFail)
