@@ -1,4 +1,4 @@
-"""A running emulator: the ASGI application and its control routes, served by Granian in a thread."""
+"""A running emulator: its ASGI application and control routes, served by Granian in a thread."""
 
 from __future__ import annotations
 
