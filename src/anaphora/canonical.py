@@ -7,6 +7,7 @@ Values that JSON cannot hold raise an error with their path, and never become `n
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -38,30 +39,29 @@ def dumps(value: object, *, path: str = "$") -> bytes:
 
 def check_object(text: str, *, path: str = "$") -> str:
     """The text itself, if it is a JSON object."""
-    try:
-        _check_object(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise InvalidJson(f"not a JSON object: {error}", path=path) from None
-    except RecursionError:
-        raise InvalidJson("nested too deeply", path=path) from None
+    _decode(_check_object, text, path, "a JSON object")
     return text
 
 
 def is_object(text: str) -> bool:
     """Whether the text is a JSON object that can be sent unchanged."""
     try:
-        _check_object(text)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        check_object(text)
+    except InvalidJson:
         return False
     return True
 
 
 def loads(text: str | bytes, *, path: str = "$") -> Any:
     """JSON text as Python values; objects keep their order."""
+    return _decode(msgspec.json.decode, text, path, "JSON")
+
+
+def _decode(decode: Callable[[Any], Any], text: str | bytes, path: str, expected: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidJson(f"not JSON: {error}", path=path) from None
+        raise InvalidJson(f"not {expected}: {error}", path=path) from None
     except RecursionError:
         raise InvalidJson("nested too deeply", path=path) from None
 

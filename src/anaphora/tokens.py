@@ -177,7 +177,6 @@ class Counts:
         return next((_upto(row, chunks) for row in reversed(lead.rows) if chunks > row[0]), Size())
 
     def sizes(self) -> list[Size]:
-        """The size of each chunk."""
         totals = [self.size(chunks) for chunks in range(self._size + 1)]
         return [
             Size(upto.text - before.text, upto.other - before.other)

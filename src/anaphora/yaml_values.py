@@ -183,9 +183,6 @@ def _decode(data: Any, kind: type[T], origin: Origin) -> T:
     raise InvalidConfig(message, file=origin.file, line=origin.line(*place))
 
 
-# ── Errors of msgspec ────────────────────────────────────────────────────────────────────────────
-
-
 def _explain(data: Any, kind: type, error: msgspec.ValidationError) -> tuple[str, Path, Path]:
     """The reason, the path of the value, and the path whose line is named.
 

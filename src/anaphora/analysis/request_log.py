@@ -17,17 +17,20 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora import catalog, wire
-from anaphora.analysis.trace.format import Breakpoint, Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.lines import (
+from anaphora.analysis.trace import read_session
+from anaphora.analysis.trace.format import (
+    Breakpoint,
     FoundTrace,
     LogLine,
     Problem,
+    Trace,
+    TraceCall,
     TraceEntry,
-    objects,
+    TraceMessage,
+    TraceUsage,
     seconds,
-    without_clock_errors,
 )
-from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind, Rendered
 from anaphora.tokens import Counts, Size
 from anaphora.values import Reply, ReplyEnd, Ttl, Usage
@@ -208,25 +211,7 @@ def _bytes(body: Any) -> bytes:
 
 def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     """The conversations of a request log, and problems with its lines."""
-    reader = _TraceReader()
-    file = ""
-    for one in objects(lines):
-        if isinstance(one, Problem):
-            yield one
-            continue
-        place, fields = one
-        file = file or place.rpartition(":")[0]
-        try:
-            if (status := status_of(fields)) >= 400:
-                yield Problem(place, f"answered with {status}: not billed", harmless=True)
-            else:
-                reader.add(place, read_fields(fields))
-        except (AnaphoraError, ValueError) as problem:
-            yield Problem(place, str(problem))
-    for conversation in reader.conversations:
-        calls, messages = tuple(conversation.calls), tuple(conversation.messages)
-        trace = replace(conversation.head, group=file, calls=calls, messages=messages)
-        yield from without_clock_errors(FoundTrace(conversation.place, trace))
+    return read_session(lines, _RequestLog())
 
 
 class _LoggedConversation:
@@ -238,15 +223,20 @@ class _LoggedConversation:
         self.messages: list[TraceMessage] = []
 
 
-class _TraceReader:
+class _RequestLog:
     """Appends each request to the conversation that it continues."""
 
+    missing = ""
+
     def __init__(self) -> None:
-        self.conversations: list[_LoggedConversation] = []
+        self._conversations: list[_LoggedConversation] = []
         self._ends: dict[bytes, _LoggedConversation] = {}
         """By the digest of its last request."""
 
-    def add(self, place: str, logged: LoggedCall) -> None:
+    def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
+        if (status := status_of(fields)) >= 400:
+            return Problem(place, f"answered with {status}: not billed", harmless=True)
+        logged = read_fields(fields)
         codec, provider = logged.codec()
         rendered = codec.split(logged.request, path=logged.path)
         model = logged.model or rendered.model
@@ -279,10 +269,19 @@ class _TraceReader:
                 wire=logged.wire,
             )
             conversation = _LoggedConversation(place, head)
-            self.conversations.append(conversation)
+            self._conversations.append(conversation)
         conversation.messages = messages
         conversation.calls.append(call)
         self._ends[digest] = conversation
+        return None
+
+    def traces(self, file: str) -> list[FoundTrace]:
+        found = []
+        for one in self._conversations:
+            calls, messages = tuple(one.calls), tuple(one.messages)
+            trace = replace(one.head, group=file, calls=calls, messages=messages)
+            found.append(FoundTrace(one.place, trace))
+        return found
 
 
 def _trace_usage(usage: Usage) -> TraceUsage:

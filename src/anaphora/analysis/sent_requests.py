@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 from blake3 import blake3
-from msgspec.structs import replace
 
 from anaphora import catalog, wire
 from anaphora.cache.verdict import Diagnosis, SentCall, diagnosis_of
@@ -22,7 +21,7 @@ from anaphora.wire import Wire
 from anaphora.wire.detect import detect
 
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
-from .trace.lines import LogLine
+from .trace.format import LogLine
 
 #: Names that loggers use for the conversation of a request.
 _CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
@@ -94,45 +93,46 @@ def read_request(line: LogLine, defaults: RequestDefaults) -> SentRequest:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidRequest(f"not a JSON object: {problem}", path=line.place) from None
     try:
-        if _is_logged(fields):
-            return _read_logged(line, fields, defaults)
-        name = defaults.origin or detect(line.data)
-        provider = defaults.provider or wire.provider_of(name)
-        return _sent(line.place, wire.get(name), line.data, provider, defaults)
+        return _read(line, fields, defaults)
+    except InvalidRequest as problem:
+        raise problem.within(line.place) from None
     except (AnaphoraError, ValueError) as problem:
-        if isinstance(problem, InvalidRequest):
-            raise problem.within(line.place) from None
         raise InvalidRequest(str(problem), path=line.place) from None
 
 
-def _read_logged(line: LogLine, fields: dict[str, Any], defaults: RequestDefaults) -> SentRequest:
-    logged = read_fields(fields, response_needed=False)
-    codec, provider = logged.codec()
+def _read(line: LogLine, fields: dict[str, Any], defaults: RequestDefaults) -> SentRequest:
+    if _is_logged(fields):
+        logged = read_fields(fields, response_needed=False)
+        body = _sent_bytes(line.data, logged.request)
+    else:
+        body, name = line.data, defaults.origin or detect(line.data)
+        logged = LoggedCall(request=body, response=b"", wire=name)
     if defaults.origin is not None:
         codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
-    request = _sent(
-        line.place,
-        codec,
-        _sent_bytes(line.data, logged.request),
-        defaults.provider or provider,
-        replace(
-            defaults,
-            model=defaults.model or logged.model or None,
-            path=defaults.path or logged.path,
-        ),
-    )
+    else:
+        codec, provider = logged.codec()
+    provider = defaults.provider or provider
+    rendered = codec.split(body, path=defaults.path or logged.path)
+    model = defaults.model or logged.model or rendered.model
+    if not model:
+        raise InvalidRequest("the request names no model; pass --model", path="model")
+    rendered = for_model(rendered, catalog.profile(provider, model))
     reply = _reply(codec, logged)
-    return replace(
-        request,
-        sent=replace(
-            request.sent,
-            at=logged.started if logged.started is not None else logged.ended,
-            usage=None if reply is None or reply.usage.uncached is None else reply.usage,
-            route=logged.host,
-        ),
-        conversation=next(
-            (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None), ""
-        ),
+    sent = SentCall(
+        rendered=rendered,
+        plan=_plan(rendered, catalog.rules(provider, model, rendered.wire), body),
+        at=logged.started if logged.started is not None else logged.ended,
+        usage=None if reply is None or reply.usage.uncached is None else reply.usage,
+        route=logged.host,
+    )
+    named = (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None)
+    return SentRequest(
+        place=line.place,
+        sent=sent,
+        wire=rendered.wire,
+        provider=provider,
+        model=model,
+        conversation=next(named, "") if _is_logged(fields) else "",
         diagnosis=None if reply is None else diagnosis_of(reply),
     )
 
@@ -156,41 +156,12 @@ def _reply(codec: Wire, logged: LoggedCall) -> Reply | None:
         return None
 
 
-def _sent(
-    place: str, codec: Wire, body: bytes, provider: str, defaults: RequestDefaults
-) -> SentRequest:
-    rendered = codec.split(body, path=defaults.path)
-    model = defaults.model or rendered.model
-    if not model:
-        raise InvalidRequest("the request names no model; pass --model", path="model")
-    rendered = for_model(rendered, catalog.profile(provider, model))
-    rules = catalog.rules(provider, model, rendered.wire)
-    return SentRequest(
-        place=place,
-        sent=SentCall(rendered=rendered, plan=_plan(rendered, rules, body)),
-        wire=rendered.wire,
-        provider=provider,
-        model=model,
-    )
-
-
-class _CacheOptions(msgspec.Struct, frozen=True):
-    mode: str | None = None
-
-
-class _CacheFields(msgspec.Struct, frozen=True):
-    prompt_cache_options: _CacheOptions | None = None
-
-
 def _plan(rendered: Rendered, rules: CacheRules, body: bytes) -> Plan:
     """The request's markers, and the one that the provider adds unless the request forbids it."""
     automatic = rendered.automatic
     if automatic is None and rules.automatic_breakpoint.value == "last_message":
-        try:
-            options = msgspec.json.decode(body, type=_CacheFields).prompt_cache_options
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            options = None
-        explicit = options is not None and options.mode == "explicit"
+        options = _fields(body).get("prompt_cache_options")
+        explicit = isinstance(options, dict) and options.get("mode") == "explicit"
         if not explicit and rules.default_ttl is not None:
             automatic = rules.default_ttl.value
     return Plan(marks=rendered.marks, automatic=automatic)

@@ -47,12 +47,10 @@ models = SHIPPED.catalog.models
 
 
 def shipped() -> Catalog:
-    """The catalog of the package."""
     return SHIPPED.catalog
 
 
 def dialects() -> Dialects:
-    """The dialects of the package."""
     return SHIPPED.dialects
 
 

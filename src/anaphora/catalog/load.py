@@ -124,7 +124,6 @@ class ShippedTables:
         return decode_table(self.read(TABLE_FILE))
 
     def read(self, file: str) -> bytes:
-        """A file of the package."""
         import pkgutil
 
         try:

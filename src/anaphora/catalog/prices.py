@@ -75,7 +75,6 @@ class Price(Rates, frozen=True, kw_only=True):
     differences: tuple[PriceDifference, ...] = ()
 
     def at(self, input_tokens: int) -> Rates:
-        """The rates for a prompt of that length."""
         fitting: Rates = self
         for tier in self.tiers:
             if input_tokens > tier.above:

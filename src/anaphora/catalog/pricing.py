@@ -8,7 +8,6 @@ and the price lists the differences.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
 from decimal import Decimal, localcontext
 
 import msgspec
@@ -18,7 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.values import Ttl
 
 from .load import SHIPPED
-from .price_data import Amount, PriceEntry, PriceRow, PriceRows
+from .price_data import Amount, PriceRow, PriceRows
 from .prices import EXACT, Price, PriceDifference, Rates, Tier
 from .values import CacheRules, Figure
 
@@ -82,15 +81,6 @@ class Service(msgspec.Struct, frozen=True):
     def is_standard(self) -> bool:
         return self.tier in STANDARD_TIERS and not self.batch
 
-    def fits(self, variant: PriceEntry) -> bool:
-        """Whether a variant is for this call."""
-        return variant.tier in ("", self.tier) and (self.batch or not variant.batch)
-
-    def covered(self, variants: Sequence[PriceEntry]) -> bool:
-        """Whether the requested tier and batch mode have a price among the variants."""
-        tier = self.tier in STANDARD_TIERS or any(one.tier == self.tier for one in variants)
-        return tier and (not self.batch or any(one.batch for one in variants))
-
 
 def price(
     provider: str,
@@ -140,8 +130,14 @@ def listed(
     amounts = entry.amounts()
     if not service.is_standard:
         # Variants of another provider do not apply here.
-        variants = [one for one in row.variants if own and service.fits(one) and one.active(when)]
-        if not service.covered(variants):
+        variants = [
+            one
+            for one in row.variants
+            if own and one.active(when)
+            if one.tier in ("", service.tier) and (service.batch or not one.batch)
+        ]
+        tiers = {*STANDARD_TIERS, *(one.tier for one in variants)}
+        if service.tier not in tiers or (service.batch and not any(v.batch for v in variants)):
             return None
         for variant in reversed(variants):
             amounts |= variant.amounts()
@@ -151,7 +147,6 @@ def listed(
 
 
 def from_row(row: PriceRow) -> PriceList:
-    """A row as a price list."""
     base = PriceLevel(input=row.input, output=row.output)
     tiers = (PriceLevel(above=t.above, input=t.input, output=t.output) for t in row.tiers)
     return PriceList(levels=(base, *tiers), source=row.source, date=row.date)

@@ -173,7 +173,6 @@ def _rows(content: dict[str, Any], providers: tuple[str, ...], file: str) -> tup
 def _row(
     table: dict[str, Any], kind: RowKind, providers: tuple[str, ...], file: str, name: str
 ) -> list[CatalogRow]:
-    """The row for each of its providers."""
     names: dict[str, tuple[str, ...]] = {"models": (), "without": ()}
     if kind == "rules":
         names["wires"] = ()

@@ -337,7 +337,6 @@ class AskChat:
 
 
 def _recall(session: Session, call: LastCall) -> None:
-    """Tell the session what the last call cached."""
     reply = Reply(
         id=call.id,
         model=call.served_model,

@@ -111,7 +111,6 @@ def _provider(name: str, key: str) -> dict[str, Any]:
 
 
 def _first_dialects() -> dict[str, Dialect]:
-    """The first row of each provider."""
     first: dict[str, Dialect] = {}
     for row in catalog.dialects().rows:
         first.setdefault(row.provider, row)

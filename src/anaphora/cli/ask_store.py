@@ -236,7 +236,6 @@ def _folder() -> Path:
 
 
 def _paths() -> list[Path]:
-    """The files, the newest first."""
     found: list[tuple[int, Path]] = []
     for path in _folder().glob(f"*{_SUFFIX}"):
         with contextlib.suppress(OSError):  # it may have been deleted just now

@@ -188,7 +188,6 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
 
 
 def to_json(value: Any) -> str:
-    """Indented JSON."""
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

@@ -23,7 +23,7 @@ from anaphora.analysis.sent_requests import (
     paired,
     read_request,
 )
-from anaphora.analysis.trace.lines import FoundTrace, LogLine, Problem
+from anaphora.analysis.trace.format import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache.verdict import Verdict, judge
 from anaphora.cache.verdict.causes import format_duration
@@ -216,18 +216,20 @@ class _Explainer:
 
     def _recorded(self, entries: list[FoundTrace]) -> Iterator[ExplainedCall]:
         places = {entry.trace.id: entry.place for entry in entries}
-        for one in judge_traces((entry.trace for entry in entries), self.prices.price):
+        for call, model, verdict in judge_traces(
+            (entry.trace for entry in entries), self.prices.price
+        ):
             yield ExplainedCall(
-                place=places[one.trace],
-                conversation=one.trace,
-                turn=one.call + 1,
-                provider=one.provider,
-                model=one.model,
-                at=one.at,
-                gap=one.gap,
-                broke=one.verdict.broke,
-                sentence=str(one.verdict),
-                verdict=one.verdict,
+                place=places[call.trace],
+                conversation=call.trace,
+                turn=call.call + 1,
+                provider=call.provider,
+                model=model,
+                at=call.at,
+                gap=call.gap,
+                broke=verdict.broke,
+                sentence=str(verdict),
+                verdict=verdict,
             )
 
 

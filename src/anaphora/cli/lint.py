@@ -18,15 +18,24 @@ from anaphora.analysis.lint.checks import (
     lint_text,
     lint_text_samples,
 )
-from anaphora.analysis.lint.findings import RULES, SEVERITIES, Costs, Finding, Severity, at_least
-from anaphora.analysis.lint.reports import LintConfig, sarif, suppressed
+from anaphora.analysis.lint.findings import (
+    RULES,
+    SEVERITIES,
+    Costs,
+    Finding,
+    LintConfig,
+    Severity,
+    at_least,
+    sarif,
+    suppressed,
+)
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
     SentRequest,
     holds_request,
     read_request,
 )
-from anaphora.analysis.trace.lines import LogLine, numbered
+from anaphora.analysis.trace.format import LogLine, numbered
 from anaphora.errors import InvalidRequest
 
 from .common import (

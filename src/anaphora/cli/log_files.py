@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.analysis import request_log, trace
-from anaphora.analysis.trace.format import unsupported
-from anaphora.analysis.trace.lines import (
+from anaphora.analysis.trace.format import (
     FoundTrace,
     LogLine,
     Problem,
     TraceEntry,
     numbered,
     objects,
+    unsupported,
 )
 from anaphora.catalog import Price
 from anaphora.errors import InvalidRequest
@@ -97,7 +97,6 @@ def files_in(places: Iterable[Path]) -> list[Path]:
 
 
 def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
-    """The lines of a file, gzipped or not."""
     with file.open("rb") as opened:
         packed = opened.read(2) == b"\x1f\x8b"
     with gzip.open(file) if packed else file.open("rb") as lines:
@@ -123,7 +122,6 @@ def detect(
 
 
 def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
-    """The conversations of a file, and problems with it."""
     problems: list[Problem] = []
     lines = list(lines_of(file, problems))
     yield from problems
@@ -171,7 +169,6 @@ class PriceBook:
 
 
 def unpriced_note(unpriced: tuple[str, ...]) -> str:
-    """Which prices are unknown."""
     some = ", ".join(unpriced[:_NAMED_MODELS])
     more = f" and {len(unpriced) - _NAMED_MODELS} more" if len(unpriced) > _NAMED_MODELS else ""
     return f"no price is known for {some}{more} (price table of {catalog.price_table_date()})"

@@ -11,7 +11,7 @@ import msgspec
 
 from anaphora import wire
 from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult, check
-from anaphora.analysis.trace.lines import Problem
+from anaphora.analysis.trace.format import Problem
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .common import FOUND, USAGE, WireName, report_problems, stop

@@ -116,13 +116,18 @@ def check(
         and (model is None or fnmatchcase(call.model.lower(), model.lower()))
     ]
     calls = tracked(billed, "checking", total=len(billed))
-    rows = rules_check.check_rules(calls, threshold=threshold, examples=examples)
     places = {source.trace.id: source.place for source in sources}
+    rows = [
+        replace(
+            row, examples=tuple(replace(e, place=places.get(e.trace, "")) for e in row.examples)
+        )
+        for row in rules_check.check_rules(calls, threshold=threshold, examples=examples)
+    ]
     report = RulesReport(
         calls=len(billed),
         conversations=len({call.trace for call in billed}),
         threshold=threshold,
-        rows=tuple(_placed(row, places) for row in rows),
+        rows=tuple(rows),
         failed=tuple(_name(row) for row in rows if row.contradicted and row.verified),
         skipped=skipped(problems),
         not_compared=skipped(problems, harmless=True),
@@ -146,12 +151,6 @@ def _name(row: CheckedFigure) -> str:
     return f"{row.provider} {row.figure}"
 
 
-def _placed(row: CheckedFigure, places: dict[str, str]) -> CheckedFigure:
-    """The row with the file and line of each example."""
-    examples = tuple(replace(one, place=places.get(one.trace, "")) for one in row.examples)
-    return replace(row, examples=examples)
-
-
 def _report_lines(report: RulesReport) -> Iterator[Line]:
     stated = [row for row in report.rows if row.value is not None]
     if not stated:
@@ -162,10 +161,22 @@ def _report_lines(report: RulesReport) -> Iterator[Line]:
     for row in stated:
         if row.contradicting:
             yield from _contradiction(row)
-    yield from _unstated([row for row in report.rows if row.value is None])
+    counted = [row for row in report.rows if row.value is None]
+    if counted:
+        yield "\nMisses within the TTL with an unchanged prefix; no rule states how many are normal"
+    for row in counted:
+        calls = f"{row.contradicting:,} of {row.looked_at:,} calls"
+        yield f"  {_name(row)} ({_models(row)}): {calls}"
     yield from problem_lines("Skipped", report.skipped)
     yield from problem_lines("Not compared", report.not_compared)
-    yield _summary(report), "bold"
+    plural = "" if report.conversations == 1 else "s"
+    checked = f"{report.calls:,} billed calls of {report.conversations:,} conversation{plural}"
+    result = f"contradicted by more than {report.threshold:.0%}"
+    if report.failed:
+        result += f": {', '.join(dict.fromkeys(report.failed))}"
+    else:
+        result = f"no verified rule is {result}"
+    yield f"\n{checked}: {result}", "bold"
 
 
 def _table(rows: list[CheckedFigure]) -> Line:
@@ -198,25 +209,6 @@ def _contradiction(row: CheckedFigure) -> Iterator[Line]:
         count = f"is contradicted by {other.contradicting:,} calls"
         fit = "would fit" if other.fits else count
         yield f"  disputed: {_spelled(other.value)} {fit} ({other.source})"
-
-
-def _unstated(rows: list[CheckedFigure]) -> Iterator[Line]:
-    """Counts that no rule states."""
-    if not rows:
-        return
-    yield "\nMisses within the TTL with an unchanged prefix; no rule states how many are normal"
-    for row in rows:
-        calls = f"{row.contradicting:,} of {row.looked_at:,} calls"
-        yield f"  {_name(row)} ({_models(row)}): {calls}"
-
-
-def _summary(report: RulesReport) -> str:
-    plural = "" if report.conversations == 1 else "s"
-    checked = f"{report.calls:,} billed calls of {report.conversations:,} conversation{plural}"
-    if not report.failed:
-        return f"\n{checked}: no verified rule is contradicted by more than {report.threshold:.0%}"
-    rows = ", ".join(dict.fromkeys(report.failed))
-    return f"\n{checked}: contradicted by more than {report.threshold:.0%}: {rows}"
 
 
 def _models(row: CheckedFigure) -> str:

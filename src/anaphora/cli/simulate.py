@@ -14,8 +14,7 @@ from click.shell_completion import CompletionItem
 from rich.table import Table
 
 from anaphora import catalog
-from anaphora.analysis.trace.format import unsupported
-from anaphora.analysis.trace.lines import FoundTrace
+from anaphora.analysis.trace.format import FoundTrace, unsupported
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
@@ -396,10 +395,14 @@ def _differences(report: SimulationReport) -> Iterator[Line]:
     yield "\nMost likely causes of differences", "bold"
     for cause, count in report.causes.items():
         yield f"  {count:6,}  {CAUSE_TEXTS[cause]}"
-    wrong = sorted((row for row in report.rows if row.cause is not None), key=_error, reverse=True)
+    wrong = [
+        (abs(row.predicted.read - row.billed.read), row.billed.read, row)
+        for row in report.rows
+        if row.cause is not None and row.billed is not None
+    ]
+    wrong.sort(key=lambda difference: difference[0], reverse=True)
     yield "\nThe largest differences", "bold"
-    for row in wrong[:_DIFFERENCES]:
-        billed = 0 if row.billed is None else row.billed.read
+    for _, billed, row in wrong[:_DIFFERENCES]:
         gap = "" if row.gap is None else f", {row.gap:,.0f} s after the call before"
         cause_name = str(row.cause).replace("_", " ")
         yield (
@@ -408,10 +411,6 @@ def _differences(report: SimulationReport) -> Iterator[Line]:
         )
     if len(wrong) > _DIFFERENCES:
         yield f"  and {len(wrong) - _DIFFERENCES:,} more; --json has them all", "dim"
-
-
-def _error(row: CallRow) -> int:
-    return abs(row.predicted.read - row.billed.read) if row.billed is not None else 0
 
 
 def _share(part: int, whole: int) -> str:

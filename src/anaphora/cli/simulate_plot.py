@@ -45,7 +45,6 @@ class PlottedTurn(NamedTuple):
 
 
 def draw(report: SimulationReport) -> str:
-    """The SVG."""
     rows = report.rows
     in_usd = all(
         row.without_cache is not None and (row.billed or row.predicted).cost_usd is not None
@@ -162,7 +161,6 @@ def _legend() -> Iterator[str]:
 
 
 def _ceiling(most: float) -> float:
-    """The next round number."""
     if most <= 0:
         return 1.0
     unit = 10.0 ** math.floor(math.log10(most))

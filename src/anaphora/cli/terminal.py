@@ -89,7 +89,6 @@ def table(*titles: str, right: Iterable[str] = ()) -> Table:
 
 
 def problem_lines(title: str, problems: Sequence[SkippedInput]) -> Iterator[Line]:
-    """The first few problems with the input."""
     if not problems:
         return
     yield f"\n{title}: {len(problems):,}", "bold"

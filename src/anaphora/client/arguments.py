@@ -11,6 +11,7 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR
+from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Message, Part, Text, Tool, ToolResult
 
 T = TypeVar("T")
@@ -54,6 +55,8 @@ def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
         params = Params()
     elif not isinstance(params, Params):
         raise wrong_type("Params", params, "params")
+    if params.stream:  # awaiting a turn or iterating over it decides
+        params = msgspec.structs.replace(params, stream=False)
     return msgspec.structs.replace(params, **params_of(more)) if more else params
 
 
@@ -111,7 +114,11 @@ def conversation_of(messages: Conversation | Iterable[Message]) -> Conversation:
     return Conversation(items_of(messages, Message, "messages", "messages"))
 
 
-def tools_of(tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
+def tools_of(
+    tools: ToolRegistry | Iterable[AnyTool] | None,
+) -> ToolRegistry | tuple[AnyTool, ...]:
+    if tools is None or isinstance(tools, ToolRegistry):
+        return () if tools is None else tools
     checked = tuple(tools) if isinstance(tools, Iterable) else (tools,)
     names: set[str] = set()
     for index, tool in enumerate(checked):

@@ -99,8 +99,6 @@ class Attempts:
             if not self._is_late(problem):
                 raise
 
-    # ── One attempt ──────────────────────────────────────────────────────────────────────────────
-
     async def _until_answered(self) -> None:
         hop = 0
         while True:
@@ -243,8 +241,6 @@ class Attempts:
             await Deadline(min(_LAST_BYTES, self._until - monotonic())).wait(read())
         except (AnaphoraError, DeadlinePassed):
             pass
-
-    # ── Between attempts ─────────────────────────────────────────────────────────────────────────
 
     async def _next_hop(self, error: AnaphoraError, index: int) -> int:
         """Where to send next after a failure, once it is time; raises when nothing is left to

@@ -28,6 +28,7 @@ from .arguments import (
     messages_of,
     prompt_from,
     seconds_of,
+    tools_of,
     with_params,
 )
 from .config import ClientConfig, Hop
@@ -147,8 +148,6 @@ class AsyncClient:
             for transport in self._transports.values():
                 await transport.close()
 
-    # ── Calls ────────────────────────────────────────────────────────────────────────────────────
-
     def send(
         self,
         call: Call | Content,
@@ -230,7 +229,7 @@ class AsyncClient:
         targets, hops = self._targets(provider, model)
         source = _prompt_source(prompt, system=system, messages=messages, state=state, cache=cache)
         builder = CallBuilder(
-            tools=tools,
+            tools=tools_of(tools),
             params=with_params(params, more),
             extras=extras,
             store=store,
@@ -249,8 +248,6 @@ class AsyncClient:
             watchers=self._watchers,
             holders=self._holders,
         )
-
-    # ── Providers ────────────────────────────────────────────────────────────────────────────────
 
     @property
     def providers(self) -> tuple[str, ...]:

@@ -95,9 +95,6 @@ def partial_of(events: Iterable[Event]) -> Reply | None:
     return next((event.partial for event in events if isinstance(event, ReplyFail)), None)
 
 
-# ── After a response ─────────────────────────────────────────────────────────────────────────────
-
-
 def reported(code: str, problem: Exception) -> Notice:
     """The notice of a failure, which is also logged."""
     notice = failure_notice(code, problem)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from .blocks import (
     BlockMark,
+    Continuation,
     Earlier,
     MarkRequest,
     PartMark,
     PromptBlock,
     PromptCachePlan,
+    ResponsesRequestOptions,
     ToolMark,
     flatten_blocks,
 )
@@ -21,7 +23,7 @@ from .context import (
     atomic_units,
     compact,
 )
-from .ir import Continuation, PromptIR, ResponsesRequestOptions, Segment
+from .ir import PromptIR, Segment
 
 __all__ = [
     "BlockMark",

@@ -1,4 +1,4 @@
-"""System prompt blocks with their cache policies, and the caller's cache plan."""
+"""System prompt blocks with their cache policies, the caller's cache plan, and continuations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.values import CachePolicy, Extras, Ttl, Value
+from anaphora.values import CachePolicy, Extras, Message, Ttl, Value
 
 _POLICIES = f" ({', '.join(policy.name for policy in CachePolicy)})"
 
@@ -126,3 +126,24 @@ class PromptCachePlan(Value, frozen=True, kw_only=True):
     """Request the provider's diagnosis of a missed prefix."""
     compare_with: Earlier | None = None
     """The response to compare with."""
+
+
+class Continuation(Value, frozen=True):
+    """Continue a response that the provider stored."""
+
+    previous_response_id: str
+    last_committed_assistant_id: str | None = None
+    """The last assistant message of the stored response; None if there was none."""
+
+
+class ResponsesRequestOptions(Value, frozen=True, kw_only=True):
+    """Request options of the Responses API: the caller's, and those of the prompt."""
+
+    store: bool | None = None
+    text_verbosity: str | None = None
+    reasoning_summary: str | None = None
+    include: tuple[str, ...] | None = None
+    truncation: str | None = None
+    input_messages: tuple[Message, ...] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None

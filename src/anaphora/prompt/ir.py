@@ -25,7 +25,7 @@ import msgspec
 
 from anaphora.values import Conversation, Message, SegmentRole, Value
 
-from .blocks import PromptBlock, PromptCachePlan, expect
+from .blocks import Continuation, PromptBlock, PromptCachePlan, ResponsesRequestOptions, expect
 
 _ROLES = f" ({', '.join(role.name for role in SegmentRole)})"
 
@@ -52,27 +52,6 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if all(new is old for new, old in zip(messages, self.messages, strict=True)):
             return self
         return Segment(self.role, Conversation(messages))
-
-
-class Continuation(Value, frozen=True):
-    """Continue a response that the provider stored."""
-
-    previous_response_id: str
-    last_committed_assistant_id: str | None = None
-    """The last assistant message of the stored response; None if there was none."""
-
-
-class ResponsesRequestOptions(Value, frozen=True, kw_only=True):
-    """Request options of the Responses API: the caller's, and those of the prompt."""
-
-    store: bool | None = None
-    text_verbosity: str | None = None
-    reasoning_summary: str | None = None
-    include: tuple[str, ...] | None = None
-    truncation: str | None = None
-    input_messages: tuple[Message, ...] | None = None
-    instructions: str | None = None
-    previous_response_id: str | None = None
 
 
 class PromptIR(Value, frozen=True, kw_only=True):
@@ -187,16 +166,9 @@ class PromptIR(Value, frozen=True, kw_only=True):
             order = (SegmentRole.VOLATILE_TAIL, *order[:-1])
         runs = []
         for role in order:
-            found = None
-            for segment in self.segments:
-                if segment.role is not role or not len(segment.messages):
-                    continue
-                if found is not None:
-                    found = Segment(role, self.run(role))
-                    break
-                found = segment
-            if found is not None:
-                runs.append(found)
+            own = [each for each in self.segments if each.role is role and len(each.messages)]
+            if own:
+                runs.append(own[0] if len(own) == 1 else Segment(role, self.run(role)))
         return tuple(runs)
 
     def body_chat(self) -> list[Message]:
@@ -242,11 +214,8 @@ class PromptIR(Value, frozen=True, kw_only=True):
         last one, since a delta must not be empty."""
         conversation = self.run(SegmentRole.CONVERSATION)
         committed = self._committed(conversation)
-        return (
-            conversation[:]
-            if committed is None
-            else conversation[committed + 1 :] or conversation[:]
-        )
+        after = () if committed is None else conversation[committed + 1 :]
+        return after or conversation[:]
 
     def has_continued(self) -> bool:
         """Whether the conversation contains the last message of the continued response; if not,
@@ -254,7 +223,6 @@ class PromptIR(Value, frozen=True, kw_only=True):
         return self._committed(self.run(SegmentRole.CONVERSATION)) is not None
 
     def _committed(self, conversation: Conversation) -> int | None:
-        """The index of the committed assistant message."""
         boundary = self.continuation and self.continuation.last_committed_assistant_id
         if boundary:
             for index in range(len(conversation) - 1, -1, -1):
@@ -263,20 +231,9 @@ class PromptIR(Value, frozen=True, kw_only=True):
         return None
 
 
-_CHAT_ORDER = (
-    SegmentRole.STABLE_PREFIX,
-    SegmentRole.DYNAMIC_CONTEXT,
-    SegmentRole.SYSTEM_REMAINDER,
-    SegmentRole.CONVERSATION,
-    SegmentRole.VOLATILE_TAIL,
-)
-_DYNAMIC_LAST = (
-    SegmentRole.STABLE_PREFIX,
-    SegmentRole.SYSTEM_REMAINDER,
-    SegmentRole.CONVERSATION,
-    SegmentRole.DYNAMIC_CONTEXT,
-    SegmentRole.VOLATILE_TAIL,
-)
+#: The roles are declared in the order of `body_chat`.
+_STABLE, _DYNAMIC, _REMAINDER, _HISTORY, _TAIL = _CHAT_ORDER = tuple(SegmentRole)
+_DYNAMIC_LAST = (_STABLE, _REMAINDER, _HISTORY, _DYNAMIC, _TAIL)
 
 
 @functools.lru_cache(maxsize=16)

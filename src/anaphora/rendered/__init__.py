@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from anaphora.values.stability import Kind
+
 from .chunks import Chunk, ChunkRun, Rendered
 from .hashing import digest
-from .log import Body, ChunkLog, Kind, LogAppend
+from .log import Body, ChunkLog, LogAppend
 from .plan import (
     CacheHandle,
     CreateHandle,

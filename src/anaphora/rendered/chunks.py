@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from anaphora.values import Notice, Section, SegmentRole, Ttl
+from anaphora.values.stability import Kind
 
 from .hashing import digest
-from .log import ChunkLog, Kind
+from .log import ChunkLog
 from .plan import Envelope, Mark
 
 
@@ -58,7 +59,6 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def last_role(self) -> str:
-        """The wire role of the last message."""
         return self.log.roles[self.log.wire_message_of(self.count - 1)]
 
     def offset(self, chunk: int) -> int:
@@ -73,7 +73,6 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
         return f"{self.role.value} {message_id}"
 
     def position(self, chunk: int) -> tuple[int, int]:
-        """Message on the wire and block in it."""
         opened = self.log.wire_message_of(chunk)
         block = chunk - self.log.opens[opened]
         return self.first_message + opened, block + (self.first_block if opened == 0 else 0)

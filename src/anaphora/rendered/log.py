@@ -7,7 +7,6 @@ conversations view one list of messages.
 
 from __future__ import annotations
 
-import enum
 import threading
 from array import array
 from bisect import bisect_right
@@ -18,23 +17,9 @@ from typing import Any
 from blake3 import blake3
 
 from anaphora.values import CachePolicy, Notice, Ttl
+from anaphora.values.stability import Kind
 
 from .hashing import RunningHash
-
-
-class Kind(enum.Enum):
-    """The kinds of chunks that cache rules distinguish."""
-
-    TOOL = "tool"
-    SYSTEM = "system"
-    TEXT = "text"
-    IMAGE = "image"
-    DOCUMENT = "document"
-    AUDIO = "audio"
-    TOOL_CALL = "tool_call"
-    TOOL_RESULT = "tool_result"
-    THINKING = "thinking"
-    OTHER = "other"
 
 
 class LogAppend:
@@ -144,10 +129,6 @@ class ChunkLog:
     def __len__(self) -> int:
         return len(self.ends)
 
-    @property
-    def size(self) -> int:
-        return len(self.buffer)
-
     @classmethod
     def of(cls, addition: LogAppend, labels: list[str], policies: list[CachePolicy]) -> ChunkLog:
         """A log of tools or system blocks: complete from the start."""
@@ -174,16 +155,13 @@ class ChunkLog:
         return forked
 
     def start(self, chunk: int) -> int:
-        """Byte offset at which a chunk begins."""
         return self.ends[chunk - 1] if chunk else 0
 
     def chunks_of(self, message: int) -> range:
-        """The chunks of a source message."""
         first = self.message_ends[message - 1] if message else 0
         return range(first, self.message_ends[message])
 
     def message_of(self, chunk: int) -> int:
-        """The source message a chunk came from."""
         return bisect_right(self.message_ends, chunk)
 
     def position_of(self, message_id: str) -> int | None:

@@ -50,7 +50,6 @@ class Message(Value, frozen=True, kw_only=True, gc=False):
 
     @property
     def text(self) -> str:
-        """The text parts, joined."""
         return "".join(part.text for part in self.parts if isinstance(part, Text))
 
     def same_content(self, other: Message) -> bool:

@@ -84,5 +84,4 @@ class Reply(Value, frozen=True, kw_only=True):
         return tuple(part for part in self.message.parts if isinstance(part, ToolCall))
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         return html_of(self)

@@ -1,4 +1,4 @@
-"""Cache lifetimes, cache policies, and the stability of prompt segments."""
+"""What caches tell apart: lifetimes, sections, kinds of chunks, policies, roles of segments."""
 
 from __future__ import annotations
 
@@ -24,6 +24,21 @@ def nearest_ttl(wanted: Ttl, available: Iterable[Ttl]) -> Ttl | None:
 Section = Literal["tools", "system", "messages"]
 
 
+class Kind(enum.Enum):
+    """The kinds of chunks that cache rules distinguish."""
+
+    TOOL = "tool"
+    SYSTEM = "system"
+    TEXT = "text"
+    IMAGE = "image"
+    DOCUMENT = "document"
+    AUDIO = "audio"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    THINKING = "thinking"
+    OTHER = "other"
+
+
 class CachePolicy(enum.Enum):
     """How a prompt block should be cached."""
 
@@ -43,7 +58,7 @@ class CachePolicy(enum.Enum):
 
 
 class SegmentRole(enum.Enum):
-    """The structural role of a run of messages."""
+    """The structural role of a run of messages, in the order of a chat."""
 
     STABLE_PREFIX = "stable_prefix"
     """Guides, workspace, environment, skills: the same for the whole session."""

@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 
 from anaphora.prompt import Call, PromptBlock
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope
-from anaphora.values import Tool
+from anaphora.values import Conversation, Message, Tool
 
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
@@ -31,6 +31,23 @@ _encode = msgspec.json.Encoder().encode
 _SCALARS = frozenset({type(None), bool, int, float, str})
 
 
+class SplitLogs:
+    """The logs that requests were cut into, for as long as they are in use (see splitting.py)."""
+
+    def __init__(self) -> None:
+        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
+        self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
+        self._placeholders = Conversation()
+
+    def placeholders(self, count: int) -> Conversation:
+        """Stands for messages that were cut into chunks but not read."""
+        missing = count - len(self._placeholders)
+        if missing > 0:
+            blank = Message(role="user", parts=())
+            self._placeholders = self._placeholders.append(*[blank] * missing)
+        return self._placeholders.prefix(count)
+
+
 class Memo:
     """Everything one wire remembers."""
 
@@ -41,18 +58,16 @@ class Memo:
         self._recent: deque[ChunkLog] = deque(maxlen=_LOGS)
         self._envelopes: tuple[tuple[tuple[type, ...], Envelope], ...] = ()
         self._on_clear: list[Callable[[], None]] = []
+        self.splits = SplitLogs()
 
     def clear(self) -> None:
         """Forgets everything."""
         self._section_logs.clear()
         self._recent.clear()
         self._envelopes = ()
+        self.splits = SplitLogs()
         for forget in self._on_clear:
             forget()
-
-    def on_clear(self, forget: Callable[[], None]) -> None:
-        """Has `clear` call this as well."""
-        self._on_clear.append(forget)
 
     def section_log(
         self,
@@ -115,7 +130,7 @@ class Memo:
                 value, mutable = known(raw)
                 return _copied(value) if mutable else value
 
-            self.on_clear(known.cache_clear)
+            self._on_clear.append(known.cache_clear)
             return reading
 
         return decorate

@@ -11,7 +11,7 @@ import msgspec
 
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
-from anaphora.errors import InvalidRequest, Parse
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, PromptBlock, ToolChoice
 from anaphora.rendered import ChunkLog, Kind
 from anaphora.values import (
@@ -39,7 +39,7 @@ from anaphora.wire.params import (
     forces_tools,
     schema_object,
 )
-from anaphora.wire.parts import extra_members
+from anaphora.wire.parts import following_extras
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -237,10 +237,7 @@ def object_text(json: str, path: str) -> bytes:
 
 def closing(extras: Extras | None, wire: str) -> bytes:
     """The end of an object, with the extras of that wire."""
-    if extras is None:
-        return b"}"
-    more = extra_members(extras, wire)
-    return b"," + more + b"}" if more else b"}"
+    return b"}" if extras is None else following_extras(extras, wire) + b"}"
 
 
 def file_id(file: FileId, notices: list[Notice]) -> bytes | None:
@@ -252,7 +249,7 @@ def file_id(file: FileId, notices: list[Notice]) -> bytes | None:
     return None
 
 
-def opaque_json(part: Opaque, wire: str, notices: list[Notice]) -> bytes | None:
+def opaque_json(part: Opaque, notices: list[Notice], wire: str) -> bytes | None:
     """A part of that wire as it came; None for one of another provider."""
     if part.provider == wire:
         return check_object(part.json, path="json").encode()
@@ -357,16 +354,6 @@ def counted_usage(
         overlap=overlap,
         raw=raw.decode(),
     )
-
-
-def own_usage(usage: Usage, read: Callable[[bytes, str], Usage]) -> bytes | None:
-    """The provider's usage object, if reading it gives the same counts."""
-    try:
-        if usage.raw is not None and read(usage.raw.encode(), "usage") == usage:
-            return usage.raw.encode()
-    except Parse:
-        pass
-    return None
 
 
 # ── Parameters ───────────────────────────────────────────────────────────────────────────────────

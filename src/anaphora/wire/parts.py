@@ -84,7 +84,15 @@ def extra_members(extras: Extras | None, wire: str) -> bytes:
 
 def own_members(extras: Extras | None, wire: str) -> Members:
     """The same, by name."""
-    return {} if extras is None or wire not in extras else decode_members(extras[wire])
+    if extras is None or wire not in extras:
+        return {}
+    return decode_members(check_object(extras[wire], path=f"extras.{wire}"))
+
+
+def following_extras(extras: Extras | None, wire: str) -> bytes:
+    """The extras of that wire after other members of an object: with a comma before them."""
+    members = extra_members(extras, wire)
+    return b"," + members if members else b""
 
 
 def inner_and_outer(extras: Extras | None, wire: str, field: str) -> tuple[bytes, bytes]:

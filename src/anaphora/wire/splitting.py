@@ -5,7 +5,7 @@ into runs. Key order and the spelling of numbers and strings stay as sent, so th
 billed, and a miss explained, by the bytes of the request. Only markers are taken out (they become
 marks), and white space between the outermost fields.
 
-    request = RequestSplit(SPLITS, body)
+    request = RequestSplit(MEMO, body)
     model = request.take_model()
     request.add_section("tools", request.take("tools"), cut_tools)
     request.add_messages(request.take_elements("messages"), read_message, lead=..., close=...)
@@ -19,14 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, cast
-from weakref import WeakValueDictionary
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.canonical import string
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
-from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
+from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
 
 from .memo import Memo
 from .reading import (
@@ -71,35 +70,12 @@ class SplitMessage(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[SplitBlock]
 
 
-class Splits:
-    """What a wire remembers of the requests it has cut: one per wire, emptied with its memo."""
-
-    def __init__(self, memo: Memo) -> None:
-        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
-        self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
-        self._placeholders = Conversation()
-        memo.on_clear(self._clear)
-
-    def _clear(self) -> None:
-        self.sections.clear()
-        self.messages.clear()
-        self._placeholders = Conversation()
-
-    def placeholders(self, count: int) -> Conversation:
-        """Stands for messages that were cut into chunks but not read."""
-        missing = count - len(self._placeholders)
-        if missing > 0:
-            blank = Message(role="user", parts=())
-            self._placeholders = self._placeholders.append(*[blank] * missing)
-        return self._placeholders.prefix(count)
-
-
 class RequestSplit:
     """One request that is being cut. Runs are added in hash order; fields that are not taken become
     the envelope."""
 
-    def __init__(self, splits: Splits, body: bytes | Members) -> None:
-        self._splits = splits
+    def __init__(self, memo: Memo, body: bytes | Members) -> None:
+        self._splits = memo.splits
         self.members: Members = (
             dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
         )

@@ -14,8 +14,7 @@ from support.planted import GUIDE, PLACES, body, grown, spec, split
 
 from anaphora import catalog
 from anaphora.analysis.lint.checks import lint_request, lint_samples, lint_text, lint_text_samples
-from anaphora.analysis.lint.findings import RULES, Costs, Finding
-from anaphora.analysis.lint.reports import Ignore, sarif, suppressed
+from anaphora.analysis.lint.findings import RULES, Costs, Finding, Ignore, sarif, suppressed
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anaphora.analysis.trace import detect, read
-from anaphora.analysis.trace.format import Trace
-from anaphora.analysis.trace.lines import FoundTrace, Problem, numbered
+from anaphora.analysis.trace.format import FoundTrace, Problem, Trace, numbered
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "session.jsonl"
 

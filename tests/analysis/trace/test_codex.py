@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from anaphora.analysis.trace import detect, read
-from anaphora.analysis.trace.format import Trace
-from anaphora.analysis.trace.lines import FoundTrace, Problem, numbered
+from anaphora.analysis.trace.format import FoundTrace, Problem, Trace, numbered
 
 META = {"type": "session_meta", "payload": {"id": "c", "model_provider": "openai"}}
 TURN = {"type": "turn_context", "payload": {"model": "gpt-5.5", "effort": "high"}}

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from anaphora.analysis.request_log import read, recognises
-from anaphora.analysis.trace.format import Trace
-from anaphora.analysis.trace.lines import Problem, numbered
+from anaphora.analysis.trace.format import Problem, Trace, numbered
 from anaphora.analysis.trace.predict import Predictor
 
 Json = dict[str, Any]

@@ -9,13 +9,14 @@ from support.small_traces import at, bill, trace_of
 
 from anaphora import catalog
 from anaphora.analysis.trace import detect
-from anaphora.analysis.trace.format import TraceCall, unsupported
-from anaphora.analysis.trace.lines import (
+from anaphora.analysis.trace.format import (
     FoundTrace,
     Problem,
+    TraceCall,
     count,
     numbered,
     seconds,
+    unsupported,
     without_clock_errors,
 )
 

@@ -23,7 +23,7 @@ def recorded(name: str) -> list[Trace]:
 
 def pairs(traces: list[Trace]) -> Iterator[tuple[TraceCall, TraceCall, TraceVerdict]]:
     """Each billed call with the one before it and its verdict."""
-    judged = {(one.trace, one.call): one for one in judge_traces(traces)}
+    judged = {(one.predicted.trace, one.predicted.call): one for one in judge_traces(traces)}
     for trace in traces:
         before = None
         for index, call in enumerate(trace.calls):
@@ -58,7 +58,7 @@ def test_no_false_alarm_on_the_clean_pairs_of_pi_claude() -> None:
         assert before.usage is not None
         expected = ("hit", None) if before.usage.cached else ("miss", "below_minimum")
         assert (verdict.result, verdict.cause) == expected, verdict.sentence
-        if conversations[judged.trace].messages[call.messages - 1].role == "tool":
+        if conversations[judged.predicted.trace].messages[call.messages - 1].role == "tool":
             loops[verdict.result] += 1
     assert loops == {"hit": 1369, "miss": 5}
 

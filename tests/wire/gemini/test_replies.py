@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from support.replies.gemini import answer, chunk, sse
 
-from anaphora.errors import Overloaded, Parse
 from anaphora.values import (
     Bytes,
     Event,
@@ -31,7 +31,7 @@ from anaphora.values import (
 )
 from anaphora.wire import gemini
 from anaphora.wire.gemini.parts import write_parts
-from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
+from anaphora.wire.replies import reply_events
 
 MADE = {"gemini.form": '{"id":null}'}
 
@@ -46,13 +46,6 @@ def signed(signature: str) -> dict[str, str]:
     return {"gemini": f'{{"thoughtSignature":"{signature}"}}'}
 
 
-def answer(*parts: Any, stop: str | None = "STOP", **more: Any) -> Any:
-    candidate: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
-    if stop is not None:
-        candidate["finishReason"] = stop
-    return {"candidates": [{**candidate, **more}], "modelVersion": "g", "responseId": "r"}
-
-
 def read(body: Any) -> Reply:
     return gemini.read_reply(json.dumps(body).encode())
 
@@ -62,30 +55,6 @@ def written(reply: Reply) -> Any:
 
 
 # ── Single answers ───────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "reason, calls, stop",
-    [
-        ("STOP", False, "end"),
-        ("STOP", True, "tool_calls"),
-        ("MAX_TOKENS", False, "length"),
-        ("MAX_TOKENS", True, "length"),
-        ("SAFETY", False, "refusal"),
-        ("RECITATION", False, "refusal"),
-        ("PROHIBITED_CONTENT", False, "refusal"),
-        ("CONTINUATION", False, "pause"),
-        ("MALFORMED_FUNCTION_CALL", False, "other"),
-        ("SOMETHING_NEW", False, "other"),
-        (None, False, "other"),
-    ],
-)
-def test_stop_reasons(reason: str | None, calls: bool, stop: str) -> None:
-    """There is no word for tool calls: they end with STOP."""
-    parts = [{"functionCall": {"id": "c", "name": "f", "args": {}}}] if calls else []
-    reply = read(answer(*parts, stop=reason))
-    assert (reply.stop_reason, reply.stop_reason_raw) == (stop, reason)
-    assert written(reply)["candidates"][0].get("finishReason") == reason
 
 
 @pytest.mark.parametrize(
@@ -155,30 +124,6 @@ def test_a_blocked_prompt_is_an_empty_refusal() -> None:
     assert written(reply) == body
 
 
-@pytest.mark.parametrize(
-    "body, path",
-    [
-        ({}, "$.candidates"),
-        ({"candidates": []}, "$.candidates"),
-        ({"candidates": 5}, "$.candidates"),
-        ({"candidates": [{"content": {"parts": [5]}}]}, "$.candidates[0].content.parts[0]"),
-        ({"candidates": [{"finishReason": 5}]}, "$.candidates[0].finishReason"),
-        ({"promptFeedback": {}}, "$.candidates"),
-        ({"candidates": [{}], "usageMetadata": {"promptTokenCount": "x"}}, "$.usageMetadata"),
-        ([], "$"),
-    ],
-)
-def test_invalid_replies_name_the_path(body: Any, path: str) -> None:
-    with pytest.raises(Parse) as caught:
-        read(body)
-    assert caught.value.path == path
-
-
-def test_an_error_with_status_200_is_raised() -> None:
-    with pytest.raises(Overloaded, match="later"):
-        read({"error": {"code": 503, "status": "UNAVAILABLE", "message": "later"}})
-
-
 def test_parts_of_other_wires_have_a_notice() -> None:
     parts: tuple[Part, ...] = (
         Thinking("hm", "s", provider="anthropic"),
@@ -197,14 +142,6 @@ def test_parts_of_other_wires_have_a_notice() -> None:
 
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def sse(*chunks: Any) -> bytes:
-    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\r\n\r\n" for chunk in chunks)
-
-
-def chunk(*parts: Any, **more: Any) -> Any:
-    return answer(*parts, **{"stop": None, **more})
 
 
 def listen(body: bytes) -> list[Event]:
@@ -381,73 +318,11 @@ def test_chunks_as_one_json_list_are_read_when_they_are_complete() -> None:
     assert failed.error == "Transport"
 
 
-@pytest.mark.parametrize(
-    "body, error",
-    [
-        (b"", "Transport"),
-        (sse(chunk({"text": "a"})), "Transport"),
-        (b"data: {", "Transport"),
-        (b"data: nonsense\n\n", "Parse"),
-        (b"data: []\n\n", "Parse"),
-        (sse({"x": 1}), "Transport"),
-        (sse({"candidates": [{"index": 500}]}), "Parse"),
-        (sse({"candidates": [{"index": -1}]}), "Parse"),
-        (sse({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}), "RateLimited"),
-        (sse({"error": {"status": "UNAVAILABLE"}}), "Overloaded"),
-        (sse({"error": 5}), "Overloaded"),
-        (b'{"error":{"code":403,"status":"PERMISSION_DENIED"}}', "Forbidden"),
-        (b'[{"error":{"code":404,"status":"NOT_FOUND"}}]', "NotFound"),
-        (b"[{", "Transport"),
-    ],
-)
-def test_a_broken_stream_ends_with_a_failure(body: bytes, error: str) -> None:
-    last = listen(body)[-1]
-    assert isinstance(last, ReplyFail)
-    assert last.error == error
-
-
-def test_text_before_an_error_is_kept() -> None:
-    body = sse(chunk({"text": "half"}), {"error": {"code": 500, "message": "sorry"}})
-    last = listen(body + sse(chunk({"text": "more"}, stop="STOP")))[-1]
-    assert isinstance(last, ReplyFail)
-    assert last.partial is not None
-    assert (last.partial.text, last.message) == ("half", "sorry")
-
-
 def test_nothing_is_read_after_the_end() -> None:
     reader = gemini.reader()
     reader.feed(sse(chunk({"text": "a"}, stop="STOP")))
     assert isinstance(reader.close()[-1], ReplyEnd)
     assert reader.feed(sse(chunk({"text": "b"}, stop="STOP"))) + reader.close() == []
-
-
-def test_unknown_chunks_and_comments_are_skipped() -> None:
-    body = b": hello\n\n" + sse({"novelty": 1}, chunk({"text": "a"}), {}, chunk(stop="STOP"))
-    assert streamed(body).text == "a"
-
-
-@pytest.mark.parametrize(
-    "part, path",
-    [
-        ({"text": "x" * 1_000_000}, "characters"),
-        ({"inlineData": {"mimeType": "image/png", "data": "A" * 1_000_000}}, "beside the text"),
-    ],
-)
-def test_an_answer_is_bounded(part: Any, path: str) -> None:
-    reader = gemini.reader()
-    piece = sse(chunk(part))
-    events: list[Event] = []
-    for _ in range(2 * TEXT_LIMIT // 1_000_000 + 2):
-        events += reader.feed(piece)
-    assert isinstance(events[-1], ReplyFail)
-    assert path in events[-1].message
-
-
-def test_arguments_are_bounded() -> None:
-    body = sse(chunk({"functionCall": {"name": "f", "args": {"a": "x" * ARGUMENTS_LIMIT}}}))
-    last = listen(body)[-1]
-    assert isinstance(last, ReplyFail)
-    assert last.error == "Parse"
 
 
 # ── Arguments in pieces ──────────────────────────────────────────────────────────────────────────

@@ -60,11 +60,6 @@ def test_the_forms_of_an_error_body(body: bytes, message: str) -> None:
     assert (str(read), read.retry_after) == (message, 2)
 
 
-def test_a_wait_until_a_date() -> None:
-    headers = {"retry-after": "Sun, 15 Nov 2026 12:00:30 GMT"}
-    assert ollama.read_error(429, headers, b"{}", NOW).retry_after == 30
-
-
 @pytest.mark.parametrize(
     "error, status",
     [
@@ -87,12 +82,6 @@ def test_the_class_of_an_error_survives(error: errors.Upstream, status: int) -> 
     read = ollama.read_error(written_status, headers, body)
     assert type(read) is type(error)
     assert (read.retry_after, read.request_id) == (error.retry_after, "r")
-
-
-@pytest.mark.parametrize("kind", [errors.ContextOverflow, errors.ContentRefused])
-def test_classes_that_ollama_has_no_status_for_are_rejected_requests(kind: type) -> None:
-    status, headers, body = ollama.write_error(kind("m", status=400))
-    assert type(ollama.read_error(status, headers, body)) is errors.RequestRejected
 
 
 def test_an_unknown_error_is_a_server_error() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.replies.ollama import DATE, answer, called, line
 
-from anaphora.errors import Overloaded, Parse
 from anaphora.values import (
     Bytes,
     Event,
@@ -24,7 +24,6 @@ from anaphora.values import (
     Refusal,
     Reply,
     ReplyEnd,
-    ReplyFail,
     ReplyStart,
     Text,
     Thinking,
@@ -34,9 +33,8 @@ from anaphora.values import (
 )
 from anaphora.wire import ollama
 from anaphora.wire.ollama.messages import sort_parts
-from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, reply_events
+from anaphora.wire.replies import reply_events
 
-DATE = "2026-01-02T03:04:05.678Z"
 PNG = Bytes(b"\x89PNG\r\n\x1a\n", "image/png")
 B64 = base64.b64encode(PNG.data).decode()
 
@@ -47,17 +45,8 @@ def notices_of(reply: Reply) -> list[Notice]:
     return notices
 
 
-def answer(message: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    full = {"role": "assistant", "content": "", **(message or {})}
-    return {"model": "m", "created_at": DATE, "message": full, "done": True, **more}
-
-
 def read(body: dict[str, Any]) -> Reply:
     return ollama.read_reply(json.dumps(body).encode())
-
-
-def called(name: str, **more: Any) -> dict[str, Any]:
-    return {"function": {"name": name, "arguments": {"a": 1}}, **more}
 
 
 MADE_UP = {"ollama.form": f'{{"missing":["id"],"created_at":"{DATE}"}}'}
@@ -127,30 +116,6 @@ def test_a_stream_of_one_line_is_equal(message: dict[str, Any], parts: tuple[Par
 )
 def test_equivalent_forms(body: dict[str, Any], parts: tuple[Part, ...]) -> None:
     assert read(answer(body)).message.parts == parts
-
-
-@pytest.mark.parametrize(
-    "body, calls, stop, raw",
-    [
-        ({"done_reason": "stop"}, False, "end", "stop"),
-        ({"done_reason": "stop"}, True, "tool_calls", "stop"),
-        ({}, False, "end", None),
-        ({}, True, "tool_calls", None),
-        ({"done_reason": "length"}, False, "length", "length"),
-        ({"done_reason": "length"}, True, "length", "length"),
-        ({"done_reason": "load"}, False, "other", "load"),
-        ({"done_reason": "unload"}, False, "other", "unload"),
-        ({"done_reason": "something new"}, True, "other", "something new"),
-        ({"done": False}, False, "other", None),
-    ],
-)
-def test_stop_reasons(body: dict[str, Any], calls: bool, stop: str, raw: str | None) -> None:
-    message = {"tool_calls": [called("f", id="c")]} if calls else {}
-    reply = read(answer(message, **body))
-    assert (reply.stop_reason, reply.stop_reason_raw) == (stop, raw)
-    written = json.loads(ollama.write_reply(reply))
-    assert written["done"] is body.get("done", True)
-    assert written.get("done_reason", "stop") == (raw or "stop")
 
 
 @pytest.mark.parametrize(
@@ -258,38 +223,7 @@ def test_an_answer_in_a_conversation_goes_back_as_it_came() -> None:
     assert rendered.notices == ()
 
 
-@pytest.mark.parametrize(
-    "body, path",
-    [
-        (b"{}", "$.message"),
-        (b'{"message":7}', "$.message"),
-        (b'{"message":{"role":"user","content":"x"}}', "$.message.role"),
-        (b'{"message":{"content":7}}', "$.message.content"),
-        (b'{"message":{"tool_calls":[{}]}}', "$.message.tool_calls[0].function"),
-        (
-            b'{"message":{"tool_calls":[{"function":{"name":"f","arguments":[]}}]}}',
-            "$.message.tool_calls[0].function.arguments",
-        ),
-        (b'{"message":{},"eval_count":"many"}', "$.eval_count"),
-        (b"\xff", "$"),
-    ],
-)
-def test_invalid_replies_name_the_path(body: bytes, path: str) -> None:
-    with pytest.raises(Parse) as caught:
-        ollama.read_reply(body)
-    assert caught.value.path == path
-
-
-def test_an_error_with_status_200_is_raised() -> None:
-    with pytest.raises(Overloaded, match="out of memory"):
-        ollama.read_reply(b'{"error":"out of memory"}')
-
-
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def line(message: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return answer(message, **{"done": False, **more})
 
 
 def stream(*lines: dict[str, Any], rest: bytes = b"") -> list[Event]:
@@ -364,81 +298,6 @@ def parts_of(events: list[Event]) -> tuple[Part, ...]:
     assert reply is not None
     parts: tuple[Part, ...] = reply.message.parts
     return parts
-
-
-HI = line({"content": "hi"})
-END = answer(done_reason="stop")
-
-
-@pytest.mark.parametrize(
-    "lines, rest, failed",
-    [
-        ((HI, END), b"", None),
-        ((HI, END, HI, END, {"error": "late"}), b"garbage", None),
-        ((HI,), json.dumps(END).encode(), None),
-        ((HI, {"status": "success"}, {}, {"message": None}, END), b"\n\n", None),
-        ((HI, {"model": "m", "done": True}), b"", None),
-        ((HI,), b"", "Transport"),
-        ((HI,), b'{"model":"m","mess', "Transport"),
-        ((HI, {"error": "the model failed"}), b"", "Overloaded"),
-        ((HI, {"error": {"message": "the model failed"}}), b"", "Overloaded"),
-        ((HI,), b"garbage\n", "Parse"),
-        ((HI,), b"[1]\n", "Parse"),
-        ((HI,), b'{"message":7}\n', "Parse"),
-        ((HI,), b'{"message":{"content":"\xff"}}\n', "Parse"),
-        ((HI, line({"tool_calls": [{"function": {"name": "f", "arguments": 7}}]})), b"", "Parse"),
-    ],
-)
-def test_invalid_streams_end_with_a_failure(
-    lines: tuple[dict[str, Any], ...], rest: bytes, failed: str | None
-) -> None:
-    events = stream(*lines, rest=rest)
-    assert parts_of(events) == (Text("hi"),)
-    assert [type(e) for e in events].count(ReplyStart) == 1
-    if failed is None:
-        assert isinstance(events[-1], ReplyEnd)
-    else:
-        assert isinstance(events[-1], ReplyFail)
-        assert events[-1].error == failed
-
-
-@pytest.mark.parametrize("body", [b"", b"\n", b'{"error":"no"}\n', b"{}\n"])
-def test_an_empty_stream_fails(body: bytes) -> None:
-    reader = ollama.reader()
-    events = reader.feed(body) + reader.close()
-    assert isinstance(events[0], ReplyStart)
-    assert isinstance(events[-1], ReplyFail)
-    assert reader.feed(b"{}\n") + reader.close() == []
-
-
-def test_a_failure_is_written_and_read() -> None:
-    events = [*stream(HI, END)[:3], ReplyFail("Overloaded", "try later")]
-    last = stream_again(events)[-1]
-    assert isinstance(last, ReplyFail)
-    assert (last.error, last.message) == ("Overloaded", "try later")
-    assert parts_of([last]) == (Text("hi"),)
-
-
-def test_unbounded_streams_are_rejected() -> None:
-    megabyte = "x" * (1 << 20)
-    for message, most in (
-        ({"content": megabyte}, TEXT_LIMIT),
-        ({"thinking": megabyte}, TEXT_LIMIT),
-        ({"images": [megabyte]}, TEXT_LIMIT),
-        (
-            {"tool_calls": [{"function": {"name": "f", "arguments": {"x": megabyte * 5}}}]},
-            ARGUMENTS_LIMIT,
-        ),
-    ):
-        reader, fed = ollama.reader(), 0
-        data = json.dumps(line(message)).encode() + b"\n"
-        events: list[Event] = []
-        while not any(isinstance(event, ReplyFail) for event in events):
-            events = reader.feed(data)
-            fed += len(data)
-            assert fed < most + 3 * len(data)
-        assert isinstance(events[-1], ReplyFail)
-        assert events[-1].error == "Parse"
 
 
 def test_a_reply_with_whole_parts_is_streamed() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.replies.openai_chat import DONE, chunk, error_body, minimal
 
-from anaphora import errors
-from anaphora.errors import Parse, Upstream
+from anaphora.errors import Upstream
 from anaphora.values import (
     Event,
     Message,
@@ -31,7 +30,7 @@ from anaphora.values import (
     from_json,
     to_json,
 )
-from anaphora.wire import openai_chat, replies
+from anaphora.wire import openai_chat
 from anaphora.wire.replies import reply_events
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -42,27 +41,6 @@ STREAMS = sorted(FIXTURES.glob("*.chunks.txt"))
 def reasoned(field: str) -> dict[str, str]:
     return {"openai_chat": f'{{"field":"{field}"}}'}
 
-
-def minimal(message: Any = None, **changes: Any) -> bytes:
-    """A small reply with some fields changed; `...` removes one."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": "hi", **(message or {})},
-        "finish_reason": changes.pop("finish_reason", "stop"),
-    }
-    whole = {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "gpt-5",
-        "choices": [choice],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
-        **changes,
-    }
-    return json.dumps({k: v for k, v in whole.items() if v is not ...}).encode()
-
-
-# ── Single answers ───────────────────────────────────────────────────────────────────────────────
 
 PARTS: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
     ({}, (Text("hi"),)),
@@ -139,51 +117,6 @@ def test_further_choices_and_choice_fields_are_kept() -> None:
     assert again == body
 
 
-@pytest.mark.parametrize(
-    "raw, stop",
-    [
-        ("stop", "end"),
-        ("length", "length"),
-        ("tool_calls", "tool_calls"),
-        ("function_call", "tool_calls"),
-        ("content_filter", "refusal"),
-        ("invented_tomorrow", "other"),
-        ("", "other"),
-        (None, "other"),
-    ],
-)
-def test_stop_reasons(raw: str | None, stop: str) -> None:
-    reply = openai_chat.read_reply(minimal(finish_reason=raw))
-    assert (reply.stop_reason, reply.stop_reason_raw) == (stop, raw)
-
-
-@pytest.mark.parametrize(
-    "data, path",
-    [
-        (b"", "$"),
-        (b"<html>", "$"),
-        (b"[]", "$"),
-        (minimal(choices=...), "$.choices"),
-        (minimal(choices=[]), "$.choices"),
-        (minimal(choices=[{"index": 0}]), "$.choices[0].message"),
-        (minimal(choices=[{"message": {"role": "user"}}]), "$.choices[0].message.role"),
-        (minimal({"content": 5}), "$.choices[0].message.content"),
-        (minimal({"tool_calls": [5]}), "$.choices[0].message.tool_calls[0]"),
-        (minimal(usage=[]), "$.usage"),
-        (minimal(usage={"prompt_tokens": "many"}), "$.usage"),
-    ],
-)
-def test_a_malformed_answer_names_the_field(data: bytes, path: str) -> None:
-    with pytest.raises(Parse) as caught:
-        openai_chat.read_reply(data)
-    assert caught.value.path.startswith(path)
-
-
-def test_error_object_with_status_200_is_raised() -> None:
-    with pytest.raises(errors.RateLimited):
-        openai_chat.read_reply(b'{"error":{"message":"slow down","code":429}}')
-
-
 def test_reply_of_another_wire_is_written_as_these_bytes() -> None:
     reply = Reply(
         id="msg_1",
@@ -203,17 +136,6 @@ def test_reply_of_another_wire_is_written_as_these_bytes() -> None:
 
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def chunk(delta: Any = None, finish: str | None = None, index: int = 0, **more: Any) -> bytes:
-    choices = (
-        [{"index": index, "delta": delta, "finish_reason": finish}] if delta is not None else []
-    )
-    body = {"id": "c1", "object": "chat.completion.chunk", "model": "m", "choices": choices, **more}
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
-
-
-DONE = b"data: [DONE]\n\n"
 
 
 def events(*pieces: bytes) -> list[Event]:
@@ -347,65 +269,6 @@ def test_content_as_a_list_of_parts() -> None:
     )
 
 
-def test_end_without_done_is_accepted_after_a_finish_reason() -> None:
-    assert final(chunk({"content": "a"}), chunk({}, "stop")).text == "a"
-
-
-@pytest.mark.parametrize(
-    "body, error",
-    [
-        (b"", "Transport"),
-        (chunk({"content": "a"}), "Transport"),
-        (DONE, "Parse"),
-        (b"data: {\n\n", "Parse"),
-        (b"data: []\n\n", "Parse"),
-        (chunk({"content": 7}), "Parse"),
-        (chunk({}, usage={"prompt_tokens": "x"}), "Parse"),
-        (b'data: {"error":{"message":"m","type":"server_error"}}\n\n', "Overloaded"),
-        (b'data: {"error":{"message":"m","code":"rate_limit_exceeded"}}\n\n', "RateLimited"),
-        (b'data: {"error":{"message":"m","code":400}}\n\n', "RequestRejected"),
-        (b'data: {"error":"m"}\n\n', "Overloaded"),
-        (b'event: error\ndata: {"error":{"message":"m"}}\n\n', "Overloaded"),
-    ],
-)
-def test_broken_stream_ends_with_a_failure(body: bytes, error: str) -> None:
-    for whole in (
-        body,
-        body + chunk({"content": "late"}, "stop") + DONE if error != "Transport" else body,
-    ):
-        *_, last = events(whole)
-        assert isinstance(last, ReplyFail)
-        assert last.error == error
-
-
-def test_parts_before_an_error_are_kept() -> None:
-    last = events(chunk({"content": "half"}), b'data: {"error":{"message":"m"}}\n\n')[-1]
-    assert isinstance(last, ReplyFail)
-    assert last.partial is not None
-    assert last.partial.text == "half"
-
-
-def test_unknown_and_late_events_are_ignored() -> None:
-    noise = b': ping\n\ndata: {"type":"ping"}\n\nevent: x\ndata: {}\n\ndata:\n\n'
-    reply = final(
-        noise, chunk({"content": "a"}), noise, chunk({}, "stop"), DONE, chunk({"content": "b"})
-    )
-    assert reply.text == "a"
-
-
-def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "TEXT_LIMIT", 10)
-    monkeypatch.setattr(replies, "ARGUMENTS_LIMIT", 10)
-    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "x" * 11}}
-    for delta in ({"content": "x" * 11}, {"tool_calls": [call]}):
-        last = events(chunk(delta), chunk({}, "stop"), DONE)[-1]
-        assert isinstance(last, ReplyFail)
-        assert last.error == "Parse"
-    many = [chunk({"content": ""}, index=index) for index in range(200)]
-    last = events(*many)[-1]
-    assert isinstance(last, ReplyFail)
-
-
 @pytest.mark.parametrize("file", STREAMS, ids=lambda file: file.name)
 def test_stream_events_do_not_depend_on_chunking(file: Path) -> None:
     body = file.read_bytes()
@@ -441,44 +304,6 @@ def test_stream_and_single_reply_agree(message: dict[str, Any], parts: tuple[Any
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def error_body(**fields: Any) -> bytes:
-    return json.dumps(
-        {"error": {"message": "m", "type": None, "param": None, "code": None, **fields}}
-    ).encode()
-
-
-@pytest.mark.parametrize(
-    "status, fields, kind",
-    [
-        (400, {"type": "invalid_request_error"}, errors.RequestRejected),
-        (400, {"code": "context_length_exceeded"}, errors.ContextOverflow),
-        (400, {"code": "content_policy_violation"}, errors.ContentRefused),
-        (400, {"code": "content_filter"}, errors.ContentRefused),
-        (401, {"type": "invalid_request_error", "code": "invalid_api_key"}, errors.Unauthenticated),
-        (401, {"type": "invalid_request_error"}, errors.Unauthenticated),
-        (402, {}, errors.QuotaExhausted),
-        (403, {"code": "unsupported_country_region_territory"}, errors.Forbidden),
-        (404, {"type": "invalid_request_error", "code": "model_not_found"}, errors.NotFound),
-        (413, {}, errors.TooLarge),
-        (422, {}, errors.RequestRejected),
-        (429, {"type": "insufficient_quota", "code": "insufficient_quota"}, errors.QuotaExhausted),
-        (429, {"type": "tokens", "code": "rate_limit_exceeded"}, errors.RateLimited),
-        (429, {}, errors.RateLimited),
-        (500, {"type": "server_error"}, errors.Overloaded),
-        (503, {}, errors.Overloaded),
-        (400, {"code": 400, "param": ["a"]}, errors.RequestRejected),
-    ],
-)
-def test_an_error_by_status_and_code(status: int, fields: Any, kind: type[Upstream]) -> None:
-    error = openai_chat.read_error(status, {"x-request-id": "r"}, error_body(**fields))
-    assert type(error) is kind
-    assert (str(error), error.status, error.request_id) == ("m", status, "r")
-    written_status, headers, body = openai_chat.write_error(error)
-    again = openai_chat.read_error(written_status, headers, body)
-    assert type(again) is kind
-    assert (str(again), again.request_id, again.param) == ("m", "r", error.param)
-
-
 @pytest.mark.parametrize("kind", Upstream.__subclasses__())
 def test_every_error_class_survives_a_round_trip(kind: type[Upstream]) -> None:
     """Also an error of another wire, with a status and a code of its own."""
@@ -500,32 +325,10 @@ def test_the_parameter_and_the_code_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b"null", b"{}", b'{"error":7}', b'{"error":null}']
-)
-def test_error_without_an_object_is_classified_by_status(body: bytes) -> None:
-    assert type(openai_chat.read_error(429, {}, body)) is errors.RateLimited
-
-
-@pytest.mark.parametrize(
     "body", [b'{"error":"m"}', b'{"object":"error","message":"m","type":"x"}', b'{"message":"m"}']
 )
 def test_other_shapes_of_an_error(body: bytes) -> None:
     assert str(openai_chat.read_error(400, {}, body)) == "m"
-
-
-@pytest.mark.parametrize(
-    "headers, wait",
-    [
-        ({"retry-after-ms": "1500"}, 1.5),
-        ({"retry-after": "7"}, 7.0),
-        ({"retry-after": "Sat, 14 Nov 2026 00:00:30 GMT"}, 30.0),
-        ({"retry-after": "soon"}, None),
-        ({}, None),
-    ],
-)
-def test_retry_after_formats(headers: dict[str, str], wait: float | None) -> None:
-    now = datetime.datetime(2026, 11, 14, tzinfo=datetime.UTC)
-    assert openai_chat.read_error(429, headers, error_body(), now).retry_after == wait
 
 
 # ── Where hosts say things in a stream ───────────────────────────────────────────────────────────

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from anaphora.cache.prefix import first_difference
-from anaphora.cache.verdict import Change
 from anaphora.cache.verdict.changes import change_at
 from anaphora.cache.verdict.json_blocks import (
     UNREADABLE,
@@ -24,12 +23,12 @@ from anaphora.cache.verdict.json_blocks import (
     volatile_change,
 )
 from anaphora.catalog import CacheRules
-from anaphora.rendered import Chunk, Mark, Plan, Rendered
+from anaphora.rendered import Chunk, Plan, Rendered
 from anaphora.tokens import Counts, tokens_in
 from anaphora.values import TTL_SECONDS
 
 from .findings import RULES, Costs, Finding, Severity, finding_of
-from .patterns import hits
+from .patterns import Hit, hits
 
 #: Bytes per token, where no model is given.
 PER_TOKEN = 4.0
@@ -59,19 +58,23 @@ def lint_text(
     for hit in hits(text, template=True):
         behind = tokens_in(len(located.data) - located.byte(hit.start), ratio)
         line, column = located.line_and_column(hit.start)
-        yield finding_of(
-            hit.rule,
-            severity=hit.severity,
-            file=file,
-            line=line,
-            column=column,
-            excerpt=located.excerpt(hit.start, hit.end),
-            tokens=behind,
-            cost_usd=costs.per_thousand(behind, total),
-        )
+        yield _volatile(hit, located, costs, behind, total, file=file, line=line, column=column)
     if 0 < total < costs.minimum:
         why = _too_short(total, costs)
         yield finding_of("too-short", file=file, line=1, column=1, why=why)
+
+
+def _volatile(
+    hit: Hit, text: _LocatedText, costs: Costs, behind: int, total: int, **place: str | int
+) -> Finding:
+    return finding_of(
+        hit.rule,
+        severity=hit.severity,
+        excerpt=text.excerpt(hit.start, hit.end),
+        tokens=behind,
+        cost_usd=costs.per_thousand(behind, total),
+        **place,
+    )
 
 
 def lint_text_samples(
@@ -164,14 +167,24 @@ def lint_request(
     costs = costs or Costs()
     plan = plan or Plan(marks=rendered.marks, automatic=rendered.automatic)
     counts = Counts(rendered)
-    short = counts.total < costs.minimum
+    total = counts.total
+    short = total < costs.minimum
     volatile: set[int] = set()
-    for chunk, finding in _volatile(rendered, file, costs, counts, short):
-        if finding.severity != "note" and not RULES[finding.rule].seldom:
-            volatile.add(chunk)
-        yield finding
+    for chunk in stable_chunks(rendered):
+        start = rendered.offset(chunk.index)
+        inside = 0
+        for path, text in strings(chunk):
+            located: _LocatedText | None = None
+            for hit in hits(text):
+                located = located or _LocatedText(text)
+                match = text[hit.start : hit.end].encode(errors="replace")
+                inside = max(inside, chunk.data.find(match, inside))
+                behind = 0 if short else total - counts.before(start + inside)
+                if hit.severity != "note" and not RULES[hit.rule].seldom:
+                    volatile.add(chunk.index)
+                yield _volatile(hit, located, costs, behind, total, file=file, path=path)
     if short:
-        yield finding_of("too-short", file=file, path="$", why=_too_short(counts.total, costs))
+        yield finding_of("too-short", file=file, path="$", why=_too_short(total, costs))
     if costs.rules is not None:
         yield from _lint_markers(rendered, plan, costs, costs.rules, file, volatile)
     # A cache key that looks as if it were made for this one request. It is not shown.
@@ -185,32 +198,6 @@ def lint_request(
             path="$.prompt_cache_key",
             why="it looks like an id of this one request; other keys do not share its cache",
         )
-
-
-def _volatile(
-    rendered: Rendered, file: str, costs: Costs, counts: Counts, short: bool
-) -> Iterator[tuple[int, Finding]]:
-    total = counts.total
-    for chunk in stable_chunks(rendered):
-        start = rendered.offset(chunk.index)
-        inside = 0
-        for path, text in strings(chunk):
-            located: _LocatedText | None = None
-            for hit in hits(text):
-                located = located or _LocatedText(text)
-                match = text[hit.start : hit.end].encode(errors="replace")
-                inside = max(inside, chunk.data.find(match, inside))
-                behind = 0 if short else total - counts.before(start + inside)
-                finding = finding_of(
-                    hit.rule,
-                    severity=hit.severity,
-                    file=file,
-                    path=path,
-                    excerpt=located.excerpt(hit.start, hit.end),
-                    tokens=behind,
-                    cost_usd=costs.per_thousand(behind, total),
-                )
-                yield chunk.index, finding
 
 
 def stable_chunks(rendered: Rendered) -> Iterator[Chunk]:
@@ -256,6 +243,7 @@ def lint_samples(
     other cache keys."""
     costs = costs or Costs()
     (first_file, first), *others = samples
+    counts = Counts(first)
     stable = sum(run.count for run in first.runs if run.section != "messages")
     reported: set[tuple[str, str]] = set()
     for file, other in others:
@@ -265,28 +253,21 @@ def lint_samples(
             rule = _CHANGE_RULES.get(change.kind, "changes-between-samples")
             if (rule, change.path) not in reported:
                 reported.add((rule, change.path))
-                yield _changed(change, rule, first, first_file, file, costs)
+                behind = counts.total - counts.before(change.offset)
+                named = f" ({change.detail})" if change.detail else ""
+                yield finding_of(
+                    rule,
+                    severity="error",
+                    file=file,
+                    path=change.path,
+                    excerpt=f"{change.before} / {change.after}",
+                    why=f"it differs from {first_file}{named}",
+                    tokens=behind,
+                    cost_usd=costs.per_thousand(behind, counts.total),
+                )
         if _cache_key(first) != _cache_key(other) and ("key", "") not in reported:
             reported.add(("key", ""))
             yield finding_of("cache-key-changes", file=file, path="$.prompt_cache_key")
-
-
-def _changed(
-    change: Change, rule: str, first: Rendered, first_file: str, file: str, costs: Costs
-) -> Finding:
-    counts = Counts(first)
-    behind = counts.total - counts.before(change.offset)
-    named = f" ({change.detail})" if change.detail else ""
-    return finding_of(
-        rule,
-        severity="error",
-        file=file,
-        path=change.path,
-        excerpt=f"{change.before} / {change.after}",
-        why=f"it differs from {first_file}{named}",
-        tokens=behind,
-        cost_usd=costs.per_thousand(behind, counts.total),
-    )
 
 
 class WastedMarker(msgspec.Struct, frozen=True):
@@ -346,12 +327,8 @@ def _wasted(
     more = rules.reads_beyond_slots is not None and rules.reads_beyond_slots.value
     if index >= slots and not more:
         return WastedMarker(f"only {slots} markers are allowed: the request is rejected", "error")
-    if rules.longer_ttl_first.value and _rises(plan.marks[: index + 1]):
+    shortest = min(TTL_SECONDS[earlier.ttl] for earlier in plan.marks[: index + 1])
+    if rules.longer_ttl_first.value and TTL_SECONDS[mark.ttl] > shortest:
         why = f"{mark.ttl} may not follow a shorter TTL: the request is rejected"
         return WastedMarker(why, "error", "put the longer TTL first")
     return None
-
-
-def _rises(marks: tuple[Mark, ...]) -> bool:
-    seconds = [TTL_SECONDS[mark.ttl] for mark in marks]
-    return seconds[-1] > min(seconds)

@@ -26,6 +26,10 @@ class Edit(NamedTuple):
     notice: str = ""
     """Only where rendering gave a notice of this code."""
 
+    def when(self, wanted: Callable[[Body], bool]) -> Edit:
+        """The same for some of the objects only."""
+        return self._replace(change=lambda holder: wanted(holder) and self.change(holder))
+
 
 Rules: TypeAlias = dict[str, list[Edit]]
 """What means the same, and the edits that make one form of the other."""

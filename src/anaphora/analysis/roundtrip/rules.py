@@ -56,23 +56,16 @@ def _text_as_list(where: str, name: str) -> Edit:
     )
 
 
-def _function_type(holder: Body) -> None:
-    if "function" in holder:
-        holder.setdefault("type", "function")
+def _has(name: str) -> Callable[[Body], bool]:
+    return lambda holder: name in holder
 
 
 def _rename_developer(where: str) -> Edit:
-    def change(message: Body) -> None:
-        if message.get("role") == "developer":
-            message["role"] = "system"
-
-    return Edit(where, change, notice="role_changed")
+    edit = replace(where, "role", lambda role: "system" if role == "developer" else role)
+    return edit._replace(notice="role_changed")
 
 
-def _auto_tool_choice(body: Body) -> None:
-    if "parallel_tool_calls" in body:
-        body.setdefault("tool_choice", "auto")
-
+_AUTO_TOOL_CHOICE = fill("", tool_choice="auto").when(_has("parallel_tool_calls"))
 
 # ── Anthropic ────────────────────────────────────────────────────────────────────────────────────
 
@@ -171,11 +164,6 @@ def _drop_blank_system(body: Body) -> None:
             del messages[0]
 
 
-def _rename_token_limit(body: Body) -> None:
-    if "max_tokens" in body:
-        body["max_completion_tokens"] = body.pop("max_tokens")
-
-
 def _report_usage(body: Body) -> None:
     if body.get("stream"):
         body["stream_options"] = {"include_usage": True, **(body.get("stream_options") or {})}
@@ -215,7 +203,9 @@ _OPENAI_CHAT = WireRules(
         _DEVELOPER: [_rename_developer("messages[]")],
         "blank texts of the system prompt are left out": [Edit("", _drop_blank_system)],
         "the token limit has the name that the model's profile gives it": [
-            Edit("", _rename_token_limit)
+            Edit("", lambda body: body.update(max_completion_tokens=body.pop("max_tokens"))).when(
+                _has("max_tokens")
+            )
         ],
         "a stop text is a list with one": [
             replace("", "stop", lambda stop: [stop] if isinstance(stop, str) else stop)
@@ -223,9 +213,11 @@ _OPENAI_CHAT = WireRules(
         "tool choice any is required": [
             replace("", "tool_choice", lambda choice: "required" if choice == "any" else choice)
         ],
-        "functions have a type": [Edit("tools[]|messages[].tool_calls[]", _function_type)],
+        "functions have a type": [
+            fill("tools[]|messages[].tool_calls[]", type="function").when(_has("function"))
+        ],
         _NO_PARAMETERS: [fill("tools[].function", parameters=_EMPTY_SCHEMA)],
-        _PARALLEL: [Edit("", _auto_tool_choice)],
+        _PARALLEL: [_AUTO_TOOL_CHOICE],
         "streams always report usage": [Edit("", _report_usage)],
         "a breakpoint without a TTL lives thirty minutes": [
             drop("messages[].content[].prompt_cache_breakpoint", ttl="30m")
@@ -277,11 +269,6 @@ def _drop_own_nulls(holder: Body) -> None:
         del holder[name]
 
 
-def _text_as_message(body: Body) -> None:
-    if isinstance(body.get("input"), str):
-        body["input"] = [{"role": "user", "content": body["input"]}]
-
-
 def _item_type(item: Body) -> None:
     if item.get("type") is None:
         item["type"] = "message" if "role" in item or "id" not in item else "item_reference"
@@ -319,11 +306,6 @@ def _default_ttl(body: Body) -> None:
             marker.setdefault("ttl", default)
 
 
-def _default_detail(part: Body) -> None:
-    if part.get("type") == "input_image" and part.get("detail") == "auto":
-        del part["detail"]
-
-
 def _identify_calls(body: Body) -> None:
     """A call with nothing but itself gets an id and a status when it is written."""
     for index, item in enumerate(body.get("output") or []):
@@ -338,18 +320,24 @@ _OPENAI_RESPONSES = WireRules(
         "null means the same as a missing option": [
             Edit("|reasoning|text|tools[]", _drop_own_nulls)
         ],
-        "text input is a list with one message": [Edit("", _text_as_message)],
+        "text input is a list with one message": [
+            replace(
+                "",
+                "input",
+                lambda text: [{"role": "user", "content": text}] if isinstance(text, str) else text,
+            )
+        ],
         "an item without a type is a message or a reference": [Edit("input[]", _item_type)],
         "text content is a list with one part": [Edit("input[]", _text_as_part)],
         "blank instructions are left out": [Edit("", _drop_blank_instructions)],
         _DEVELOPER: [_rename_developer("input[]")],
         _UNFINISHED: [Edit("", _drop_unfinished_reasoning)],
-        _PARALLEL: [Edit("", _auto_tool_choice)],
+        _PARALLEL: [_AUTO_TOOL_CHOICE],
         "a breakpoint without a TTL gets the request's": [Edit("", _default_ttl)],
         _DEFAULTS: [
             drop("", stream=False),
             drop("prompt_cache_options", prewarm=False),
-            Edit(_ITEM_PARTS, _default_detail),
+            drop(_ITEM_PARTS, detail="auto").when(lambda part: part.get("type") == "input_image"),
             drop("", prompt_cache_options={}, reasoning={}, text={}),
             drop("tools[]", description=""),
         ],
@@ -406,11 +394,6 @@ def _drop_blank_instruction(body: Body) -> None:
             del body["systemInstruction"]
 
 
-def _user_role(content: Body) -> None:
-    if content.get("role", "function") == "function":
-        content["role"] = "user"
-
-
 def _one_tool_each(body: Body) -> None:
     """Neighbouring functions share an object; every other tool has its own."""
     separate: list[Body] = []
@@ -423,11 +406,6 @@ def _one_tool_each(body: Body) -> None:
         separate += [{name: tool[name]} for name in tool if name != "functionDeclarations"]
     if "tools" in body:
         body["tools"] = separate
-
-
-def _empty_parameters(function: Body) -> None:
-    if "parameters" not in function:
-        function.setdefault("parametersJsonSchema", dict(_EMPTY_SCHEMA))
 
 
 def _standard_base64(value: Any) -> Any:
@@ -473,10 +451,15 @@ _GEMINI = WireRules(
         "the system instruction has no role": [remove("systemInstruction", "role")],
         "blank texts of the system instruction are left out": [Edit("", _drop_blank_instruction)],
         "a content without a role, or of a function, is the user's": [
-            Edit("contents[]", _user_role)
+            fill("contents[]", role="user"),
+            replace("contents[]", "role", lambda role: "user" if role == "function" else role),
         ],
         "neighbouring functions share a tool": [Edit("", _one_tool_each)],
-        _NO_PARAMETERS: [Edit(_FUNCTIONS, _empty_parameters)],
+        _NO_PARAMETERS: [
+            fill(_FUNCTIONS, parametersJsonSchema=_EMPTY_SCHEMA).when(
+                lambda function: "parameters" not in function
+            )
+        ],
         "missing arguments and responses are empty ones": [*_EMPTY_ARGUMENTS],
         "bytes are in standard base64": [_BASE64],
         "thinking levels are in capitals": [
@@ -543,7 +526,7 @@ _OLLAMA = WireRules(
         **_message_rules("messages[]"),
         _UNFINISHED: [keep("", "messages", _more_than_thinking)],
         "a tool has a type and parameters": [
-            Edit("tools[]", _function_type),
+            fill("tools[]", type="function").when(_has("function")),
             fill("tools[].function", parameters=_EMPTY_SCHEMA),
         ],
         _DEFAULTS: [

@@ -19,7 +19,7 @@ import msgspec
 
 from anaphora.catalog import CacheParam, Figure
 
-from . import checks, lifetime_checks
+from . import checks
 from .billed_calls import BilledTraceCall
 from .checks import CheckFunction, Evidence
 
@@ -49,12 +49,12 @@ CHECKS: tuple[Check, ...] = (
     Check("lookback_positions", checks.lookback_positions),
     Check("lookback_unit", checks.lookback_unit),
     Check("ttls", checks.ttls),
-    Check("default_ttl", lifetime_checks.default_ttl, tolerance=_MOSTLY),
-    Check("lifetime", lifetime_checks.lifetime),
-    Check("reads_refresh", lifetime_checks.reads_refresh),
-    Check("visibility_delay", lifetime_checks.visibility_delay),
-    Check("missed", lifetime_checks.missed, is_share=True),
-    Check("cut_short", lifetime_checks.cut_short, is_share=True),
+    Check("default_ttl", checks.default_ttl, tolerance=_MOSTLY),
+    Check("lifetime", checks.lifetime),
+    Check("reads_refresh", checks.reads_refresh),
+    Check("visibility_delay", checks.visibility_delay),
+    Check("missed", checks.missed, is_share=True),
+    Check("cut_short", checks.cut_short, is_share=True),
     *(Check(f"invalidates.{param}", checks.invalidates(param)) for param in _CACHE_PARAMS),
 )
 

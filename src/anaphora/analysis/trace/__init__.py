@@ -8,14 +8,23 @@ Bad input never raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol, TypeAlias
 
-from anaphora.errors import InvalidRequest
+from anaphora.errors import AnaphoraError, InvalidRequest
 
 from . import claude_code, codex
-from .format import read_line
-from .lines import FoundTrace, LogLine, Problem, TraceEntry, without_clock_errors
+from .claude_code import ClaudeCodeSession
+from .codex import CodexSession
+from .format import (
+    FoundTrace,
+    LogLine,
+    Problem,
+    TraceEntry,
+    objects,
+    read_line,
+    without_clock_errors,
+)
 
 Format: TypeAlias = Literal["trace", "claude_code", "codex"]
 
@@ -29,11 +38,36 @@ def read_traces(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
             yield Problem(line.place, problem.reason)
 
 
-_READERS: dict[Format, Callable[[Iterator[LogLine]], Iterator[TraceEntry]]] = {
-    "trace": read_traces,
-    "claude_code": claude_code.read,
-    "codex": codex.read,
-}
+class SessionReader(Protocol):
+    """Reads a file whose lines together are one conversation or several."""
+
+    missing: str
+    """The problem with a file in which no conversation was found, if that is one."""
+
+    def read(self, place: str, fields: dict[str, Any]) -> Problem | None: ...
+
+    def traces(self, file: str) -> list[FoundTrace]: ...
+
+
+def read_session(lines: Iterator[LogLine], session: SessionReader) -> Iterator[TraceEntry]:
+    file = ""
+    for one in objects(lines):
+        if isinstance(one, Problem):
+            yield one
+            continue
+        place, fields = one
+        file = file or place.rpartition(":")[0]
+        try:
+            problem = session.read(place, fields)
+        except (AnaphoraError, ValueError) as error:
+            problem = Problem(place, str(error))
+        if problem is not None:
+            yield problem
+    found = session.traces(file)
+    for trace in found:
+        yield from without_clock_errors(trace)
+    if file and not found and session.missing:
+        yield Problem(file, session.missing)
 
 
 def detect(fields: dict[str, object]) -> Format | None:
@@ -47,7 +81,11 @@ def detect(fields: dict[str, object]) -> Format | None:
 
 def read(format: Format, lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     """All conversations of a file, and its problems."""
-    for entry in _READERS[format](lines):
+    if format != "trace":
+        session: SessionReader = ClaudeCodeSession() if format == "claude_code" else CodexSession()
+        yield from read_session(lines, session)
+        return
+    for entry in read_traces(lines):
         if isinstance(entry, Problem):
             yield entry
         else:

@@ -9,13 +9,11 @@ and tools are not in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from .format import Trace, TraceCall, TraceMessage, TraceUsage
-from .lines import FoundTrace, LogLine, Problem, TraceEntry, count, read_objects, seconds
+from .format import FoundTrace, Trace, TraceCall, TraceMessage, TraceUsage, count, seconds
 
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
 
@@ -48,7 +46,9 @@ class SessionNode(msgspec.Struct, eq=False):
         return TraceMessage(role=self.role, content=content)
 
 
-class _Session:
+class ClaudeCodeSession:
+    missing = "no reply with usage"
+
     def __init__(self) -> None:
         self.id = ""
         self.nodes: list[SessionNode] = []
@@ -76,6 +76,12 @@ class _Session:
         if isinstance(uuid, str):
             self._by_uuid[uuid] = node
         self._last = node
+
+    def traces(self, file: str) -> list[FoundTrace]:
+        taken: set[int] = set()
+        leaves = [node for node in self.nodes if node.is_leaf]
+        found = [_conversation(leaf, self.id or file, taken) for leaf in leaves]
+        return [one for one in found if one is not None]
 
     def _user_message(self, place: str, content: object, parent: SessionNode | None) -> SessionNode:
         blocks = content if isinstance(content, list) else []
@@ -110,19 +116,6 @@ class _Session:
         if parent is not None:
             parent.is_leaf = False
         return node
-
-
-def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
-    session = _Session()
-    problems: list[Problem] = []
-    file = read_objects(lines, session.read, problems)
-    yield from problems
-    taken: set[int] = set()
-    leaves = [node for node in session.nodes if node.is_leaf]
-    conversations = [_conversation(leaf, session.id or file, taken) for leaf in leaves]
-    yield from (found for found in conversations if found is not None)
-    if file and not taken:
-        yield Problem(file, "no reply with usage")
 
 
 def _conversation(leaf: SessionNode, session: str, taken: set[int]) -> FoundTrace | None:

@@ -8,11 +8,9 @@ in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from .format import Trace, TraceCall, TraceMessage, TraceUsage
-from .lines import FoundTrace, LogLine, Problem, TraceEntry, count, read_objects, seconds
+from .format import FoundTrace, Trace, TraceCall, TraceMessage, TraceUsage, count, seconds
 
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
@@ -66,7 +64,9 @@ class _Conversation:
         self._reply = None
 
 
-class _Session:
+class CodexSession:
+    missing = "no token counts"
+
     def __init__(self) -> None:
         self.id = ""
         self.provider = "openai"
@@ -91,6 +91,25 @@ class _Session:
             self._current(place).add(payload, at)
         elif kind == "event_msg" and payload.get("type") == "token_count":
             self._count(place, payload, at)
+
+    def traces(self, file: str) -> list[FoundTrace]:
+        billed = [conversation for conversation in self.conversations if conversation.calls]
+        return [
+            FoundTrace(
+                conversation.place,
+                Trace(
+                    id=f"{self.id or file}#{index}",
+                    provider=self.provider,
+                    model=conversation.model,
+                    calls=tuple(conversation.calls),
+                    messages=tuple(conversation.messages),
+                    group=self.id or file,
+                    source="codex",
+                    system_tokens_unknown=True,
+                ),
+            )
+            for index, conversation in enumerate(billed)
+        ]
 
     def _current(self, place: str) -> _Conversation:
         if not self.conversations:
@@ -119,28 +138,6 @@ class _Session:
         usage = _usage(last)
         if usage is not None:
             self._current(place).billed(usage, self.model, at)
-
-
-def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
-    session = _Session()
-    problems: list[Problem] = []
-    file = read_objects(lines, session.read, problems)
-    yield from problems
-    billed = [conversation for conversation in session.conversations if conversation.calls]
-    for index, conversation in enumerate(billed):
-        trace = Trace(
-            id=f"{session.id or file}#{index}",
-            provider=session.provider,
-            model=conversation.model,
-            calls=tuple(conversation.calls),
-            messages=tuple(conversation.messages),
-            group=session.id or file,
-            source="codex",
-            system_tokens_unknown=True,
-        )
-        yield FoundTrace(conversation.place, trace)
-    if file and not billed:
-        yield Problem(file, "no token counts")
 
 
 def _message(payload: dict[str, Any], from_model: bool) -> TraceMessage:

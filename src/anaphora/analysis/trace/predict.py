@@ -172,7 +172,7 @@ class Predictor:
             # The bill tells how long the prompt is, in another model's tokens.
             per_token, billed_per_token = replay.per_token
             size = bytes_in(call.usage.total, billed_per_token)
-            lengths.learn(keys[-1], tokens_in(size, per_token))
+            lengths[keys[-1]] = tokens_in(size, per_token)
         estimates = replay.blocks.estimates(blocks)
         earlier = reversed(trace.calls[:index])
         before = next((one for one in earlier if one.usage is not None), None)
@@ -180,7 +180,7 @@ class Predictor:
         params = replay.cache_params(call, in_loop=in_loop)
         # On a beginning that is not recorded, a marker is assumed once a bill has shown one.
         unknown = trace.system_tokens_unknown and self._elsewhere is None
-        mark_lead = not unknown or lengths.knows(keys[first - 1 : first])
+        mark_lead = not unknown or all(key in lengths for key in keys[first - 1 : first])
         sizes = lengths.sizes(keys, estimates)
         prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
         outcome = simulator.predict(prompt, at=at, scope=scope)
@@ -188,11 +188,11 @@ class Predictor:
         if billed is not None and keys and self._elsewhere is None:
             if unknown and billed.cache_read > outcome.read == 0:
                 # Other calls of the account begin the same: that much is the system prompt.
-                lengths.learn(keys[first - 1], billed.cache_read)
+                lengths[keys[first - 1]] = billed.cache_read
                 mark_lead = True
             lead = replay.learn_ttls(billed)
             if unknown and lead is not None:
-                lengths.learn(keys[first - 1], lead)
+                lengths[keys[first - 1]] = lead
                 mark_lead = True
             older = billed.cache_read in replay.left
             replay.learn_length(keys, billed, lengths, rules)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from itertools import pairwise
 
+import msgspec
 from blake3 import blake3
 
 from anaphora import catalog
@@ -29,21 +30,16 @@ _UNKNOWN = Size(0, 3000)
 _LEAST_GAP = 0.001
 
 
-class TraceBlock:
+class TraceBlock(msgspec.Struct, eq=False):
     """One message, the tools, or the system prompt."""
 
-    __slots__ = ("from_model", "identity", "kind", "section", "size", "stripped")
-
-    def __init__(
-        self, identity: Hashable, kind: Kind, section: Section, role: str, size: Size
-    ) -> None:
-        self.identity = identity
-        self.kind = kind
-        self.section = section
-        self.from_model = role in ("assistant", "model")
-        self.size = size
-        self.stripped: TraceBlock | None = None
-        """The same without thinking, where it contains any."""
+    identity: Hashable
+    kind: Kind
+    section: Section
+    size: Size
+    from_model: bool = False
+    stripped: TraceBlock | None = None
+    """The same without thinking, where it contains any."""
 
 
 class TraceBlocks:
@@ -52,28 +48,22 @@ class TraceBlocks:
     def __init__(self, trace: Trace, profile: Profile) -> None:
         self._per_token = profile.bytes_per_token.value
         self._strips = profile.strips_thinking.value and profile.strips_thinking.verified
-        self._all: list[TraceBlock] = []
+        self.all: list[TraceBlock] = []
         if trace.tools:
             tools = dumps(trace.tools)
             size = trace.tools_size or Size(len(tools), tool_overhead(trace.wire or ""))
-            self._all.append(TraceBlock(_identity(tools), Kind.TOOL, "tools", "tools", size))
+            self.all.append(TraceBlock(_identity(tools), Kind.TOOL, "tools", size))
         if trace.system_tokens_unknown:
             unknown = ("system", trace.group or trace.id)
-            self._all.append(TraceBlock(unknown, Kind.SYSTEM, "system", "system", _UNKNOWN))
-        self.first = len(self._all)
+            self.all.append(TraceBlock(unknown, Kind.SYSTEM, "system", _UNKNOWN))
+        self.first = len(self.all)
         self._user_turns: list[int] = []
         """User messages that are not tool results."""
         for message in trace.messages:
             block = self._message(message)
             if message.role == "user" and block.kind is not Kind.TOOL_RESULT:
-                self._user_turns.append(len(self._all))
-            self._all.append(block)
-
-    def __getitem__(self, position: int) -> TraceBlock:
-        return self._all[position]
-
-    def __len__(self) -> int:
-        return len(self._all)
+                self._user_turns.append(len(self.all))
+            self.all.append(block)
 
     def estimates(self, blocks: list[TraceBlock]) -> list[int]:
         """The estimated tokens up to the end of each block."""
@@ -83,7 +73,7 @@ class TraceBlocks:
         """The blocks of a call as the provider hashes them: without thinking before the last user
         turn, where the provider drops it."""
         count = self.first + call.messages
-        blocks = self._all[:count]
+        blocks = self.all[:count]
         if self._strips:
             last = next((turn for turn in reversed(self._user_turns) if turn < count), 0)
             blocks[:last] = [block.stripped or block for block in blocks[:last]]
@@ -111,30 +101,22 @@ def _block(message: TraceMessage, content: object, kind: Kind, section: Section)
     size = message.size
     if size is None or content is not message.content:
         size = measured(data)
-    return TraceBlock(_identity(data), kind, section, message.role, size)
+    from_model = message.role in ("assistant", "model")
+    return TraceBlock(_identity(data), kind, section, size, from_model)
 
 
 def _identity(data: bytes) -> bytes:
     return blake3(data).digest(16)
 
 
-class BilledLengths:
+class BilledLengths(dict[Hashable, int]):
     """Token counts from bills, by prefix. Counts in between are estimated and scaled to fit."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, int] = {}
-
-    def learn(self, key: Hashable, tokens: int) -> None:
-        self._known[key] = tokens
-
-    def knows(self, keys: list[Hashable]) -> bool:
-        return all(key in self._known for key in keys)
 
     def sizes(self, keys: list[Hashable], estimates: list[int]) -> list[int]:
         """The tokens of each block, so that every prefix with a known count has that count."""
         points: list[tuple[int, int]] = []
         for key, end in zip(keys, estimates, strict=True):
-            known = self._known.get(key)
+            known = self.get(key)
             if known is None:
                 continue
             # The deeper the newer: where an older bill is higher, the prompt has changed since.
@@ -206,7 +188,7 @@ class Replay:
     def only_tools(self, before: TraceCall, call: TraceCall) -> bool:
         """Whether only replies and tool results came between two calls."""
         new = range(before.messages, call.messages)
-        blocks = (self.blocks[self.blocks.first + index] for index in new)
+        blocks = (self.blocks.all[self.blocks.first + index] for index in new)
         return bool(new) and all(
             block.from_model or block.kind is Kind.TOOL_RESULT for block in blocks
         )
@@ -229,12 +211,12 @@ class Replay:
         """Learns how long a prompt is from its bill."""
         self.left.add(billed.cached)
         marked = rules.mechanism.value != "implicit" and rules.slots.value > 0
-        lengths.learn(keys[-1], billed.cached if marked and billed.cached else billed.total)
+        lengths[keys[-1]] = billed.cached if marked and billed.cached else billed.total
         output_cached = rules.output_cached is not None and rules.output_cached.value
-        reply = self.blocks[len(keys)] if len(keys) < len(self.blocks) else None
+        reply = self.blocks.all[len(keys)] if len(keys) < len(self.blocks.all) else None
         if output_cached and billed.output and reply is not None and reply.from_model:
             # The reply is cached with the reasoning in it.
-            lengths.learn(hash((keys[-1], reply.identity)), billed.total + billed.output)
+            lengths[hash((keys[-1], reply.identity))] = billed.total + billed.output
 
     def prompt(
         self,

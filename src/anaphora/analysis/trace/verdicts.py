@@ -7,9 +7,8 @@ broke is seldom visible in it; what was billed is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
@@ -37,14 +36,10 @@ _KINDS = {
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
 
 
-class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    trace: str
-    call: int
-    provider: str
+class TraceVerdict(NamedTuple):
+    predicted: Predicted
     model: str
-    at: float | None
-    gap: float | None
-    in_loop: bool
+    """The model of this call, which may have changed since the first."""
     verdict: Verdict
 
 
@@ -91,20 +86,11 @@ class _RenderedTrace:
             profile=profile,
         )
         self._before = sent
-        if verdict.cause == "unexplained" and predicted.cause not in (None, "unexplained"):
-            assert predicted.cause is not None
-            text = f"{CAUSE_TEXTS[predicted.cause]} (likely, from the bills)"
+        likely = predicted.cause
+        if verdict.cause == "unexplained" and likely is not None and likely != "unexplained":
+            text = f"{CAUSE_TEXTS[likely]} (likely, from the bills)"
             verdict = replace(verdict, causes=(Cause("unexplained", text),))
-        return TraceVerdict(
-            trace=predicted.trace,
-            call=predicted.call,
-            provider=provider,
-            model=model,
-            at=call.at,
-            gap=predicted.gap,
-            in_loop=predicted.in_loop,
-            verdict=verdict,
-        )
+        return TraceVerdict(predicted, model, verdict)
 
     def _rendered(
         self, call: TraceCall, model: str, params: dict[str, bytes], per_token: float

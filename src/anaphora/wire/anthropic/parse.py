@@ -79,7 +79,6 @@ from anaphora.wire.splitting import (
     RequestSplit,
     SplitBlock,
     SplitMessage,
-    Splits,
     SplitSection,
     cut_section,
     required_text,
@@ -352,7 +351,6 @@ _KINDS = {
 #: The offsets of markers in a block (None: at its end), and their TTLs.
 _Marks: TypeAlias = list[tuple[int | None, Ttl]]
 _MARKABLE = {"text", "image", "document", "tool_use", "tool_result", *MARKABLE_OPAQUE}
-_SPLITS = Splits(MEMO)
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
@@ -363,7 +361,7 @@ def split(
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
     """The request as chunks, with the markers it carries as the caller's marks."""
-    request = RequestSplit(_SPLITS, body)
+    request = RequestSplit(MEMO, body)
     model = request.take_model()
     request.add_section("tools", request.take("tools"), functools.partial(_split_section, "tools"))
     request.add_section(

@@ -95,7 +95,7 @@ class StreamReader:
         events: list[Event] = []
         try:
             for payload in self._sse.feed(data):
-                events += self._read(payload)
+                self._read(payload, events)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
             events += self._build.fail(as_anaphora_error(problem))
         return events
@@ -109,21 +109,21 @@ class StreamReader:
                 if body.startswith(b"{"):
                     return self._build.read_whole_body(body, self._read_body)
                 for payload in _chunks(body):
-                    events += self._read(payload)
+                    self._read(payload, events)
             if self._first.stop_reason_raw is None:
                 raise Transport("the stream ended before the answer did")
             return events + self._finish()
         except (AnaphoraError, *DECODE_ERRORS) as problem:
             return events + self._build.fail(as_anaphora_error(problem))
 
-    def _read(self, payload: bytes) -> list[Event]:
+    def _read(self, payload: bytes, events: list[Event]) -> None:
+        """Adds the events of a chunk: those before an error in it are kept."""
         build = self._build
         if not payload or build.ended:
-            return []
+            return
         chunk, unknown = RESPONSE.decode(payload, "stream", reply_error)
         of_candidates = {} if unknown is None else unknown.take_elements("candidates")
         candidates = chunk.candidates or ()
-        events: list[Event] = []
         if not build.started and (candidates or chunk.responseId):
             events += build.start(chunk.responseId or "", chunk.modelVersion or "")
         for at, candidate in enumerate(candidates):
@@ -134,7 +134,8 @@ class StreamReader:
         if (usage := bytes(chunk.usageMetadata)) not in (self._usage, b"null"):
             self._usage = usage
             events += build.update_usage(read_usage(usage, "stream.usageMetadata"))
-        return events if unknown is None else events + self._read_rest(unknown, bool(candidates))
+        if unknown is not None:
+            events += self._read_rest(unknown, bool(candidates))
 
     def _candidate(self, index: bytes) -> _CandidateBuilder:
         if index in (b"null", b"0"):

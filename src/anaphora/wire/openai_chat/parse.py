@@ -74,6 +74,7 @@ from anaphora.wire.openai import (
     take_breakpoint,
     with_role,
 )
+from anaphora.wire.parts import following
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -95,7 +96,6 @@ from anaphora.wire.splitting import (
     RequestSplit,
     SplitBlock,
     SplitMessage,
-    Splits,
     SplitSection,
     cut_section,
     required_text,
@@ -446,7 +446,6 @@ _KINDS = {
     "input_audio": Kind.AUDIO,
 }
 
-_SPLITS = Splits(MEMO)
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
@@ -458,7 +457,7 @@ def split(
     markers: DialectMarkers | None = None,
 ) -> Rendered:
     """The request as chunks, with its breakpoints as marks. `markers` are those of a dialect."""
-    request = RequestSplit(_SPLITS, body)
+    request = RequestSplit(MEMO, body)
     model = request.take_model()
     raws = request.take_elements("messages")
     # Messages are cut differently in each dialect.
@@ -528,8 +527,7 @@ def _split_message(
         path = f"{path}.content"
         elements = enumerate(list_elements(content, path, request_error))
         blocks = [_split_part(raw, f"{path}[{i}]", role, markers) for i, raw in elements]
-    rest = encode_members(members)[1:-1]
-    opening = b'{"role":' + string(role) + (b"," + rest if rest else b"") + b',"content":['
+    opening = b'{"role":' + string(role) + following(members) + b',"content":['
     return SplitMessage(role, opening, blocks)
 
 

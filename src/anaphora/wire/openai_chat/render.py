@@ -15,13 +15,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from anaphora.canonical import check_object, dumps, string
+from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock
-from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
+from anaphora.rendered import ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
-    AnyTool,
     Audio,
     Bytes,
     Document,
@@ -61,12 +60,14 @@ from anaphora.wire.openai import (
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
     encode_at,
-    extra_members,
     fields_in_parts,
+    following,
+    following_extras,
     inner_and_outer,
     note_foreign_fields,
+    own_members,
 )
-from anaphora.wire.reading import Members, decode_members, encode_members, known_text
+from anaphora.wire.reading import decode_members, known_text
 from anaphora.wire.rendering import (
     cacheable_count,
     finish_rendering,
@@ -120,8 +121,8 @@ def render(
     if blocks:
         runs.append(_system_run(blocks, traits, previous, alone=not messages))
     if tools:
-        lead = b'"tools":['
-        runs.append(section_run("tools", tools, _tool_log, previous, MEMO, lead=lead, close=b"],"))
+        log, lead = partial(tool_log, encode=_tool_definition), b'"tools":['
+        runs.append(section_run("tools", tools, log, previous, MEMO, lead=lead, close=b"],"))
     if not blocks and not messages:
         raise InvalidRequest("OpenAI needs at least one message with content", path="ir")
     runs += messages
@@ -160,10 +161,6 @@ def _system_run(
         place="messages[0].content",
         variant=tuple(traits.markers),
     )
-
-
-def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    return tool_log(tools, _tool_definition)
 
 
 def _tool_definition(tool: Tool, members: bytes) -> bytes:
@@ -273,11 +270,8 @@ def _result(part: ToolResult, notices: Notices) -> list[Piece]:
     if part.error:
         why = "Chat has no flag for a failed tool; only its text is sent"
         notices.append(Notice("error_flag_left_out", why, "error"))
-    fields = extra_members(part.extras, WIRE)
-    opening: bytes | None = b'{"role":"tool","tool_call_id":%b%b,"content":[' % (
-        string(part.call_id),
-        b"," + fields if fields else b"",
-    )
+    call_id = string(part.call_id) + following_extras(part.extras, WIRE)
+    opening: bytes | None = b'{"role":"tool","tool_call_id":%b,"content":[' % call_id
     content = part.content
     if isinstance(content, str):
         return [Piece((0,), _RESULT, text_part(content), bool(content), "tool", opening)]
@@ -370,7 +364,7 @@ def _sort_part(
     elif isinstance(part, Refusal):
         data = b'{"type":"refusal","refusal":' + string(part.text) + closing(part.extras, WIRE)
     elif isinstance(part, Opaque):
-        data = opaque_json(part, WIRE, notices)
+        data = _opaque(part, notices)
         if data is not None and part.kind == OTHER_CALL:
             fields.calls.append(data)
             data = None
@@ -418,19 +412,18 @@ def reasoning_field(part: Thinking, host: str | None = None) -> str | None:
     another host than `host`."""
     if part.provider != WIRE:
         return None
-    origin = own_members(part.extras)
+    origin = own_members(part.extras, WIRE)
     foreign = host is not None and known_text(origin, "host") not in ("", host)
     return None if foreign else known_text(origin, "field") or None
 
 
 def thinking_part(part: Thinking) -> bytes:
     """Reasoning as a content part."""
-    extras = own_members(part.extras)
+    extras = own_members(part.extras, WIRE)
     texts = b'[{"type":"text","text":' + string(part.text) + b"}]"
     thinking = bytes(extras.pop("thinking", texts))
     rest = {name: raw for name, raw in extras.items() if name not in ("field", "host")}
-    more = encode_members(rest)[1:-1]
-    return b'{"type":"thinking","thinking":' + thinking + (b"," + more if more else b"") + b"}"
+    return b'{"type":"thinking","thinking":' + thinking + following(rest) + b"}"
 
 
 def message_fields(parts: Iterable[Part]) -> bytes:
@@ -442,12 +435,7 @@ def is_fields(part: Part) -> bool:
     return type(part) is Opaque and part.kind == MESSAGE_FIELDS and part.provider == WIRE
 
 
-def own_members(extras: Extras | None) -> Members:
-    """The extras of this wire."""
-    if extras is None or WIRE not in extras:
-        return {}
-    return decode_members(check_object(extras[WIRE], path=f"extras.{WIRE}"))
-
+_opaque = partial(opaque_json, wire=WIRE)
 
 # ── Content parts ────────────────────────────────────────────────────────────────────────────────
 
@@ -482,10 +470,6 @@ def text_part(text: str, extras: Extras | None = None) -> bytes:
 
 def _text(part: Text, _: Notices) -> bytes:
     return text_part(part.text, part.extras)
-
-
-def _opaque(part: Opaque, notices: Notices) -> bytes | None:
-    return opaque_json(part, WIRE, notices)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:

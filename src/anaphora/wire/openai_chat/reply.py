@@ -11,8 +11,9 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
 from anaphora.values import Message, Refusal, Reply, StopReason, Text, Usage
-from anaphora.wire.openai import counted_usage, own_usage
+from anaphora.wire.openai import counted_usage
 from anaphora.wire.openai_errors import from_json
+from anaphora.wire.parts import following, own_members, own_usage
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -28,7 +29,7 @@ from anaphora.wire.reading import (
 from anaphora.wire.replies import positive_counts, valid_count
 
 from .parse import MessageReader
-from .render import own_members, sort_parts
+from .render import sort_parts
 from .types import NULL, WIRE, ChatUsage, Choice, InputDetails
 
 _STOPS: dict[str, StopReason] = {
@@ -101,31 +102,29 @@ def take_text(fields: Members, name: str, path: str) -> str:
 
 def write_reply(reply: Reply) -> bytes:
     """The reply as OpenAI would send it. Parts without a field are left out."""
-    extras = own_members(reply.extras)
+    extras = own_members(reply.extras, WIRE)
     created = bytes(extras.pop("created", b"0"))
     choice = extras.pop("choice", None)
     choices = [write_choice(reply, 0, choice), *more_choices(extras)]
-    rest = encode_members(extras)[1:-1]
     return b'{"id":%b,"object":"chat.completion","created":%b,"model":%b,"choices":[%b]%b%b}' % (
         string(reply.id),
         created,
         string(reply.model),
         b",".join(choices),
         b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage),
-        b"," + rest if rest else b"",
+        following(extras),
     )
 
 
 def write_choice(reply: Reply, index: int, fields: bytes | msgspec.Raw | None = None) -> bytes:
     """One choice. `fields` is an object with the fields beside its message."""
-    rest = encode_members(decode_members(fields))[1:-1] if fields is not None else b""
     # Some hosts give no reason.
     unknown = reply.stop_reason == "other" and reply.stop_reason_raw is None
     return b'{"index":%d,"message":%b,"finish_reason":%b%b}' % (
         index,
         _write_message(reply.message),
         b"null" if unknown else string(write_stop(reply)),
-        b"," + rest if rest else b"",
+        following(decode_members(fields)) if fields is not None else b"",
     )
 
 
@@ -155,7 +154,7 @@ def _write_message(message: Message) -> bytes:
     fields = sort_parts(Message(role="assistant", parts=others), [])
     if not fields.content:
         content = b"null"
-    elif len(texts) == len(fields.content) and not any(own_members(t.extras) for t in texts):
+    elif len(texts) == len(fields.content) and not any(own_members(t.extras, WIRE) for t in texts):
         content = string("".join(text.text for text in texts))
     else:
         content = b"[" + b",".join(fields.content) + b"]"

@@ -84,8 +84,10 @@ class StreamReader:
                         if not choice.index and (text := choice.delta.content):
                             events.append(build.add_text(index, text))
                             continue
-                if payload and not build.ended:
-                    events += self._finish() if payload == b"[DONE]" else self._read(payload)
+                if payload == b"[DONE]":
+                    events += [] if build.ended else self._finish()
+                elif payload and not build.ended:
+                    self._read(payload, events)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
             events += build.fail(as_anaphora_error(problem))
         return events
@@ -100,7 +102,8 @@ class StreamReader:
             return self._build.read_whole_body(bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before the answer did"))
 
-    def _read(self, payload: bytes) -> list[Event]:
+    def _read(self, payload: bytes, events: list[Event]) -> None:
+        """Adds the events of a chunk: those before an error in it are kept."""
         chunk = {
             name: raw
             for name, raw in object_members(payload, "stream", reply_error).items()
@@ -111,7 +114,6 @@ class StreamReader:
         choices, unknown = _CHOICES.decode_list(raw, "stream.choices", reply_error)
         usage, error = chunk.pop("usage", None), chunk.pop("error", None)
         self._fields |= chunk
-        events: list[Event] = []
         if choices or reply_id:  # Azure reports on the prompt before the reply has an id
             events += self._build.start(reply_id, model)
         for index, choice in enumerate(choices or ()):
@@ -120,7 +122,6 @@ class StreamReader:
             events += self._build.update_usage(read_usage(bytes(usage), "stream.usage"))
         if error is not None:
             events += self._build.fail(from_json(error))
-        return events
 
     def _on_choice(self, delta: types.ChoiceDelta, unknown: Unknown | None) -> list[Event]:
         """Unknown fields of a choice and of a call are carried along. Those of a delta are left out

@@ -25,10 +25,11 @@ from anaphora.values import (
 )
 from anaphora.wire.openai import object_text
 from anaphora.wire.openai_errors import write_failure
+from anaphora.wire.parts import own_members
 from anaphora.wire.reading import Members, decode_members, encode_members
 from anaphora.wire.sse import encode_event
 
-from .render import own_members, reasoning_field, thinking_part
+from .render import reasoning_field, thinking_part
 from .reply import more_choices, write_stop, write_usage
 from .types import IN_CONTENT, MESSAGE_FIELDS, NULL, OTHER_CALL, WIRE
 
@@ -110,7 +111,7 @@ class StreamWriter:
     def _end_part(self, index: int, part: Part) -> bytes:
         """The rest of a part that is complete now."""
         if isinstance(part, ToolCall):
-            extras = _without_index(own_members(part.extras))
+            extras = _without_index(own_members(part.extras, WIRE))
             if index not in self._calls:
                 return self._begin_call(index, part.id, part.name, part.arguments, extras)
             return self._call(index, extras) if extras else b""
@@ -132,7 +133,7 @@ class StreamWriter:
 
     def _thinking_fields(self, part: Thinking) -> bytes:
         """The fields of a reasoning part whose text is written."""
-        extras = own_members(part.extras)
+        extras = own_members(part.extras, WIRE)
         for name in ("field", "host", "thinking"):
             extras.pop(name, None)
         if not extras:
@@ -156,7 +157,7 @@ class StreamWriter:
         return self._delta(b'"tool_calls":[{"index":%d,%b}]' % (self._calls[index], members))
 
     def _end(self, reply: Reply) -> bytes:
-        extras = own_members(reply.extras)
+        extras = own_members(reply.extras, WIRE)
         fields = bytes(extras.pop("choice", b"{}"))
         written = b"".join(self._further_choice(raw) for raw in more_choices(extras))
         created = bytes(extras.pop("created", b"")) or self._date

@@ -91,7 +91,6 @@ from anaphora.wire.splitting import (
     RequestSplit,
     SplitBlock,
     SplitMessage,
-    Splits,
     SplitSection,
     cut_section,
     required_text,
@@ -519,7 +518,6 @@ class _CacheOptions(msgspec.Struct, frozen=True):
     ttl: str | None = None
 
 
-_SPLITS = Splits(MEMO)
 _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 
@@ -530,7 +528,7 @@ def split(
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
     """The request as chunks, with its breakpoints as marks."""
-    request = RequestSplit(_SPLITS, body)
+    request = RequestSplit(MEMO, body)
     model = request.take_model()
     raw = request.members.get("prompt_cache_options", NULL)
     options = decode_value(raw, _CacheOptions | None, "$.prompt_cache_options", request_error)

@@ -20,7 +20,6 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptIR, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
-    AnyTool,
     Audio,
     Bytes,
     CachePolicy,
@@ -66,6 +65,7 @@ from anaphora.wire.parts import (
     ReasoningFollowed,
     encode_at,
     extra_members,
+    following_extras,
     note_foreign_fields,
     notices_below,
 )
@@ -124,8 +124,8 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     system = _system_run(call.ir, traits, previous)
     listed = []
     if tools:
-        run = section_run("tools", tools, _tool_log, previous, MEMO, lead=TOOLS, close=b"]")
-        listed.append(run)
+        log = partial(tool_log, encode=_tool_definition)
+        listed.append(section_run("tools", tools, log, previous, MEMO, lead=TOOLS, close=b"]"))
     held, sent, notices = _messages(call, traits, previous, bool(system))
     leads = traits.system_slot == "message"
     if leads and system and not held and not sent:
@@ -170,7 +170,7 @@ def _system_run(ir: PromptIR, traits: Traits, previous: Rendered | None) -> list
         render: Callable[[Any], ChunkLog] = partial(block_log, encode=_text_part, nearest=nearest)
         # The fields of the message itself, if it was read from a request.
         role = role_of(place_of(blocks), traits.system_role)
-        fields = extra_members(blocks[0].extras, ITEM) if blocks else b""
+        fields = following_extras(blocks[0].extras, ITEM) if blocks else b""
         lead, place = INPUT + message_opening(role, fields), "input[0].content"
     else:
         source, render = ir.system_field(), _instruction_log
@@ -197,10 +197,6 @@ def _instruction_log(text: str) -> ChunkLog:
     append = LogAppend()
     append.chunk(Kind.SYSTEM, string(text), None)
     return ChunkLog.of(append, ["instructions"], [CachePolicy.NONE])
-
-
-def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    return tool_log(tools, _tool_definition)
 
 
 def _tool_definition(tool: Tool, members: bytes) -> bytes:
@@ -339,7 +335,7 @@ def lay_out(
 
 
 def _item_fields(part: Text, _: Notices) -> bytes:
-    return extra_members(part.extras, ITEM)
+    return following_extras(part.extras, ITEM)
 
 
 def _follows(part: Part, role: Role) -> bool | None:
@@ -416,7 +412,7 @@ def encode_part(part: Any, notices: Notices, role: Role, easy: bool) -> Piece | 
         reasoning = own_reasoning(part, notices)
         return None if reasoning is None else Piece(Kind.THINKING, reasoning, CLOSED)
     if isinstance(part, Opaque) and not is_content(part.kind):
-        item = opaque_json(part, WIRE, notices)
+        item = _opaque(part, notices)
         return None if item is None else Piece(Kind.OTHER, item, CLOSED)
     check_part(part, _INPUT)
     if easy:
@@ -432,9 +428,8 @@ def encode_part(part: Any, notices: Notices, role: Role, easy: bool) -> Piece | 
 
 
 def message_opening(role: str, fields: bytes = b"") -> bytes:
-    """A message up to its first part."""
-    more = b"," + fields if fields else b""
-    return b'{"type":"message","role":"' + role.encode() + b'"' + more + b',"content":['
+    """A message up to its first part. `fields` are members of the item, after a comma."""
+    return b'{"type":"message","role":"%b"%b,"content":[' % (role.encode(), fields)
 
 
 _INPUT_TEXT = b'{"type":"input_text","text":'
@@ -443,9 +438,8 @@ _INPUT_TEXT = b'{"type":"input_text","text":'
 def _easy_message(part: Text | Refusal) -> bytes:
     """An assistant's text that has no item of OpenAI's: the long form requires an id and
     annotations, this one does not."""
-    fields = extra_members(part.extras, ITEM)
-    more = b"," + fields if fields else b""
-    return b'{"type":"message","role":"assistant"%b,"content":%b}' % (more, string(part.text))
+    fields = following_extras(part.extras, ITEM)
+    return b'{"type":"message","role":"assistant"%b,"content":%b}' % (fields, string(part.text))
 
 
 class _Identified(msgspec.Struct, frozen=True):
@@ -575,9 +569,7 @@ def _nested_splice(result: ToolResult, index: int) -> int | None:
 
 def _output_opening(part: ToolResult) -> bytes:
     """The item up to the first part of its output."""
-    more = extra_members(part.extras, WIRE)
-    call_id = string(part.call_id)
-    fields = call_id + b"," + more if more else call_id
+    fields = string(part.call_id) + following_extras(part.extras, WIRE)
     return b'{"type":"function_call_output","call_id":%b,"output":[' % fields
 
 
@@ -661,9 +653,7 @@ def _not_output(part: Image | Document | Audio, notices: Notices) -> None:
     notices.append(Notice(f"{kind}_unsupported", why))
 
 
-def _opaque(part: Opaque, notices: Notices) -> bytes | None:
-    return opaque_json(part, WIRE, notices)
-
+_opaque = partial(opaque_json, wire=WIRE)
 
 _SUFFIXES = {
     "application/pdf": ".pdf",

@@ -25,9 +25,9 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
-from anaphora.wire.openai import closing, counted_usage, own_usage
+from anaphora.wire.openai import closing, counted_usage
 from anaphora.wire.openai_errors import ErrorObject, from_object
-from anaphora.wire.parts import extra_members
+from anaphora.wire.parts import extra_members, following_extras, own_usage
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     converts_errors,
@@ -213,8 +213,8 @@ def message_item(group: Sequence[Part], default_id: str) -> bytes | None:
 def item_fields(part: Part, default_id: str, status: bytes = b"completed") -> bytes:
     """The fields of the message item that a part begins."""
     if begins_item(part) and not isinstance(part, Opaque):
-        return extra_members(part.extras, ITEM)
-    return b'"id":' + string(default_id) + b',"status":"' + status + b'"'
+        return following_extras(part.extras, ITEM)
+    return b',"id":%b,"status":"%b"' % (string(default_id), status)
 
 
 def content_part(part: Part) -> bytes | None:
@@ -244,22 +244,6 @@ def single_item(part: Part, reply_id: str, index: int) -> bytes | None:
 
 def item_id(prefix: str, reply_id: str, index: int) -> str:
     return f"{prefix}_{reply_id.removeprefix('resp_')}_{index}"
-
-
-def with_item_id(part: Part, own_id: str) -> Part:
-    """The part with that id for its item, if it has another one."""
-    if isinstance(part, Opaque | ToolResult):
-        return part
-    key = ITEM if in_message(part) else WIRE
-    extras = part.extras or {}
-    if key not in extras:
-        return part
-    fields = decode_members(extras[key])
-    if "id" not in fields or bytes(fields["id"]) == string(own_id):
-        return part
-    fields["id"] = msgspec.Raw(string(own_id))
-    kept = {**extras, **(extras_of(key, fields) or {})}
-    return msgspec.structs.replace(part, extras=kept)
 
 
 def read_usage(raw: bytes, path: str) -> Usage:

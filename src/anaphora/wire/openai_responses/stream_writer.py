@@ -31,21 +31,16 @@ from .reply import (
     message_item,
     single_item,
     skeleton,
-    with_item_id,
     write_reply,
     write_stop,
 )
 from .stream import part_kind
-from .types import ItemHead
+from .types import WIRE, ItemHead
 
 _MESSAGE_KINDS = ("text", "refusal")
-#: The kinds of parts that may be announced before their end, and the prefixes of their items' ids.
-_PREFIXES = {"text": "msg", "refusal": "msg", "thinking": "rs", "tool_call": "fc"}
-#: The first form of an item of which only the id is known.
-_BEGINNINGS = {
-    "text": b'{"type":"message","id":%b,"status":"in_progress","role":"assistant","content":[]}',
-    "thinking": b'{"type":"reasoning","id":%b,"summary":[]}',
-}
+
+#: The first form of items that are not messages.
+_REASONING = b'{"type":"reasoning","id":%b,"summary":[]}'
 _CALL = (
     b'{"type":"function_call","id":%b,"status":"in_progress","call_id":%b,"name":%b,"arguments":""}'
 )
@@ -66,23 +61,12 @@ _DELTAS = {
 }
 
 
-class _OpenPart:
-    __slots__ = ("announced", "held", "start")
-
-    def __init__(self, start: PartStart) -> None:
-        self.start = start
-        self.held: list[str] = []
-        """Deltas that wait for the announcement."""
-        self.announced = False
-
-
 class StreamWriter:
     """Turns events into the bytes that OpenAI would send.
 
-    An item keeps the id it was announced with. So a part is announced at its second delta, or at
-    its end if that comes first: a whole reply keeps all its ids, and a live one is delayed by one
-    delta only. Text after text waits for its end, which shows whether it begins a message of its
-    own. Items do not overlap here: a part that comes while another is open waits for its end.
+    A part's item begins with its first delta, or at its end if it has none: some parts are left
+    out, and only their content shows it. Items do not overlap here: a part that comes while another
+    is open waits for its end.
     """
 
     def __init__(self) -> None:
@@ -94,19 +78,18 @@ class StreamWriter:
         """The id of the last one, and the members that events about it have."""
         self._message: list[Part] | None = None
         """The parts of the open message."""
-        self._open: dict[int, _OpenPart] = {}
+        self._open: dict[int, tuple[PartStart, list[str]]] = {}
+        """The parts that have not ended, and their deltas so far."""
         self._current: int | None = None
         """The announced part that has not ended."""
         self._waiting: list[PartEnd] = []
         """Parts that ended while another was open."""
-        self._announced: dict[int, str] = {}
-        """The ids that parts were announced with before their own were known."""
 
     def write(self, event: Event) -> bytes:
         if isinstance(event, ReplyStart):
             return self._start(event)
         if isinstance(event, PartStart):
-            self._open[event.index] = _OpenPart(event)
+            self._open[event.index] = event, []
             if event.kind in _MESSAGE_KINDS or self._current is not None:
                 return b""
             return self._close_message()
@@ -143,32 +126,19 @@ class StreamWriter:
         return created + self._event("response.in_progress", members)
 
     def _on_delta(self, event: PartDelta) -> bytes:
-        part = self._open.get(event.index)
-        if part is None:
+        if event.index not in self._open:
             return b""
-        kind = part.start.kind
-        if part.announced:
-            return self._delta(kind, event.delta)
-        part.held.append(event.delta)
-        unclear = kind in _MESSAGE_KINDS and self._message is not None
-        if len(part.held) < 2 or unclear or kind not in _PREFIXES or self._current is not None:
+        start, held = self._open[event.index]
+        if event.index == self._current:
+            return self._delta(start.kind, event.delta)
+        held.append(event.delta)
+        if self._current is not None or start.kind not in _DELTAS:
             return b""
-        return self._announce(part)
-
-    def _announce(self, part: _OpenPart) -> bytes:
-        """Begins the item of a part that is not complete."""
-        start, kind = part.start, part.start.kind
-        own = start.item or item_id(_PREFIXES[kind], self._reply_id, self._items)
-        if kind == "tool_call":
-            item = _CALL % (string(own), string(start.id or ""), string(start.name or ""))
-        else:
-            item = _BEGINNINGS["thinking" if kind == "thinking" else "text"] % string(own)
-        closed = b"" if kind in _MESSAGE_KINDS else self._close_message()
-        added = closed + self._added(own, item)
-        if kind in _MESSAGE_KINDS:
-            self._message = []
-        part.announced, self._current = True, start.index
-        return added + self._begin(kind) + b"".join(self._delta(kind, d) for d in part.held)
+        beginning = self._begin_item(_begun_part(start, event.delta), start.item)
+        if beginning is None:
+            return b""
+        self._current = event.index
+        return beginning + self._begin(start.kind) + self._delta(start.kind, "".join(held))
 
     def _write_waiting(self) -> bytes:
         self._current = None
@@ -176,41 +146,38 @@ class StreamWriter:
         return b"".join(self._on_end(event) for event in waiting)
 
     def _on_end(self, event: PartEnd) -> bytes:
-        state = self._open.pop(event.index, None) or _OpenPart(PartStart(event.index, ""))
-        part = event.part
-        written = b""
-        if not state.announced:
-            beginning = self._begin_item(part)
-            if beginning is None:
-                return b""
-            kind = part_kind(part)
-            written = beginning + self._begin(kind)
-            if state.held:
-                written += self._delta(kind, "".join(state.held))
-        elif not (in_message(part) and self._message):
-            part = with_item_id(part, self._id)
-            self._announced[event.index] = self._id
+        _, held = self._open.pop(event.index, (None, []))
+        part, kind = event.part, part_kind(event.part)
+        if event.index == self._current:
+            return self._done(part)
+        beginning = self._begin_item(part)
+        if beginning is None:
+            return b""
+        written = beginning + self._begin(kind)
+        if held:
+            written += self._delta(kind, "".join(held))
         return written + self._done(part)
 
-    def _begin_item(self, part: Part) -> bytes | None:
-        """The beginning of the item of a complete part; None if the part is not sent."""
+    def _begin_item(self, part: Part, own_id: str | None = None) -> bytes | None:
+        """The beginning of a part's item; None if the part is not sent. `own_id` is the item's, if
+        the part does not have it yet."""
         if in_message(part):
             if content_part(part) is None:
                 return None
-            if self._message is not None and goes_on(part):
+            if self._message is not None and goes_on(part) and own_id in (None, self._id):
                 return b""
             closed, self._message = self._close_message(), []
-            own = item_id("msg", self._reply_id, self._items)
+            own = own_id or item_id("msg", self._reply_id, self._items)
             opening = message_opening("assistant", item_fields(part, own, b"in_progress")) + b"]}"
             return closed + self._added(_id_in(opening) or own, opening)
         item = single_item(part, self._reply_id, self._items)
         if item is None:
             return None
-        own = _id_in(item) or item_id("it", self._reply_id, self._items)
+        own = own_id or _id_in(item) or item_id("it", self._reply_id, self._items)
         if isinstance(part, ToolCall):
             item = _CALL % (string(own), string(part.id), string(part.name))
         elif isinstance(part, Thinking):
-            item = _BEGINNINGS["thinking"] % string(own)
+            item = _REASONING % string(own)
         return self._close_message() + self._added(own, item)
 
     def _begin(self, kind: str) -> bytes:
@@ -278,15 +245,19 @@ class StreamWriter:
         return self._item + b',"content_index":%d' % len(self._message or ())
 
     def _end(self, reply: Reply) -> bytes:
-        parts = list(reply.message.parts)
-        for index, own_id in self._announced.items():
-            if index < len(parts):
-                parts[index] = with_item_id(parts[index], own_id)
-        message = msgspec.structs.replace(reply.message, parts=tuple(parts))
-        reply = msgspec.structs.replace(reply, message=message)
         status = write_stop(reply)[0]
         name = status if status in ("incomplete", "failed") else "completed"
         return self._event(f"response.{name}", b',"response":' + write_reply(reply))
+
+
+def _begun_part(start: PartStart, text: str) -> Part:
+    """What is known of a part at its first delta."""
+    extras = start.extras
+    if start.kind == "tool_call":
+        return ToolCall(start.id or "", start.name or "", "", extras)
+    if start.kind == "thinking":
+        return Thinking(text, provider=WIRE if WIRE in (extras or ()) else None, extras=extras)
+    return Text(text, extras) if start.kind == "text" else Refusal(text, extras)
 
 
 def _id_in(item: bytes) -> str | None:
