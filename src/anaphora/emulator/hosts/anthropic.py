@@ -15,7 +15,6 @@ from anaphora.emulator.billing import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, 
 from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk
 from anaphora.emulator.replies.text import SeededRandom
 from anaphora.emulator.strict.anthropic import CHECKS
-from anaphora.errors import RateLimited, Upstream
 from anaphora.prompt.call import Reasoning
 from anaphora.values import Reply, Thinking
 from anaphora.wire import sse
@@ -45,6 +44,7 @@ class AnthropicHost(Host):
     prewarm_stop = "length"
     reports_writes = True
     overloaded_code = "overloaded_error"
+    spend_cap_code = "enforced_spend_limit_reached"
     unknown_event = ("emulator_unknown", b'{"type":"emulator_unknown","data":{}}')
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
@@ -111,11 +111,6 @@ class AnthropicHost(Host):
             "lifecycle": "active",
             **model_limits(profile, "max_input_tokens", "max_tokens"),
         }
-
-    @classmethod
-    def spend_cap_error(cls, message: str) -> Upstream:
-        # A rate limit but for its code: PROVIDERS.md, section 1.
-        return RateLimited(message, status=429, code="enforced_spend_limit_reached")
 
 
 def _diagnostics(context: ReplyContext) -> dict[str, Any] | None:

@@ -67,7 +67,7 @@ class GeminiHost(Host):
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
-        self._contents: dict[tuple[str, str], CachedContent] = {}
+        self._contents: dict[tuple[str, str], CachedContentResource] = {}
 
     # ── Routes and keys ──────────────────────────────────────────────────────────────────────────
 
@@ -199,7 +199,7 @@ class GeminiHost(Host):
         }
         if "displayName" in own:
             resource["displayName"] = str(msgspec.json.decode(own["displayName"]))
-        content = CachedContent(resource, model, fields, chunks, expires)
+        content = CachedContentResource(resource, model, fields, chunks, expires)
         simulator = self.billing.simulator(facts)
         simulator.hold(content.name, tokens, at=now, seconds=expires - now)
         while len(self._contents) >= _MAX_CONTENTS:
@@ -207,7 +207,7 @@ class GeminiHost(Host):
         self._contents[request.workspace, _id(content.name)] = content
         return resource
 
-    def _get(self, request: RoutedRequest, name: str) -> CachedContent:
+    def _get(self, request: RoutedRequest, name: str) -> CachedContentResource:
         """A cached content by name. The error is the same for an expired and an unknown one."""
         content = self._contents.get((request.workspace, _id(name)))
         if content is None or content.expires <= request.now:
@@ -231,7 +231,7 @@ class GeminiHost(Host):
         return listed
 
 
-class CachedContent(msgspec.Struct, eq=False):
+class CachedContentResource(msgspec.Struct, eq=False):
     """What a `cachedContents` resource holds; `resource` is how the API shows it."""
 
     resource: dict[str, Any]

@@ -181,8 +181,8 @@ def _features(request: CheckedRequest) -> None:
 def _roles(request: CheckedRequest) -> None:
     """The first role, and where a system message may stand (PROVIDERS.md, 2026 features)."""
     roles = [message.get("role") for _, message in request.messages]
-    for index, role in enumerate(roles):
-        if role not in ("user", "assistant", "system"):
+    for index, message in request.messages:
+        if message.get("role") not in ("user", "assistant", "system"):
             raise _rejected_at(f"messages.{index}.role", "Input should be 'user' or 'assistant'")
     takes_system = request.profile.mid_conversation_system
     if "system" in roles and takes_system.verified and not any(takes_system.published):
