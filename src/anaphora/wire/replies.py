@@ -221,27 +221,3 @@ def valid_count(tokens: int | None) -> int | None:
 def positive_counts(written: dict[WriteTtl, int]) -> dict[WriteTtl, int]:
     """Written tokens by TTL, without empty entries."""
     return {ttl: tokens for ttl, tokens in written.items() if tokens > 0}
-
-
-def partition(
-    total: int | None, read: int | None, written: dict[WriteTtl, int] | None
-) -> tuple[int | None, int | None, dict[WriteTtl, int] | None, int]:
-    """Uncached, read, written, and how many tokens were counted twice.
-
-    Some hosts count what they wrote as read, too, so that the parts exceed the whole. The surplus
-    is taken from what was written, then from what was read.
-    """
-    if total is None:
-        return None, read, written, 0
-    uncached = total - (read or 0) - sum((written or {}).values())
-    if uncached >= 0:
-        return uncached, read, written, 0
-    surplus = overlap = -uncached
-    if written:
-        written = dict(written)
-        for ttl in reversed(written):
-            less = min(surplus, written[ttl])
-            written[ttl] -= less
-            surplus -= less
-        written = positive_counts(written)
-    return 0, None if read is None else read - surplus, written, overlap
