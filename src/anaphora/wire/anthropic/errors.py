@@ -15,6 +15,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 from .types import ErrorBody, ErrorReply
 
+_SPEND_LIMIT = "enforced_spend_limit_reached"
 #: By the error's type, and by the finer code in its details.
 _BY_CODE: dict[str, type[Upstream]] = {
     "invalid_request_error": errors.RequestRejected,
@@ -28,7 +29,7 @@ _BY_CODE: dict[str, type[Upstream]] = {
     "api_error": errors.Overloaded,
     "timeout_error": errors.Overloaded,
     "overloaded_error": errors.Overloaded,
-    "enforced_spend_limit_reached": errors.QuotaExhausted,
+    _SPEND_LIMIT: errors.QuotaExhausted,
     "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
 }
 _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
@@ -77,8 +78,9 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body as Anthropic would send them."""
     status, kind = _STATUS_AND_TYPE.get(type(error), (500, "api_error"))
     content: dict[str, object] = {"type": kind, "message": str(error)}
-    # A code of another class, as other wires have them, would be read as that class.
-    if error.code not in (None, kind) and _BY_CODE.get(error.code, type(error)) is type(error):
+    # The type of another class would be read as that class; a spend limit comes as a rate limit.
+    named = (type(error), None) if error.code != _SPEND_LIMIT else (errors.QuotaExhausted,)
+    if error.code not in (None, kind) and _BY_CODE.get(error.code) in named:
         content["details"] = {"error_code": error.code}
     body = {"type": "error", "error": content, "request_id": error.request_id}
     return error.status or status, error_headers(error, "request-id"), dumps(body)
