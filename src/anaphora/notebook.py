@@ -63,9 +63,6 @@ def html_of(value: object) -> str:
     raise TypeError(f"no HTML for {type(value).__name__}")
 
 
-# ── Response and reply ───────────────────────────────────────────────────────────────────────────
-
-
 def _response(response: Response) -> str:
     record = response.record
     summary = [record.provider, f"{record.seconds:.2f} s"]
@@ -133,9 +130,6 @@ def _source(source: Source) -> str:
             return f"{name} at {provider}"
 
 
-# ── Verdict ──────────────────────────────────────────────────────────────────────────────────────
-
-
 def _verdict(verdict: Verdict) -> str:
     dot = f'<b style="color:{_COLOURS[verdict.result]}">●</b>'
     sentence = f"<div>{dot} {_escaped(verdict.sentence or verdict.result)}</div>"
@@ -163,9 +157,6 @@ def _change(change: Change | None) -> str:
     title = f"byte {change.offset:,} in {change.label} ({change.path})"
     texts = _faint("before") + _code(change.before) + _faint("after") + _code(change.after)
     return _folded(title, texts)
-
-
-# ── Elements ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _escaped(text: object) -> str:

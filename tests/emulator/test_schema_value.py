@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anaphora import emulator
 from anaphora.emulator.replies.schema_value import SchemaGenerator, UnsatisfiableSchema
 
 TREE: Any = {
@@ -83,6 +86,44 @@ def test_generated_value_is_valid(name: str) -> None:
 def test_unsatisfiable_schema_raises(schema: Any) -> None:
     with pytest.raises(UnsatisfiableSchema):
         SchemaGenerator().generate(json.dumps(schema), b"seed")
+
+
+#: Each of them kept a server busy for minutes, or for good.
+HOSTILE: dict[str, Any] = {
+    "a pattern that backtracks": {"type": "string", "pattern": "^(a|a)*b$"},
+    "a pattern with look-ahead": {"type": "string", "pattern": "^(?=a)(a|a)*(?<!b)c$"},
+    "a long text": {"type": "string", "minLength": 10**9},
+    "a long list": {"type": "array", "minItems": 10**9},
+    "many fields": {"type": "object", "minProperties": 10**9},
+    "alternatives without end": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]},
+    "lists of lists": {
+        "$defs": {"row": {"type": "array", "minItems": 90, "items": {"type": "integer"}}},
+        "type": "array",
+        "minItems": 90,
+        "items": {"type": "array", "minItems": 90, "items": {"$ref": "#/$defs/row"}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_schema_is_refused_by_the_server(name: str) -> None:
+    form = {"name": "answer", "schema": HOSTILE[name]}
+    body = {
+        "model": "gpt-4o",
+        "messages": [{"role": "user", "content": "Hi."}],
+        "response_format": {"type": "json_schema", "json_schema": form},
+    }
+    with emulator.running() as running, pytest.raises(HTTPError) as raised:
+        urlopen(
+            Request(
+                f"{running.url}/v1/chat/completions",
+                json.dumps(body).encode(),
+                {"content-type": "application/json", "authorization": "Bearer k"},
+            ),
+            timeout=60,
+        )
+    assert raised.value.code == 400
+    raised.value.close()
 
 
 def test_keys_follow_the_order_of_the_schema() -> None:

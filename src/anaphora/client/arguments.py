@@ -11,6 +11,7 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR
+from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Message, Part, Text, Tool, ToolResult
 
 T = TypeVar("T")
@@ -49,11 +50,12 @@ def params_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
-    """Parameters, with others that go before them."""
     if params is None:
         params = Params()
     elif not isinstance(params, Params):
         raise wrong_type("Params", params, "params")
+    if params.stream:  # awaiting a turn or iterating over it decides
+        params = msgspec.structs.replace(params, stream=False)
     return msgspec.structs.replace(params, **params_of(more)) if more else params
 
 
@@ -111,7 +113,11 @@ def conversation_of(messages: Conversation | Iterable[Message]) -> Conversation:
     return Conversation(items_of(messages, Message, "messages", "messages"))
 
 
-def tools_of(tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
+def tools_of(
+    tools: ToolRegistry | Iterable[AnyTool] | None,
+) -> ToolRegistry | tuple[AnyTool, ...]:
+    if tools is None or isinstance(tools, ToolRegistry):
+        return () if tools is None else tools
     checked = tuple(tools) if isinstance(tools, Iterable) else (tools,)
     names: set[str] = set()
     for index, tool in enumerate(checked):
@@ -130,7 +136,6 @@ def tools_of(tools: Iterable[AnyTool]) -> tuple[AnyTool, ...]:
 def prompt_from(
     system: str | Sequence[PromptBlock] | None, cache: PromptCachePlan | None
 ) -> PromptIR:
-    """The prompt that the keywords of a session stand for."""
     if cache is not None and not isinstance(cache, PromptCachePlan):
         raise wrong_type("a PromptCachePlan", cache, "cache")
     return PromptIR(
@@ -161,7 +166,6 @@ def callback_of(value: Any, path: str) -> Any:
 
 
 def choice_of(value: Any, choices: Any, path: str) -> None:
-    """Raises unless the value is one of a `Literal`'s."""
     if value not in get_args(choices):
         raise InvalidRequest(f"must be one of {', '.join(get_args(choices))}", path=path)
 

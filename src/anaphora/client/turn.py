@@ -125,8 +125,6 @@ class Caller(ABC):
         finally:
             self._end()
 
-    # ── For subclasses ───────────────────────────────────────────────────────────────────────────
-
     @abstractmethod
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
         """The targets of the call, the best first. Raises where no call may be made now."""
@@ -146,8 +144,6 @@ class Caller(ABC):
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
         """About how many tokens of the prompt count against rate limits."""
         return Counts(prepared.rendered).total
-
-    # ── Shared ───────────────────────────────────────────────────────────────────────────────────
 
     async def _settled(self) -> None:
         """Waits until the event loop has closed a stream that was left by `break`."""

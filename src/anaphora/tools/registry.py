@@ -65,11 +65,12 @@ class ToolRegistry:
     def __init__(self) -> None:
         # Both are replaced, never changed in place: other threads see one state.
         self._entries: dict[str, ToolEntry] = {}
-        self._tools: tuple[Tool, ...] = ()
+        self.current: tuple[Tool, ...] = ()
+        """The result of `tools()`."""
 
     def tools(self) -> tuple[Tool, ...]:
         """All tools, sorted by name: the same tuple object until one of them changes."""
-        return self._tools
+        return self.current
 
     def get(self, name: str) -> Tool | None:
         entry = self._entries.get(wire_name(name)) if name else None
@@ -200,7 +201,7 @@ class ToolRegistry:
         """The validated call, ready to run; `InvalidRequest` names a mismatch. Runs nothing."""
         entry = self._entries.get(wire_name(call.name)) if call.name else None
         if entry is None:
-            known = ", ".join(tool.name for tool in self._tools) or "none"
+            known = ", ".join(tool.name for tool in self.current) or "none"
             raise InvalidRequest(f"there is no tool `{call.name}`; known tools: {known}")
         if entry.prepare is None:
             raise InvalidRequest(f"tool `{call.name}` has no handler in this registry")
@@ -243,8 +244,8 @@ class ToolRegistry:
     def _update(self, entries: dict[str, ToolEntry]) -> None:
         tools = tuple(entries[name].tool for name in sorted(entries))
         self._entries = entries
-        if tools != self._tools:
-            self._tools = tools
+        if tools != self.current:
+            self.current = tools
 
 
 def _schema_entry(

@@ -9,21 +9,10 @@ import msgspec
 from anaphora.errors import InvalidRequest
 from anaphora.wire.reading import DECODE_ERRORS
 
-_CHAT_FIELDS = {
-    "frequency_penalty",
-    "logit_bias",
-    "logprobs",
-    "max_completion_tokens",
-    "modalities",
-    "n",
-    "parallel_tool_calls",
-    "presence_penalty",
-    "reasoning_effort",
-    "response_format",
-    "seed",
-    "stop",
-    "stream_options",
-}
+_CHAT_FIELDS = set(
+    "frequency_penalty logit_bias logprobs max_completion_tokens modalities n parallel_tool_calls"
+    " presence_penalty reasoning_effort response_format seed stop stream_options".split()
+)
 _ANTHROPIC_FIELDS = {"system", "stop_sequences", "top_k", "output_config", "cache_control"}
 #: Fields of Ollama's alone: what it takes besides is OpenAI's, too.
 _OLLAMA_FIELDS = {"options", "think", "keep_alive", "format", "truncate", "shift"}
@@ -39,50 +28,47 @@ def detect(body: bytes) -> str:
         raise InvalidRequest(f"not JSON: {problem}") from None
     if not isinstance(request, dict):
         raise InvalidRequest("a request is a JSON object")
-    if "input" in request:
-        return "openai_responses"
-    if "contents" in request:
-        return "gemini"
+    for field, wire in (("input", "openai_responses"), ("contents", "gemini")):
+        if field in request:
+            return wire
     if not isinstance(request.get("messages"), list):
         raise InvalidRequest(
             "neither `messages` nor `input` nor `contents` in it: not a request of any wire here"
         )
     if _is_ollama(request):
         return "ollama"
-    signs = _signs(request)
-    if len(signs) == 1:
-        return signs.pop()
+    chat, anthropic = _signs_of_chat(request), _signs_of_anthropic(request)
+    messages = _objects(request["messages"][:1])
+    if not (chat or anthropic) and messages and messages[0].get("role") == "system":
+        return "openai_chat"  # Anthropic takes no system message first
+    if chat != anthropic:
+        return "openai_chat" if chat else "anthropic"
     raise InvalidRequest(
-        "it could be for anthropic or for openai_chat; choose with --from"
-        if not signs
-        else "it has fields of both anthropic and openai_chat; choose with --from"
+        "it has fields of both anthropic and openai_chat; choose with --from"
+        if chat
+        else "it could be for anthropic or for openai_chat; choose with --from"
     )
 
 
-def _signs(request: dict[str, Any]) -> set[str]:
-    signs = set()
-    if _CHAT_FIELDS & set(request):
-        signs.add("openai_chat")
-    if _ANTHROPIC_FIELDS & set(request):
-        signs.add("anthropic")
-    for tool in _objects(request.get("tools")):
-        signs.add("anthropic" if "input_schema" in tool else "openai_chat")
-        if "input_schema" not in tool and "function" not in tool:
-            signs.discard("openai_chat")
-    for message in _objects(request["messages"]):
-        if message.get("role") in ("developer", "tool") or "tool_calls" in message:
-            signs.add("openai_chat")
-        for part in _objects(message.get("content")):
-            if part.get("type") in _CHAT_PARTS:
-                signs.add("openai_chat")
-            if part.get("type") in _ANTHROPIC_BLOCKS or "cache_control" in part:
-                signs.add("anthropic")
-    if not signs and request["messages"][:1] and _objects(request["messages"][:1]):
-        first = request["messages"][0]
-        if first.get("role") == "system":
-            # Anthropic takes no system message first.
-            signs.add("openai_chat")
-    return signs
+def _signs_of_chat(request: dict[str, Any]) -> bool:
+    messages = _objects(request["messages"])
+    return (
+        bool(_CHAT_FIELDS & set(request))
+        or any("function" in t and "input_schema" not in t for t in _objects(request.get("tools")))
+        or any(m.get("role") in ("developer", "tool") or "tool_calls" in m for m in messages)
+        or any(part.get("type") in _CHAT_PARTS for part in _parts(messages))
+    )
+
+
+def _signs_of_anthropic(request: dict[str, Any]) -> bool:
+    return (
+        bool(_ANTHROPIC_FIELDS & set(request))
+        or any("input_schema" in tool for tool in _objects(request.get("tools")))
+        or any(
+            part.get("type") in _ANTHROPIC_BLOCKS or "cache_control" in part
+            for part in _parts(_objects(request["messages"]))
+        )
+    )
 
 
 def _is_ollama(request: dict[str, Any]) -> bool:
@@ -100,6 +86,10 @@ def _is_ollama(request: dict[str, Any]) -> bool:
         or any("images" in message or "tool_name" in message for message in messages)
         or any(isinstance(function.get("arguments"), dict) for function in functions)
     )
+
+
+def _parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [part for message in messages for part in _objects(message.get("content"))]
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

@@ -6,12 +6,14 @@ Only a prompt that is too long is recognised by its message, and only by message
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from anaphora import errors
 from anaphora.catalog import is_overflow
 from anaphora.errors import Upstream
-from anaphora.wire.ratelimits import reset_after
+
+from .ratelimits import reset_after
+from .reading import DECODE_ERRORS
 
 #: What a status means where the provider's code does not decide.
 BY_STATUS: dict[int, type[Upstream]] = {
@@ -76,6 +78,28 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
     return max(0.0, (date - now).total_seconds())
 
 
+def read_response(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    now: datetime.datetime | None,
+    read: Callable[[bytes, int], Upstream | None],
+    by_code: Mapping[str, type[Upstream]],
+) -> Upstream:
+    """The error of a response: the one that `read` finds in the body, or what the status means.
+    Header names are lowercase; `now` is for dates in them."""
+    try:
+        error = read(body, status)
+    except DECODE_ERRORS:
+        error = None
+    if error is None:
+        # A proxy's page or an empty body: only the status is known.
+        kind = error_class(status, None, by_code)
+        error = kind(f"HTTP {status} without an error object", status=status)
+    error.request_id = headers.get("request-id") or headers.get("x-request-id") or error.request_id
+    return with_retry_hints(error, headers, now)
+
+
 def with_retry_hints(
     error: Upstream, headers: Mapping[str, str], now: datetime.datetime | None = None
 ) -> Upstream:
@@ -87,9 +111,10 @@ def with_retry_hints(
     decision = headers.get("x-should-retry")
     if decision in ("true", "false"):
         error.retryable = decision == "true"
-    if error.retry_after is None:
-        error.retry_after = retry_after(headers, now)
-    if error.retry_after is None and isinstance(error, errors.RateLimited):
+    wait = retry_after(headers, now)
+    if wait is not None:
+        error.retry_after = wait
+    elif error.retry_after is None and isinstance(error, errors.RateLimited):
         error.retry_after = reset_after(headers, None if now is None else now.timestamp())
     return error
 

@@ -37,8 +37,6 @@ def resolve_marks(
 
     `nearest` has the wire's own TTL for each that may be asked for.
     """
-    if not cache.marks and cache.frozen_through is None:
-        return (), None, []
     marks: dict[tuple[int, int | None], Mark] = {}
     notices: list[Notice] = []
     for index, request in enumerate(cache.marks):
@@ -53,15 +51,12 @@ def resolve_marks(
         marks[location] = Mark(location[0], ttl, location[1])
     frozen = None
     if cache.frozen_through is not None:
-        frozen = _frozen_chunk(runs, cache.frozen_through)
-        if frozen is None:
-            notices.append(
-                Notice(
-                    "frozen_boundary_missing",
-                    f"no message {cache.frozen_through} to end the frozen region with",
-                    "cache.frozen_through",
-                )
-            )
+        match = find_message(runs, cache.frozen_through)
+        if match is not None and (last := min(match[2].stop, match[0].count)) > 0:
+            frozen = match[1] + last - 1
+        else:
+            why = f"no message {cache.frozen_through} to end the frozen region with"
+            notices.append(Notice("frozen_boundary_missing", why, "cache.frozen_through"))
     # A block's own marker stands at its very end, behind those of blocks inside it.
     in_order = sorted(marks.values(), key=lambda m: (m.chunk, m.splice is None, m.splice))
     return tuple(in_order), frozen, notices
@@ -137,12 +132,3 @@ def find_message(runs: list[ChunkRun], message_id: str) -> tuple[ChunkRun, int, 
             elsewhere = elsewhere or (run, first, chunks)
         first += run.count
     return elsewhere
-
-
-def _frozen_chunk(runs: list[ChunkRun], message_id: str) -> int | None:
-    match = find_message(runs, message_id)
-    if match is None:
-        return None
-    run, first, chunks = match
-    last = min(chunks.stop, run.count) - 1
-    return first + last if last >= 0 else None

@@ -12,13 +12,7 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.errors import (
-    error_class,
-    error_headers,
-    overflow_class,
-    retry_after,
-    with_retry_hints,
-)
+from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 from anaphora.wire.reading import DECODE_ERRORS
 
 #: Error classes by code or type, several codes each. `invalid_request_error` is not here: the
@@ -83,28 +77,18 @@ _decode_error = msgspec.json.Decoder(ErrorObject | str).decode
 
 
 def read_error(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    now: datetime.datetime | None = None,
+    status: int, headers: Mapping[str, str], body: bytes, now: datetime.datetime | None = None
 ) -> Upstream:
     """The error of a response. Header names are lowercase; `now` is needed for dates in them."""
-    error_object = _find_error_object(body)
-    request_id = headers.get("x-request-id")
-    wait = retry_after(headers, now)
-    if error_object is not None:
-        error = from_object(error_object, status, request_id, wait)
-    else:
-        # A proxy's page, or an empty body: only the status is known.
-        message = f"HTTP {status} without an error object"
-        kind = error_class(status, None, _BY_CODE)
-        error = kind(message, status=status, request_id=request_id, retry_after=wait)
-    return with_retry_hints(error, headers, now)
+    return read_response(status, headers, body, now, _read, _BY_CODE)
 
 
-def from_object(
-    error: ErrorObject, status: int, request_id: str | None = None, wait: float | None = None
-) -> Upstream:
+def _read(body: bytes, status: int) -> Upstream | None:
+    error = _find_error_object(body)
+    return None if error is None else from_object(error, status)
+
+
+def from_object(error: ErrorObject, status: int) -> Upstream:
     """The error of an error object, which streams and responses with status 200 carry too."""
     code, error_type = _text(error.code), _text(error.type)
     if status < 400:
@@ -119,8 +103,6 @@ def from_object(
         status=status,
         code=code or error_type,
         param=_text(error.param),
-        request_id=request_id,
-        retry_after=wait,
     )
 
 
@@ -169,10 +151,7 @@ def _text(value: Any) -> str | None:
 
 
 def _find_error_object(body: bytes) -> ErrorObject | None:
-    try:
-        whole = msgspec.json.decode(body)
-    except DECODE_ERRORS:
-        return None
+    whole = msgspec.json.decode(body)
     if isinstance(whole, list) and whole:
         whole = whole[0]  # Google's compatible endpoint wraps it in a list
     if not isinstance(whole, dict):

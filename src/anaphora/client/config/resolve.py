@@ -129,11 +129,10 @@ def _origin(config: ClientConfig, file: str | os.PathLike[str] | None) -> tuple[
     return origin, Path(origin.file).parent
 
 
-class _ProviderCheck:
-    def __init__(self, id: str, provider: ProviderConfig, origin: Origin) -> None:
-        self._id = id
-        self._provider = provider
-        self._origin = origin
+class _ProviderCheck(msgspec.Struct, frozen=True):
+    _id: str
+    _provider: ProviderConfig
+    _origin: Origin
 
     def _fail(self, reason: str, *path: str) -> NoReturn:
         raise self._origin.invalid(reason, "providers", self._id, *path) from None

@@ -21,6 +21,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from anaphora.catalog import CacheRules
 from anaphora.client.config import LimitsConfig
 from anaphora.errors import AnaphoraError
@@ -33,16 +35,12 @@ from .waiting import WaitingCalls
 __all__ = ["Admission", "Gate", "Limiter", "ModelLane", "Reservation"]
 
 
-class Gate:
+class Gate(msgspec.Struct, frozen=True, eq=False):
     """The limits of one model, behind those of its provider."""
 
-    __slots__ = ("clock", "lane", "limiter", "waiting")
-
-    def __init__(self, limiter: Limiter, lane: ModelLane, waiting: WaitingCalls) -> None:
-        self.limiter = limiter
-        self.lane = lane
-        self.waiting = waiting
-        self.clock = waiting.clock
+    limiter: Limiter
+    lane: ModelLane
+    waiting: WaitingCalls
 
     @classmethod
     def of(cls, limits: LimitsConfig, clock: Callable[[], float] = monotonic) -> Gate:
@@ -56,21 +54,16 @@ class Gate:
         return Gate(self.limiter, self.limiter.lane(name, counts_reads=counts), self.waiting)
 
     @property
-    def counts_reads(self) -> bool:
-        """Whether cached tokens count; if not, `admit` takes the number of the others."""
-        return self.lane.counts_reads
-
-    @property
     def counts_tokens(self) -> bool:
         """Whether anything limits a call that arrives now, so that its size matters."""
         limiter, lane = self.limiter, self.lane
         if limiter.shared is not None or lane.own is not None or lane.stated:
             return True
-        return limiter.waiting > 0 or self.clock() < lane.blocked_until
+        return limiter.waiting > 0 or self.waiting.clock() < lane.blocked_until
 
     def wait(self, tokens: int) -> float:
         """Seconds that a call would wait if it arrived now, as far as is known."""
-        return self.limiter.wait(self.lane, tokens, self.clock())
+        return self.limiter.wait(self.lane, tokens, self.waiting.clock())
 
     def admit(
         self,
@@ -86,34 +79,26 @@ class Gate:
         return Admission(self, tokens, deadline, on_wait)
 
 
-class Admission:
+class Admission(msgspec.Struct, eq=False):
     """One call's passage through the gate. Used once."""
 
-    __slots__ = ("_call", "_deadline", "_gate", "_on_wait", "_tokens", "queued")
-
-    def __init__(
-        self,
-        gate: Gate,
-        tokens: int,
-        deadline: float | None,
-        on_wait: Callable[[float], None] | None,
-    ) -> None:
-        self._gate = gate
-        self._tokens = tokens
-        self._deadline = deadline
-        self._on_wait = on_wait
-        self._call: Reservation | None = None
-        """None: nothing limits the call."""
-        self.queued = 0.0
+    _gate: Gate
+    _tokens: int
+    _deadline: float | None
+    _on_wait: Callable[[float], None] | None
+    _call: Reservation | None = None
+    """None: nothing limits the call."""
+    queued: float = 0.0
+    """Seconds that the call waited."""
 
     async def __aenter__(self) -> Self:
         gate = self._gate
         if gate.counts_tokens:
-            now = gate.clock()
+            now = gate.waiting.clock()
             call = self._call = gate.limiter.reserve(gate.lane, self._tokens, now)
             if call.state != "started":
                 await gate.waiting.start_of(call, now, self._deadline, self._on_wait)
-                self.queued = gate.clock() - now
+                self.queued = gate.waiting.clock() - now
         return self
 
     async def __aexit__(

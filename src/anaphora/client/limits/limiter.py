@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from heapq import merge
 from typing import Literal
 
+import msgspec
+
 from anaphora.client.config import LimitsConfig, Rate
 from anaphora.errors import AnaphoraError, RateLimited, Throttled
 from anaphora.values import Usage
@@ -35,18 +37,16 @@ _LATE = 0.05
 _INF = float("inf")
 
 
-class Reservation:
-    """One call. `at` is its start time: forecast while it waits, actual once it has started."""
+class Reservation(msgspec.Struct, eq=False):
+    """One call, numbered in order of arrival. `at` is its start time: forecast while it waits,
+    actual once it has started."""
 
-    __slots__ = ("at", "lane", "number", "requests", "state", "tokens")
-
-    def __init__(self, lane: ModelLane, number: int, tokens: int, now: float) -> None:
-        self.lane = lane
-        self.number = number
-        self.tokens = tokens
-        self.requests = 1
-        self.at = now
-        self.state: Literal["waiting", "started", "over"] = "waiting"
+    lane: ModelLane
+    number: int
+    tokens: int
+    at: float
+    requests: int = 1
+    state: Literal["waiting", "started", "over"] = "waiting"
 
     def __repr__(self) -> str:
         return f"<Reservation {self.number}: {self.tokens} tokens, {self.state} at {self.at:g}>"
@@ -60,7 +60,8 @@ class ModelLane:
     def __init__(self, model: str, rate: Rate | None, *, counts_reads: bool) -> None:
         self.model = model
         self.counts_reads = counts_reads
-        """Whether the provider counts tokens read from its cache."""
+        """Whether the provider counts tokens read from its cache; if not, calls are reserved for
+        the number of the others."""
         self.own = None if rate is None else RateWindow.of(rate)
         self.stated: list[tuple[bool, StatedLimit]] = []
         """Limits from response headers, and whether they count tokens and not requests. Providers

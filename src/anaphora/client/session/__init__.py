@@ -21,6 +21,7 @@ from anaphora.client.turn import TurnRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, ToolChoice
 from anaphora.prompt.context import TokenCount
+from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, Notice, Reply
 
 from .compaction import compacted
@@ -53,8 +54,6 @@ class Session(SessionTurns):
         turn = self._next_prompt()
         state = self._state(self._order(request, lambda: turn)[0])
         return preview_of(state, self._builder.prepare(state, turn, request))
-
-    # ── The prompt and the history ───────────────────────────────────────────────────────────────
 
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
@@ -176,8 +175,6 @@ class Session(SessionTurns):
         self._route.settle(target, self._states)
         return True
 
-    # ── The session ──────────────────────────────────────────────────────────────────────────────
-
     def fork(self) -> Session:
         """Another conversation with the same history: both read what is cached of it."""
         other = copy.copy(self)
@@ -208,8 +205,9 @@ class Session(SessionTurns):
     @property
     def tool_choice(self) -> ToolChoice | None:
         """The tool choice of every call, unless a turn has its own."""
-        return self._builder.tool_choice
+        return self._builder.params.tool_choice
 
     @property
     def tools(self) -> Any:
-        return self._builder.registry
+        tools = self._builder.tools
+        return tools if isinstance(tools, ToolRegistry) else None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from anaphora.client.arguments import params_of, tools_of
+from anaphora.client.arguments import params_of
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.turn import TurnRequest
@@ -20,7 +19,6 @@ from anaphora.prompt import (
     PromptCachePlan,
     PromptIR,
     Segment,
-    ToolChoice,
 )
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
@@ -36,37 +34,17 @@ _TAIL = SegmentRole.VOLATILE_TAIL
 _STABLE = SegmentRole.STABLE_PREFIX
 
 
-class CallBuilder:
+class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The fixed part of all calls of a conversation. Shared by its forks."""
 
-    def __init__(
-        self,
-        *,
-        tools: ToolRegistry | Iterable[AnyTool] | None = None,
-        params: Params | None = None,
-        extras: Extras | None = None,
-        store: bool | None = None,
-        diagnose: bool = False,
-        compact_at: int | float | None = None,
-    ) -> None:
-        self.registry: ToolRegistry | None = None
-        self._tools: tuple[AnyTool, ...] = ()
-        if isinstance(tools, ToolRegistry):
-            self.registry = tools
-        elif tools is not None:
-            self._tools = tools_of(tools)
-        self._params = params or Params()
-        if self._params.stream:
-            self._params = msgspec.structs.replace(self._params, stream=False)
-        self._extras = extras
-        self._diagnose = diagnose
-        self._store = store
-        self.compact_at = compact_at
-        self._outputs: dict[type, Structured[Any]] = {}
-
-    @property
-    def tool_choice(self) -> ToolChoice | None:
-        return self._params.tool_choice
+    tools: ToolRegistry | tuple[AnyTool, ...]
+    params: Params
+    extras: Extras | None
+    store: bool | None
+    diagnose: bool
+    compact_at: int | float | None
+    outputs: dict[type, Structured[Any]] = {}
+    """Those that were requested so far."""
 
     def prepare(
         self,
@@ -134,17 +112,15 @@ class CallBuilder:
         changes: dict[str, Any] = {}
         if stream:
             changes["stream"] = True
-        if self._store is not None and state.endpoint.features.stores_responses:
-            changes["store"] = self._store and not request.prewarm
+        if self.store is not None and state.endpoint.features.stores_responses:
+            changes["store"] = self.store and not request.prewarm
         if request.output is not None:
             changes["output"] = request.output.output
         if request.params:
             changes.update(params_of(request.params))
-        tools = self.registry.tools() if self.registry is not None else self._tools
+        tools = self.tools.current if isinstance(self.tools, ToolRegistry) else self.tools
         target = state.target
-        call = Call(
-            ir=ir, model=target.model, tools=tools, params=self._params, extras=self._extras
-        )
+        call = Call(ir=ir, model=target.model, tools=tools, params=self.params, extras=self.extras)
         return target.with_defaults(call, changes)
 
     def output(self, output: Any) -> Structured[Any] | None:
@@ -154,9 +130,9 @@ class CallBuilder:
             return output
         if not isinstance(output, type):
             return output_of(output)
-        known = self._outputs.get(output)
+        known = self.outputs.get(output)
         if known is None:
-            known = self._outputs[output] = output_of(output)
+            known = self.outputs[output] = output_of(output)
         return known
 
     def counter(self, state: ProviderState, turn: TurnPrompt) -> TokenCount:
@@ -171,10 +147,10 @@ class CallBuilder:
             explicit = state.endpoint.features.adds_breakpoints and plan.mode is None
             mode = "explicit" if explicit else plan.mode
             plan = msgspec.structs.replace(plan, prewarm=True, mode=mode)
-        if self._diagnose and state.reply is not None:
+        if self.diagnose and state.reply is not None:
             earlier = Earlier(state.endpoint.system, state.reply.id)
             plan = msgspec.structs.replace(plan, diagnose=True, compare_with=earlier)
-        elif self._diagnose:
+        elif self.diagnose:
             plan = msgspec.structs.replace(plan, diagnose=True)
         return plan
 
@@ -185,7 +161,7 @@ class CallBuilder:
             return turn.ir.continuation
         if not state.endpoint.features.stores_responses or state.reply is None:
             return None
-        if not (self._store or (self._store is None and turn.continues)):
+        if not (self.store or (self.store is None and turn.continues)):
             return None
         committed = state.committed
         if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):

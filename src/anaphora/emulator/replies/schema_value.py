@@ -7,7 +7,6 @@ satisfy is an error, never an invalid reply.
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
 import jsonschema_rs
@@ -22,6 +21,11 @@ _DEEPEST = 40
 _ATTEMPTS = 12
 _UNIQUE_ATTEMPTS = 101
 _COMPILED = 512
+#: What one schema may ask for: more would keep the server from its other requests.
+_MOST_VALUES = 5_000
+_LONGEST_TEXT = 100_000
+#: Steps of a pattern with look-around or back-references; other patterns take linear time.
+_PATTERN_STEPS = 10_000
 
 _FORMATS = {
     "date-time": "2026-11-14T09:30:00Z",
@@ -57,8 +61,12 @@ class _Generator:
     def __init__(self, root: Any, random: SeededRandom) -> None:
         self._root = root
         self._random = random
+        self._left = _MOST_VALUES
 
     def value(self, schema: Any, depth: int = 0) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise UnsatisfiableSchema(f"it asks for more than {_MOST_VALUES:,} values")
         if depth > _DEEPEST:
             raise UnsatisfiableSchema("it is nested without end")
         if schema is True or schema == {}:
@@ -151,20 +159,25 @@ class _Generator:
             return self._matching(schema["pattern"], least, most)
         if schema.get("format") in _FORMATS:
             return _FORMATS[schema["format"]]
+        if least > _LONGEST_TEXT:
+            raise UnsatisfiableSchema(
+                f"it asks for a text of more than {_LONGEST_TEXT:,} characters"
+            )
         text = word(self._random) if depth else sentences(self._random)
         while len(text) < least:
             text += " " + word(self._random)
         return text if most is None else text[:most]
 
     def _matching(self, pattern: str, least: int, most: int | None) -> str:
+        steps = jsonschema_rs.FancyRegexOptions(backtrack_limit=_PATTERN_STEPS)
         try:
-            known = re.compile(pattern)
-        except re.error:
+            matching = jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=steps)
+        except ValueError:
             raise UnsatisfiableSchema("a pattern is not a regular expression") from None
         for text in _LIKELY:
             for repeated in (text, text * 8, text * 40):
                 long = repeated[:most] if most is not None else repeated
-                if len(long) >= least and known.search(long):
+                if len(long) >= least and matching.is_valid(long):
                     return long
         raise UnsatisfiableSchema("no likely text matches the pattern")
 
@@ -255,7 +268,8 @@ def _merged(schemas: list[Any]) -> Any:
 def _compile(schema: str) -> tuple[Any, Any]:
     try:
         decoded = msgspec.json.decode(schema)
-        return decoded, jsonschema_rs.validator_for(decoded)
+        steps = jsonschema_rs.FancyRegexOptions(backtrack_limit=_PATTERN_STEPS)
+        return decoded, jsonschema_rs.validator_for(decoded, pattern_options=steps)
     except (msgspec.DecodeError, ValueError, jsonschema_rs.ReferencingError) as problem:
         raise UnsatisfiableSchema(f"not a schema: {problem}") from None
 

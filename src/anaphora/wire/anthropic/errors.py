@@ -10,28 +10,10 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.errors import error_class, error_headers, overflow_class, with_retry_hints
-from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 
 from .types import ErrorBody, ErrorReply
 
-_SPEND_LIMIT = "enforced_spend_limit_reached"
-#: By the error's type, and by the finer code in its details.
-_BY_CODE: dict[str, type[Upstream]] = {
-    "invalid_request_error": errors.RequestRejected,
-    "authentication_error": errors.Unauthenticated,
-    "billing_error": errors.QuotaExhausted,
-    "permission_error": errors.Forbidden,
-    "not_found_error": errors.NotFound,
-    "conflict_error": errors.Overloaded,
-    "request_too_large": errors.TooLarge,
-    "rate_limit_error": errors.RateLimited,
-    "api_error": errors.Overloaded,
-    "timeout_error": errors.Overloaded,
-    "overloaded_error": errors.Overloaded,
-    _SPEND_LIMIT: errors.QuotaExhausted,
-    "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
-}
 _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
     errors.RequestRejected: (400, "invalid_request_error"),
     errors.ContentRefused: (400, "invalid_request_error"),
@@ -44,22 +26,30 @@ _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
     errors.RateLimited: (429, "rate_limit_error"),
     errors.Overloaded: (529, "overloaded_error"),
 }
+_SPEND_LIMIT = "enforced_spend_limit_reached"
+
+#: By the error's type, and by the finer code in its details. Of several classes with one type the
+#: first counts.
+_BY_CODE: dict[str, type[Upstream]] = {
+    **{kind: cls for cls, (_, kind) in reversed(_STATUS_AND_TYPE.items())},
+    "conflict_error": errors.Overloaded,
+    "api_error": errors.Overloaded,
+    "timeout_error": errors.Overloaded,
+    _SPEND_LIMIT: errors.QuotaExhausted,
+    "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
+}
 
 
 def read_error(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    now: datetime.datetime | None = None,
+    status: int, headers: Mapping[str, str], body: bytes, now: datetime.datetime | None = None
 ) -> Upstream:
     """The error of a reply. Header names are lowercase; `now` is for dates in them."""
-    try:
-        reply = msgspec.json.decode(body, type=ErrorReply)
-    except DECODE_ERRORS:
-        # A proxy's page, or no body: only the status is known.
-        reply = ErrorReply(ErrorBody("", f"HTTP {status} without an error object"))
-    error = error_of(reply.error, status, headers.get("request-id") or reply.request_id)
-    return with_retry_hints(error, headers, now)
+    return read_response(status, headers, body, now, _read, _BY_CODE)
+
+
+def _read(body: bytes, status: int) -> Upstream:
+    reply = msgspec.json.decode(body, type=ErrorReply)
+    return error_of(reply.error, status, reply.request_id)
 
 
 def error_of(body: ErrorBody, status: int, request_id: str | None = None) -> Upstream:

@@ -25,7 +25,7 @@ from anaphora.wire.params import (
     whole_number,
 )
 
-from .types import WIRE, OutputFormat
+from .types import WIRE
 
 PATH = "/v1/messages"
 TIERS = ("auto", "standard_only")
@@ -38,25 +38,12 @@ _CHOICES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
 _MODES = {choice: mode for mode, choice in _CHOICES.items()}
 
 
-def _output_format(output: OutputSchema) -> bytes:
-    return b'{"type":"json_schema","schema":' + schema_object(output) + b"}"
-
-
-def _output_schema(output: OutputFormat) -> OutputSchema:
-    return OutputSchema(bytes(output.schema).decode())
-
-
 def _has_mode(call: Call) -> bool:
     return call.params.reasoning is not None and call.params.reasoning.mode is not None
 
 
 def _has_tools(call: Call) -> bool:
     return call.params.tool_choice is not None and call.params.tool_choice.mode != "none"
-
-
-def _user_id(metadata: dict[str, str]) -> bytes | None:
-    user = metadata.get("user_id")
-    return None if user is None else dumps(user, path="params.metadata")
 
 
 PARAMS = ParamTable(
@@ -86,12 +73,23 @@ PARAMS = ParamTable(
     ),
     Param("reasoning.summary", None, reason="Anthropic has no summary setting"),
     Param("reasoning.effort", "output_config.effort"),
-    Param("output", "output_config.format", _output_format, _output_schema),
+    Param(
+        "output",
+        "output_config.format",
+        encode=lambda output: b'{"type":"json_schema","schema":' + schema_object(output) + b"}",
+        decode=lambda output: OutputSchema(bytes(output.schema).decode()),
+    ),
     Param("stop", "stop_sequences", decode=lambda stop: tuple(stop) or None),
     Param("temperature"),
     Param("top_p"),
     Param("top_k"),
-    Param("metadata", "metadata.user_id", _user_id, encode_only),
+    Param(
+        "metadata",
+        "metadata.user_id",
+        encode=lambda metadata: dumps(metadata["user_id"], path="params.metadata"),
+        decode=encode_only,
+        when=lambda call: "user_id" in (call.params.metadata or {}),
+    ),
     Param("user", "metadata.user_id"),
     Param(
         "service_tier",
@@ -129,6 +127,12 @@ PARAMS = ParamTable(
 def envelope_of(call: Call, profile: Profile, source: object) -> Envelope:
     """The request without the runs."""
     _check(call, profile)
+    limit = 0 if call.ir.cache.prewarm else call.params.max_tokens
+    if limit is None:
+        raise InvalidRequest(
+            "Anthropic requires the maximum number of tokens of the reply, e.g. 4096",
+            path="params.max_tokens",
+        )
     tree = PARAMS.encode(call)
     fields = joined_fields(tree)
     if call.ir.cache.diagnose:
@@ -143,21 +147,11 @@ def envelope_of(call: Call, profile: Profile, source: object) -> Envelope:
             ("content-type", "application/json"),
             *((("anthropic-version", version.value),) if version is not None else ()),
         ),
-        head=b'{"model":%b,"max_tokens":%b,' % (string(call.model), _max_tokens(call)),
+        head=b'{"model":%b,"max_tokens":%b,' % (string(call.model), whole_number(limit)),
         tail=closing_members(fields, call.extras, WIRE, _TAKEN) + b"}",
         cache_params=PARAMS.cache_params(string(call.model), tree),
         notices=tuple(notices(call)),
     )
-
-
-def _max_tokens(call: Call) -> bytes:
-    limit = 0 if call.ir.cache.prewarm else call.params.max_tokens
-    if limit is None:
-        raise InvalidRequest(
-            "Anthropic requires the maximum number of tokens of the reply, e.g. 4096",
-            path="params.max_tokens",
-        )
-    return whole_number(limit)
 
 
 def _check(call: Call, profile: Profile) -> None:

@@ -13,7 +13,7 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.errors import error_class, overflow_class, retry_after, with_retry_hints
+from anaphora.wire.errors import error_class, overflow_class, read_response
 from anaphora.wire.ratelimits import seconds_until
 from anaphora.wire.reading import DECODE_ERRORS
 
@@ -86,29 +86,19 @@ _object = msgspec.json.Decoder(GoogleError).decode
 
 
 def read_error(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    now: datetime.datetime | None = None,
+    status: int, headers: Mapping[str, str], body: bytes, now: datetime.datetime | None = None
 ) -> Upstream:
     """The error of a response. Header names are lowercase; `now` is for dates in them."""
-    request_id, wait = headers.get("x-request-id"), retry_after(headers, now)
-    try:
-        decoded = _decode(body)
-        error = decoded[0].error if isinstance(decoded, list) else decoded.error
-    except (*DECODE_ERRORS, IndexError):
-        # A proxy's page or an empty body: only the status is known.
-        kind = error_class(status, None, _BY_CODE)
-        message = f"HTTP {status} without an error object"
-        failed = kind(message, status=status, request_id=request_id, retry_after=wait)
-    else:
-        failed = from_object(error, status, request_id, wait)
-    return with_retry_hints(failed, headers, now)
+    return read_response(status, headers, body, now, _read, _BY_CODE)
 
 
-def from_object(
-    error: GoogleError, status: int, request_id: str | None = None, wait: float | None = None
-) -> Upstream:
+def _read(body: bytes, status: int) -> Upstream | None:
+    decoded = _decode(body)
+    bodies = decoded if isinstance(decoded, list) else [decoded]
+    return from_object(bodies[0].error, status) if bodies else None
+
+
+def from_object(error: GoogleError, status: int) -> Upstream:
     """The error that an error object describes; streams carry the same object."""
     if status < 400:
         number = error.code
@@ -127,15 +117,13 @@ def from_object(
         kind = errors.TooLarge
     message = _text(error.message)
     fields = (_text(v.get("field")) for v in _objects(details["BadRequest"].get("fieldViolations")))
-    if wait is None:
-        wait = seconds_until(_text(details["RetryInfo"].get("retryDelay")))
     return overflow_class(kind, message)(
         message or canonical or "an error without a message",
         status=status,
         code=reason or canonical,
         param=next(filter(None, fields), None),
-        request_id=request_id or _text(details["RequestInfo"].get("requestId")),
-        retry_after=wait,
+        request_id=_text(details["RequestInfo"].get("requestId")),
+        retry_after=seconds_until(_text(details["RetryInfo"].get("retryDelay"))),
     )
 
 

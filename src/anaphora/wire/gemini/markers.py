@@ -70,8 +70,7 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
     if plan.marks or plan.automatic is not None:
         raise InvalidRequest("no part takes a breakpoint here", path="plan.marks")
     envelope = rendered.envelope
-    frozen = dict(envelope.cache_params).get("tool_choice")
-    tail = envelope.tail if frozen is None else envelope.tail.removeprefix(tool_config(frozen))
+    tail = envelope.tail.removeprefix(tool_config(envelope))
     if "cachedContent" in decode_members(b"{" + tail.removeprefix(b",")):
         raise InvalidRequest("the call names a handle of its own already", path="plan.held")
     head = b'{"cachedContent":' + string(_handle(plan.held.handle)) + b"," + CONTENTS

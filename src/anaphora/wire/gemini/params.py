@@ -48,6 +48,7 @@ from .types import (
     ThinkingConfig,
     ToolConfig,
     json_schema,
+    read_form,
 )
 
 # ── The path ─────────────────────────────────────────────────────────────────────────────────────
@@ -265,18 +266,41 @@ def envelope(call: Call, profile: Profile, last: Envelope | None) -> Envelope:
     def make(source: object) -> Envelope:
         check_refused(call, profile, _checks(call.params))
         fields = _fields(call)
-        _check_handle(fields, present)
-        return Envelope(
-            source=source,
-            path=path_of(call.model, stream=call.params.stream),
-            headers=(("content-type", "application/json"),),
-            head=b"{",
-            tail=closing_members(fields, None, WIRE, ()) + b"}",
-            cache_params=cache_params(call.model, fields),
-            notices=tuple(_notices(call)),
-        )
+        if "cachedContent" in fields:
+            frozen = dict(zip(("system", "tools"), present, strict=True))
+            frozen["params.tool_choice"] = "toolConfig" in fields
+            for name, sent in frozen.items():
+                if sent:
+                    why = "may not stand beside cachedContent, which brings its own"
+                    raise InvalidRequest(why, path=name)
+        path = path_of(call.model, stream=call.params.stream)
+        headers = (("content-type", "application/json"),)
+        return envelope_of(call.model, fields, path, headers, source, tuple(_notices(call)))
 
     return MEMO.envelope(call, (call.ir.system_fields_agree(), present, profile), last, make)
+
+
+def envelope_of(
+    model: str,
+    fields: dict[str, bytes],
+    path: str,
+    headers: tuple[tuple[str, str], ...],
+    source: object = None,
+    notices: tuple[Notice, ...] = (),
+) -> Envelope:
+    """The envelope with these fields. The tool config stands first."""
+    config = fields.pop("toolConfig", b"null")
+    if config != b"null":
+        fields = {"toolConfig": config, **fields}
+    return Envelope(
+        source=source,
+        path=path,
+        headers=headers,
+        head=b"{",
+        tail=closing_members(fields, None, WIRE, ()) + b"}",
+        cache_params=_cache_params(model, fields),
+        notices=notices,
+    )
 
 
 def _checks(params: Params) -> list[tuple[bool, Feature, str, str]]:
@@ -292,7 +316,7 @@ def _checks(params: Params) -> list[tuple[bool, Feature, str, str]]:
 
 
 def _fields(call: Call) -> dict[str, bytes]:
-    """The parameters, then the extras of this wire. The tool config stands first."""
+    """The parameters, then the extras of this wire."""
     tree: dict[str, Any] = dict(TABLE.encode(call))
     if (original := _original_schema(call)) is not None:
         own = {"responseJsonSchema": "responseSchema"}
@@ -303,36 +327,18 @@ def _fields(call: Call) -> dict[str, bytes]:
     if call.ir.system_field_blocks():
         taken.append("systemInstruction")
     closing_members(fields, call.extras, WIRE, tuple(taken))
-    if "toolConfig" in fields:
-        fields = {"toolConfig": fields.pop("toolConfig"), **fields}
     return fields
 
 
 def _original_schema(call: Call) -> bytes | None:
     """The output schema in Gemini's own form, where it came in that and is unchanged."""
-    output, form = call.params.output, (call.extras or {}).get(FORM)
-    if output is None or form is None:
+    output, raw = call.params.output, read_form(call.extras).get("responseSchema")
+    if output is None or raw is None:
         return None
-    raw = object_members(form.encode(), f"extras.{FORM}", request_error).get("responseSchema")
-    if raw is None or json_schema(bytes(raw), f"extras.{FORM}") != output.schema:
-        return None
-    return bytes(raw)
+    return bytes(raw) if json_schema(bytes(raw), f"extras.{FORM}") == output.schema else None
 
 
-def _check_handle(fields: dict[str, bytes], present: tuple[bool, bool]) -> None:
-    """Rejects beside a handle what the handle froze."""
-    if "cachedContent" not in fields:
-        return
-    for sent, name in zip(
-        (*present, "toolConfig" in fields), ("system", "tools", "params.tool_choice"), strict=True
-    ):
-        if sent:
-            raise InvalidRequest(
-                "may not stand beside cachedContent, which brings its own", path=name
-            )
-
-
-def cache_params(model: str, fields: dict[str, bytes]) -> tuple[tuple[str, bytes], ...]:
+def _cache_params(model: str, fields: dict[str, bytes]) -> tuple[tuple[str, bytes], ...]:
     """The parameters that affect the cache without being part of the prompt, as they are sent;
     named as the cache rules name them."""
     found: list[tuple[str, bytes | msgspec.Raw | None]] = [
@@ -351,14 +357,13 @@ def cache_params(model: str, fields: dict[str, bytes]) -> tuple[tuple[str, bytes
 
 def frozen_with(envelope: Envelope) -> bytes:
     """What a handle freezes beside chunks: the model and the tool config, as members of a body."""
-    params = dict(envelope.cache_params)
-    config = params.get("tool_choice")
-    return b'"model":' + params["model"] + (tool_config(config) if config is not None else b"")
+    return b'"model":' + dict(envelope.cache_params)["model"] + tool_config(envelope)
 
 
-def tool_config(config: bytes) -> bytes:
+def tool_config(envelope: Envelope) -> bytes:
     """The tool config as a member of a body, where it stands first after the runs."""
-    return b',"toolConfig":' + config
+    config = dict(envelope.cache_params).get("tool_choice")
+    return b"" if config is None else b',"toolConfig":' + config
 
 
 def _notices(call: Call) -> list[Notice]:

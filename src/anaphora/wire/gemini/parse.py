@@ -20,7 +20,7 @@ from msgspec import Raw
 from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
-from anaphora.rendered import Envelope, Kind, Rendered
+from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Audio,
@@ -46,7 +46,6 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
-from anaphora.wire.params import closing_members
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     LenientDecoder,
@@ -70,7 +69,8 @@ from anaphora.wire.splitting import (
     cut_section,
 )
 
-from .params import cache_params, frozen_with, model_id, path_of, read_params, read_path
+from . import types
+from .params import envelope_of, frozen_with, model_id, path_of, read_params, read_path
 from .parts import read_response
 from .render import (
     CLOSE,
@@ -82,29 +82,12 @@ from .render import (
     TOOLS,
     join_tools,
 )
-from .types import (
-    CONTENT_FIELDS,
-    FORM,
-    MADE_ID,
-    MEMO,
-    NULL,
-    WIRE,
-    Content,
-    FunctionDeclaration,
-    GenerateContentRequest,
-    ToolObject,
-    WirePart,
-    camel,
-    decode_base64,
-    json_schema,
-    raw_elements,
-    raw_list,
-)
+from .types import CONTENT_FIELDS, FORM, MADE_ID, MEMO, NULL, WIRE, camel, raw_elements, raw_list
 
-_REQUEST = LenientDecoder[GenerateContentRequest](GenerateContentRequest, protobuf=True)
-_CONTENT = LenientDecoder[Content](Content, protobuf=True)
-_PART = LenientDecoder[WirePart](WirePart, protobuf=True)
-_TOOLS = LenientDecoder[list[ToolObject] | None](list[ToolObject] | None, protobuf=True)
+_REQUEST = LenientDecoder[types.GenerateContentRequest](types.GenerateContentRequest, protobuf=True)
+_CONTENT = LenientDecoder[types.Content](types.Content, protobuf=True)
+_PART = LenientDecoder[types.WirePart](types.WirePart, protobuf=True)
+_TOOLS = LenientDecoder[list[types.ToolObject] | None](list[types.ToolObject] | None, protobuf=True)
 
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
 
@@ -136,7 +119,7 @@ def parse(body: bytes, path: str = "") -> Call:
 
 
 def _read_contents(
-    contents: list[Content], unknown: dict[int, Unknown], body: bytes
+    contents: list[types.Content], unknown: dict[int, Unknown], body: bytes
 ) -> list[Message]:
     sent: list[Raw] = []
 
@@ -191,7 +174,7 @@ class PartReader:
         """The ids made for calls that came without one and have no result yet, by function."""
 
     def content(
-        self, content: Content, unknown: Unknown | None, place: int | str | None
+        self, content: types.Content, unknown: Unknown | None, place: int | str | None
     ) -> list[Part]:
         """The parts of a content, and one for its unknown fields."""
         inner = {} if unknown is None else unknown.take_elements("parts")
@@ -203,7 +186,7 @@ class PartReader:
         return parts
 
     def part(
-        self, part: WirePart, unknown: Unknown | None, place: int | str | None, index: int
+        self, part: types.WirePart, unknown: Unknown | None, place: int | str | None, index: int
     ) -> Part:
         """A part. A call without an id gets one made of `place` and `index`, a result without one
         that of the first call of its function that is waiting. A part that is not exactly one of
@@ -250,7 +233,11 @@ class PartReader:
         return ToolResult(call_id, content, error, response.name, extras)
 
     def _result_parts(
-        self, parts: list[WirePart], unknown: Unknown | None, place: int | str | None, index: int
+        self,
+        parts: list[types.WirePart],
+        unknown: Unknown | None,
+        place: int | str | None,
+        index: int,
     ) -> tuple[ResultPart, ...] | None:
         """The parts beside a result's text; None where one of them may not stand there."""
         inner = None if unknown is None else unknown.members.get("functionResponse")
@@ -267,7 +254,7 @@ class PartReader:
         return tuple(read)
 
 
-def _extras(part: WirePart, unknown: Unknown | None) -> Extras | None:
+def _extras(part: types.WirePart, unknown: Unknown | None) -> Extras | None:
     """The signature, a `thought` that does not belong to a text, and unknown members."""
     signature = part.thoughtSignature
     if unknown is None and part.thought is None:
@@ -289,7 +276,7 @@ def _with_made_id(extras: Extras) -> Extras:
     return extras | {FORM: made if form is None else f"{made[:-1]},{form[1:]}"}
 
 
-def _read_text(text: str, part: WirePart, unknown: Unknown | None) -> Text | Thinking:
+def _read_text(text: str, part: types.WirePart, unknown: Unknown | None) -> Text | Thinking:
     if not part.thought:
         return Text(text, _extras(part, unknown))
     if bytes(part.thoughtSignature)[:1] != b'"':
@@ -299,12 +286,12 @@ def _read_text(text: str, part: WirePart, unknown: Unknown | None) -> Text | Thi
     return Thinking(text, signature, provider=WIRE, extras=extras)
 
 
-def _read_media(part: WirePart, extras: Extras | None) -> Part | None:
+def _read_media(part: types.WirePart, extras: Extras | None) -> Part | None:
     """Bytes or a file; None where it is neither. A video, which no other wire has, is none."""
     blob, file = part.inlineData, part.fileData
     source: Source
     if blob is not None:
-        data = None if blob.data is None else decode_base64(blob.data)
+        data = None if blob.data is None else types.decode_base64(blob.data)
         if file is not None or blob.mimeType is None or data is None:
             return None
         source = Bytes(data, blob.mimeType)
@@ -362,7 +349,7 @@ def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
     return tuple(tools)
 
 
-def _read_function(function: FunctionDeclaration, unknown: Unknown | None, path: str) -> Tool:
+def _read_function(function: types.FunctionDeclaration, unknown: Unknown | None, path: str) -> Tool:
     """A declaration with its schema as it was given, in either form."""
     rest = {} if unknown is None else unknown.remaining()
     schema, form = bytes(function.parametersJsonSchema).decode(), {}
@@ -370,7 +357,7 @@ def _read_function(function: FunctionDeclaration, unknown: Unknown | None, path:
         schema = _NO_PARAMETERS
         if "parameters" in rest:
             original = bytes(rest.pop("parameters"))
-            schema = json_schema(original, f"{path}.parameters")
+            schema = types.json_schema(original, f"{path}.parameters")
             form = {FORM: '{"parameters":' + original.decode() + "}"}
     extras = {**(extras_of(WIRE, rest) or {}), **form}
     return Tool(function.name, function.description or "", schema, extras=extras or None)
@@ -410,17 +397,8 @@ def split(
     if messages is None:
         raise InvalidRequest("at least one content with a part", path="$.contents")
     fields = {name: bytes(raw) for name, raw in request.members.items()}
-    config = fields.pop("toolConfig", b"null")
-    if config != b"null":
-        fields = {"toolConfig": config, **fields}
-    envelope = Envelope(
-        source=None,
-        path=path_of(model, stream=stream) if model else path,
-        headers=headers,
-        head=b"{",
-        tail=closing_members(fields, None, WIRE, ()) + b"}",
-        cache_params=cache_params(model, fields),
-    )
+    path = path_of(model, stream=stream) if model else path
+    envelope = envelope_of(model, fields, path, headers)
     return request.finish(
         envelope, wire=WIRE, model=model, markers={}, frozen_with=frozen_with(envelope)
     )

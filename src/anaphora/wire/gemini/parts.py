@@ -34,22 +34,19 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.parts import (
+    encode_at,
     extra_members,
     fields_in_parts,
     inner_and_outer,
     is_fields_part,
-    notices_below,
     object_arguments,
 )
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    Members,
     decode_members,
-    object_members,
-    request_error,
 )
 
-from .types import CONTENT_FIELDS, FORM, MADE_ID, OWN, WIRE
+from .types import CONTENT_FIELDS, FORM, MADE_ID, OWN, WIRE, read_form
 
 Notices = list[Notice]
 #: Finds the call that a result answers, by its id.
@@ -67,7 +64,7 @@ def write_parts(
     for index, part in enumerate(parts):
         if isinstance(part, Opaque) and is_content_fields(part):
             continue
-        kind, data = _write(part, f"parts[{index}]", notices, find)
+        kind, data = encode_at(f"parts[{index}]", _write, part, notices, find)
         if data is not None:
             written.append((kind, data))
     return written
@@ -108,26 +105,14 @@ def write_text(text: str, extras: Extras | None = None) -> bytes:
     return _TEXT + string(text) + closing(extras)
 
 
-def _write(
-    part: Part, place: str, notices: Notices, find: FindCall | None = None
-) -> tuple[Kind, bytes | None]:
-    """A part; errors and notices name its place."""
-    found: Notices = []
-    data: bytes | None
-    try:
-        if isinstance(part, ToolResult):
-            kind, data = Kind.TOOL_RESULT, _tool_result(part, found, find)
-        elif type(part) in _WRITERS:
-            kind, write = _WRITERS[type(part)]
-            data = write(part, found)
-        else:
-            name = type(part).__name__
-            raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
-    except InvalidRequest as problem:
-        raise problem.within(place) from None
-    if found:
-        notices += notices_below(found, place)
-    return kind, data
+def _write(part: Part, notices: Notices, find: FindCall | None = None) -> tuple[Kind, bytes | None]:
+    if isinstance(part, ToolResult):
+        return Kind.TOOL_RESULT, _tool_result(part, notices, find)
+    if type(part) not in _WRITERS:
+        name = type(part).__name__
+        raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
+    kind, write = _WRITERS[type(part)]
+    return kind, write(part, notices)
 
 
 def _text(part: Text, _: Notices) -> bytes:
@@ -263,9 +248,7 @@ _EXTENSIONS = {
 
 def _tool_result(part: ToolResult, notices: Notices, find: FindCall | None) -> bytes:
     """A `functionResponse`, with the name of the function, which only its call has."""
-    form: Members = {}
-    if part.extras is not None and FORM in part.extras:
-        form = object_members(part.extras[FORM].encode(), f"extras.{FORM}", request_error)
+    form = read_form(part.extras)
     call = find(part.call_id) if find is not None else None
     made = "id" in form or (call is not None and has_made_id(call))
     call_id = b"" if made or not part.call_id else b'"id":' + string(part.call_id) + b","
@@ -359,7 +342,7 @@ def _result_content(part: ToolResult, notices: Notices) -> tuple[str | None, lis
                 notices.append(Notice("parts_reordered", "texts come first here", place))
             texts.append(inner.text)
             continue
-        _, data = _write(inner, f"content[{index}]", notices)
+        _, data = encode_at(f"content[{index}]", _write, inner, notices)
         if data is not None:
             others.append(data)
     if len(texts) > 1:

@@ -16,7 +16,6 @@ from anaphora.prompt import Call, PromptBlock, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
 from anaphora.wire.parts import UNFINISHED_REASONING, note_foreign_fields, notices_below
-from anaphora.wire.reading import object_members, request_error
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
@@ -39,7 +38,7 @@ from .parts import (
     write_parts,
     write_text,
 )
-from .types import FORM, MEMO, OWN, WIRE, json_schema
+from .types import FORM, MEMO, OWN, WIRE, json_schema, read_form
 
 #: What stands before and after the system instruction, the tools and the contents.
 SYSTEM = b'"systemInstruction":{"parts":['
@@ -177,12 +176,9 @@ def _tool_definition(tool: AnyTool) -> bytes:
 def _parameters(tool: Tool) -> bytes:
     """The schema, in the form that it came in."""
     schema = check_object(tool.schema, path="schema").encode()
-    if tool.extras is not None and FORM in tool.extras:
-        path = f"extras.{FORM}"
-        form = object_members(tool.extras[FORM].encode(), path, request_error)
-        original = bytes(form.get("parameters", b""))
-        if original and json_schema(original, path) == tool.schema:
-            return b',"parameters":' + original
+    original = bytes(read_form(tool.extras).get("parameters", b""))
+    if original and json_schema(original, f"extras.{FORM}") == tool.schema:
+        return b',"parameters":' + original
     return b',"parametersJsonSchema":' + schema
 
 

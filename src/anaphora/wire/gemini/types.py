@@ -17,7 +17,15 @@ from msgspec import Meta, Raw
 from anaphora.canonical import dumps, loads
 from anaphora.values import Extras
 from anaphora.wire.memo import Memo
-from anaphora.wire.reading import Partial, Whole, decode_members, decode_value, request_error
+from anaphora.wire.reading import (
+    Members,
+    Partial,
+    Whole,
+    decode_members,
+    decode_value,
+    object_members,
+    request_error,
+)
 
 WIRE = "gemini"
 #: The providers whose blocks, files and tools are valid here.
@@ -185,6 +193,13 @@ class GenerateContentResponse(_Object, frozen=True):
 def camel(name: str) -> str:
     """`system_instruction` is `systemInstruction`."""
     return _UNDERSCORE.sub(lambda match: match[1].upper(), name) if "_" in name else name
+
+
+def read_form(extras: Extras | None) -> Members:
+    """The form in which a value came, from its extras."""
+    if extras is None or FORM not in extras:
+        return {}
+    return object_members(extras[FORM].encode(), f"extras.{FORM}", request_error)
 
 
 def raw_elements(raw: bytes | Raw, path: str = "$") -> list[Raw]:

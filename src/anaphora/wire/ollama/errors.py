@@ -11,8 +11,7 @@ import msgspec
 from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
-from anaphora.wire.errors import error_class, error_headers, overflow_class, with_retry_hints
-from anaphora.wire.reading import DECODE_ERRORS
+from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 
 #: The status that each class is written with; an error body has no code.
 _STATUS_OF: dict[type[Upstream], int] = {
@@ -37,20 +36,15 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 def read_error(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    now: datetime.datetime | None = None,
+    status: int, headers: Mapping[str, str], body: bytes, now: datetime.datetime | None = None
 ) -> Upstream:
     """The error of a response. Header names are lowercase; `now` is for dates in them."""
-    try:
-        message = _message(_decode(body).error)
-    except DECODE_ERRORS:
-        # A proxy's page or an empty body: only the status is known.
-        message = f"HTTP {status} without an error object"
-    kind = overflow_class(error_class(status, None, {}), message)
-    error = kind(message, status=status, request_id=headers.get("x-request-id"))
-    return with_retry_hints(error, headers, now)
+    return read_response(status, headers, body, now, _read, {})
+
+
+def _read(body: bytes, status: int) -> Upstream:
+    message = _message(_decode(body).error)
+    return overflow_class(error_class(status, None, {}), message)(message, status=status)
 
 
 def from_success(error: Any) -> Upstream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -101,6 +101,23 @@ TABLE = ParamTable(
     Param("frequency_penalty", "options.frequency_penalty"),
     Param("presence_penalty", "options.presence_penalty"),
     Param("stop", "options.stop"),
+    # The model always chooses; leaving tools out instead would change the prompt.
+    Param(
+        "tool_choice",
+        None,
+        when=lambda call: (
+            call.params.tool_choice is not None and call.params.tool_choice.mode == "auto"
+        ),
+        reason="Ollama's models choose their tools themselves",
+    ),
+    Param(
+        "tool_choice.parallel",
+        None,
+        when=lambda call: (
+            call.params.tool_choice is not None and call.params.tool_choice.parallel is True
+        ),
+        reason="Ollama cannot forbid parallel calls",
+    ),
     Param("n", None, when=lambda call: call.params.n == 1, reason="Ollama gives one answer"),
     *(Param(name, None, reason=f"Ollama has no {name}") for name in _NO_FIELD),
     *(
@@ -117,7 +134,7 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, empty: bool
     run of messages."""
 
     def make(source: object) -> Envelope:
-        check_refused(call, profile, _checks(call.params))
+        _check(call, profile)
         tree = TABLE.encode(call)
         taken = ("model", "messages", "tools")
         members = closing_members(joined_fields(tree), call.extras, WIRE, taken)
@@ -128,47 +145,28 @@ def envelope(call: Call, profile: Profile, last: Envelope | None, *, empty: bool
             head=b'{"model":' + string(call.model) + b",",
             tail=(NO_MESSAGES if empty else b"") + members + b"}",
             cache_params=TABLE.cache_params(string(call.model), tree),
-            notices=tuple(_notices(call)),
+            notices=(
+                *schema_only_notices(call.params.output),
+                *_reasoning_notices(call.params.reasoning),
+                *TABLE.notices(call),
+                *continuation_notices(call),
+                *foreign_extras(call.extras, WIRE, "extras"),
+            ),
         )
 
     return MEMO.envelope(call, (empty, profile), last, make)
 
 
-def _checks(params: Params) -> list[tuple[bool, Feature, str, str]]:
+def _check(call: Call, profile: Profile) -> None:
+    params = call.params
     off = params.reasoning is not None and _think(params.reasoning) is False
-    return [
+    checks: list[tuple[bool, Feature, str, str]] = [
         (off, "disabled_thinking", "reasoning", "thinking turned off"),
         *sampling_checks(params, "temperature", "top_p"),
     ]
-
-
-def _notices(call: Call) -> list[Notice]:
-    params = call.params
-    return [
-        *_tool_choice_notices(params),
-        *schema_only_notices(params.output),
-        *_reasoning_notices(params.reasoning),
-        *TABLE.notices(call),
-        *continuation_notices(call),
-        *foreign_extras(call.extras, WIRE, "extras"),
-    ]
-
-
-def _tool_choice_notices(params: Params) -> list[Notice]:
-    """The model always chooses; leaving tools out instead would change the prompt."""
-    choice = params.tool_choice
-    if choice is None:
-        return []
-    check_tool_choice(choice)
-    reasons = []
-    if choice.mode != "auto":
-        reasons.append(("tool_choice", "Ollama's models choose their tools themselves"))
-    if choice.parallel is False:
-        reasons.append(("tool_choice.parallel", "Ollama cannot forbid parallel calls"))
-    return [
-        Notice("param_left_out", f"{reason}; left out", f"params.{field}")
-        for field, reason in reasons
-    ]
+    check_refused(call, profile, checks)
+    if params.tool_choice is not None:
+        check_tool_choice(params.tool_choice)
 
 
 def _reasoning_notices(reasoning: Reasoning | None) -> list[Notice]:
@@ -191,15 +189,6 @@ def _reasoning_notices(reasoning: Reasoning | None) -> list[Notice]:
 # ── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Settings(msgspec.Struct, frozen=True):
-    """The parts of a request that the table reads."""
-
-    stream: bool
-    format: msgspec.Raw
-    think: Any
-    options: ModelOptions | None
-
-
 _OPTIONS: LenientDecoder[ModelOptions] = LenientDecoder(ModelOptions)
 
 
@@ -217,6 +206,6 @@ def read_params(request: ChatRequest, unknown: Unknown | None) -> tuple[Params, 
         rest["keep_alive"] = request.keep_alive
     if bytes(request.format)[:1] not in (b"{", b"n"):
         rest["format"] = request.format
-    settings = _Settings(request.stream is not False, request.format, request.think, options)
-    params, _ = TABLE.decode(settings)
+    settings = {"stream": request.stream is not False, "options": options}
+    params, _ = TABLE.decode(msgspec.structs.replace(request, **settings))
     return params, extras_of(WIRE, rest)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import re
 from collections import deque
 
@@ -219,10 +218,10 @@ def _read_result(
     if call_id:
         pending.pop(call_id, None)
         if not name:
-            form = _form("tool_name")
+            form = _NO_NAME
     else:
         call_id = _take_call(pending, by_tool, name)
-        form = _form("tool_call_id") if name else _form("tool_call_id", "tool_name")
+        form = _NO_CALL_ID if name else _NO_CALL_ID_OR_NAME
     content: str | tuple[ResultPart, ...] = text
     if message.images:
         images = tuple(map(read_image, message.images))
@@ -233,10 +232,10 @@ def _read_result(
 # ── Calls and results ────────────────────────────────────────────────────────────────────────────
 
 
-@functools.cache
-def _form(*missing: str) -> str:
-    """The form of a part without these fields."""
-    return encode_form(PartForm(missing))
+_NO_ID = encode_form(PartForm(("id",)))
+_NO_NAME = encode_form(PartForm(("tool_name",)))
+_NO_CALL_ID = encode_form(PartForm(("tool_call_id",)))
+_NO_CALL_ID_OR_NAME = encode_form(PartForm(("tool_call_id", "tool_name")))
 
 
 def _extras(unknown: Unknown | None, form: str | None) -> Extras | None:
@@ -264,7 +263,7 @@ def read_call(
     else:
         call_id = f"call_{place}_{index}" if place != "" else f"call_{index}"
         if number is None and created_at is None:
-            form = _form("id")
+            form = _NO_ID
         else:
             form = encode_form(PartForm(("id",), number, created_at))
     return ToolCall(call_id, function.name, arguments, _extras(unknown, form))

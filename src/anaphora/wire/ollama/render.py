@@ -6,7 +6,7 @@ one text, each of them a chunk of it. Every other message is one chunk with a co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from anaphora.canonical import check_object, string
 from anaphora.catalog import Profile
@@ -67,14 +67,29 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         close=lambda _: CLOSE,
         first_message=1 if blocks else 0,
     )
-    if not blocks and not messages and call.ir.body_runs():
-        raise InvalidRequest(
-            "all messages are empty; without any, the model is only loaded", path="ir"
-        )
     empty = not blocks and not messages
+    if empty and call.ir.body_runs():
+        reason = "all messages are empty; without any, the model is only loaded"
+        raise InvalidRequest(reason, path="ir")
     last = previous.envelope if previous is not None else None
     envelope = params.envelope(call, profile, last, empty=empty)
-    runs = [*_system(blocks, previous, alone=not messages), *_tools(tools, previous), *messages]
+    runs: list[ChunkRun] = []
+    if blocks:
+        run = section_run(
+            "system",
+            blocks,
+            _system_log,
+            previous,
+            MEMO,
+            lead=MESSAGES + SYSTEM,
+            close=b"" if messages else CLOSE_SYSTEM + CLOSE,
+            place="messages[0].content",
+        )
+        runs.append(run)
+    if tools:
+        run = section_run("tools", tools, _tool_log, previous, MEMO, lead=TOOLS, close=CLOSE_TOOLS)
+        runs.append(run)
+    runs += messages
     return finish_rendering(
         call,
         profile,
@@ -87,13 +102,22 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         locate=lambda _: "Ollama takes no markers; it caches by itself",
         notices=[
             *foreign,
-            *_strict_notices(tools),
-            *_block_notices(blocks),
+            *_left_out(tools, blocks),
             *notices,
             *_stripped_thinking(call.ir, profile),
         ],
         body_order=body_order(runs),
     )
+
+
+def _left_out(tools: tuple[AnyTool, ...], blocks: tuple[PromptBlock, ...]) -> Iterator[Notice]:
+    for index, tool in enumerate(tools):
+        if isinstance(tool, Tool) and tool.strict:
+            why = "Ollama holds no call to its schema"
+            yield Notice("strict_left_out", why, f"tools[{index}].strict")
+    for index, block in enumerate(blocks):
+        if extra_members(block.extras, WIRE):
+            yield Notice("fields_left_out", "a block is only text here", f"system[{index}]")
 
 
 def body_order(runs: Sequence[ChunkRun]) -> tuple[int, ...] | None:
@@ -142,24 +166,6 @@ def _system_blocks(ir: PromptIR) -> tuple[PromptBlock, ...]:
     return (PromptBlock("system", text),) if text.strip() else ()
 
 
-def _system(
-    blocks: tuple[PromptBlock, ...], previous: Rendered | None, *, alone: bool
-) -> list[ChunkRun]:
-    if not blocks:
-        return []
-    run = section_run(
-        "system",
-        blocks,
-        _system_log,
-        previous,
-        MEMO,
-        lead=MESSAGES + SYSTEM,
-        close=CLOSE_SYSTEM + CLOSE if alone else b"",
-        place="messages[0].content",
-    )
-    return [run]
-
-
 def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
     """The blocks joined by a blank line, as pieces of one JSON string."""
     append = LogAppend()
@@ -173,21 +179,7 @@ def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
     return ChunkLog.of(append, labels, [CachePolicy.NONE] * len(labels))
 
 
-def _block_notices(blocks: tuple[PromptBlock, ...]) -> list[Notice]:
-    return [
-        Notice("fields_left_out", "a block is only text here", f"system[{index}]")
-        for index, block in enumerate(blocks)
-        if extra_members(block.extras, WIRE)
-    ]
-
-
 # ── Tools ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _tools(tools: tuple[AnyTool, ...], previous: Rendered | None) -> list[ChunkRun]:
-    if not tools:
-        return []
-    return [section_run("tools", tools, _tool_log, previous, MEMO, lead=TOOLS, close=CLOSE_TOOLS)]
 
 
 def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
@@ -204,11 +196,3 @@ def _tool_definition(tool: AnyTool) -> bytes:
     schema = check_object(tool.schema, path="schema").encode()
     function = string(tool.name) + description + b',"parameters":' + schema + inner
     return b'{"type":"function","function":{"name":' + function + b"}" + outer + b"}"
-
-
-def _strict_notices(tools: tuple[AnyTool, ...]) -> list[Notice]:
-    return [
-        Notice("strict_left_out", "Ollama holds no call to its schema", f"tools[{index}].strict")
-        for index, tool in enumerate(tools)
-        if isinstance(tool, Tool) and tool.strict
-    ]
