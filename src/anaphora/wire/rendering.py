@@ -256,7 +256,7 @@ def finish_rendering(
     if markers and plan.message_ttl is not None:
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
     section_notices: list[Notice] = []
-    for item in (*call.tools, *call.ir.system_blocks):
+    for item in (*call.tools, *call.ir.system_field_blocks()):
         if getattr(item, "extras", None) is not None:
             section_notices = foreign_sections(call, wire)
             break
