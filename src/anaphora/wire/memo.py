@@ -7,7 +7,6 @@ results with extras, which are dictionaries, are copied for each caller.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
@@ -16,14 +15,13 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec.structs import astuple
 
-from anaphora.prompt import Call, PromptBlock
+from anaphora.prompt import Call
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope
-from anaphora.values import Conversation, Message, Tool
+
+from .splitting import RequestMemo, has_mutable_extras
 
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
-#: How many results of each remembered reader are kept; system prompts may be long.
-TOOL_LISTS, SYSTEM_PROMPTS, PARAM_SETS = 64, 16, 64
 
 T = TypeVar("T")
 
@@ -31,43 +29,23 @@ _encode = msgspec.json.Encoder().encode
 _SCALARS = frozenset({type(None), bool, int, float, str})
 
 
-class SplitLogs:
-    """The logs that requests were cut into, for as long as they are in use (see splitting.py)."""
+class Memo(RequestMemo):
+    """Everything one wire remembers: of the calls it rendered, and of the requests it read."""
 
     def __init__(self) -> None:
-        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
-        self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
-        self._placeholders = Conversation()
-
-    def placeholders(self, count: int) -> Conversation:
-        """Stands for messages that were cut into chunks but not read."""
-        missing = count - len(self._placeholders)
-        if missing > 0:
-            blank = Message(role="user", parts=())
-            self._placeholders = self._placeholders.append(*[blank] * missing)
-        return self._placeholders.prefix(count)
-
-
-class Memo:
-    """Everything one wire remembers."""
-
-    def __init__(self) -> None:
+        super().__init__()
         # A log holds its source, so an id in here cannot come to mean another object.
         self._section_logs: WeakValueDictionary[tuple[int, Hashable], ChunkLog]
         self._section_logs = WeakValueDictionary()
         self._recent: deque[ChunkLog] = deque(maxlen=_LOGS)
         self._envelopes: tuple[tuple[tuple[type, ...], Envelope], ...] = ()
-        self._on_clear: list[Callable[[], None]] = []
-        self.splits = SplitLogs()
 
     def clear(self) -> None:
         """Forgets everything."""
+        super().clear()
         self._section_logs.clear()
         self._recent.clear()
         self._envelopes = ()
-        self.splits = SplitLogs()
-        for forget in self._on_clear:
-            forget()
 
     def section_log(
         self,
@@ -115,41 +93,6 @@ class Memo:
         if kinds is not None:
             self._envelopes = (kinds, envelope), *self._envelopes[: _ENVELOPES - 1]
         return envelope
-
-    def remember(self, limit: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
-        """Decorates a reader: the same bytes, such as a list of tools, are read once."""
-
-        def decorate(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
-            @functools.lru_cache(maxsize=limit)
-            def known(raw: bytes) -> tuple[T, bool]:
-                value = read(raw)
-                return value, has_mutable_extras(value)
-
-            @functools.wraps(read)
-            def reading(raw: bytes) -> T:
-                value, mutable = known(raw)
-                return _copied(value) if mutable else value
-
-            self._on_clear.append(known.cache_clear)
-            return reading
-
-        return decorate
-
-
-def has_mutable_extras(value: object) -> bool:
-    """Whether a tool or block among these has extras: dictionaries that a caller may change."""
-    if isinstance(value, tuple):
-        return any(map(has_mutable_extras, value))
-    return getattr(value, "extras", None) is not None
-
-
-def _copied(value: T) -> T:
-    if isinstance(value, tuple):
-        return cast(T, tuple(map(_copied, value)))
-    if not has_mutable_extras(value):
-        return value
-    item = cast(PromptBlock | Tool, value)
-    return cast(T, msgspec.structs.replace(item, extras=dict(item.extras or {})))
 
 
 def _params_key(call: Call) -> object:

@@ -5,21 +5,31 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, OutputSchema, Params, PromptBlock, ToolChoice
-from anaphora.rendered import ChunkLog, Kind
+from anaphora.prompt import (
+    BlockMark,
+    Call,
+    MarkRequest,
+    OutputSchema,
+    Params,
+    PromptBlock,
+    ToolChoice,
+    ToolMark,
+)
+from anaphora.rendered import ChunkLog, ChunkRun, Kind
 from anaphora.values import (
     AnyTool,
     Bytes,
     CachePolicy,
     Extras,
     FileId,
+    Message,
     Notice,
     Opaque,
     Part,
@@ -31,6 +41,7 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
+from anaphora.wire.markers import MarkLocation, find_message
 from anaphora.wire.params import (
     Param,
     ParamTable,
@@ -39,7 +50,7 @@ from anaphora.wire.params import (
     forces_tools,
     schema_object,
 )
-from anaphora.wire.parts import following_extras
+from anaphora.wire.parts import following_extras, partition, render_items
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -51,8 +62,7 @@ from anaphora.wire.reading import (
     object_members,
     request_error,
 )
-from anaphora.wire.rendering import render_items
-from anaphora.wire.replies import partition, valid_count
+from anaphora.wire.replies import valid_count
 from anaphora.wire.splitting import BEFORE_BRACE, SplitBlock, SplitSection, cut_section
 
 #: Providers whose file ids and response ids are valid here.
@@ -109,6 +119,68 @@ def read_breakpoint(
     ttl = breakpoint_ttl(part.prompt_cache_breakpoint, f"{path}.{field}", fail)
     inner = unknown.take(field) if unknown is not None else None
     return ttl, inner.extras(wire) if inner is not None else None
+
+
+class MarkPlace(NamedTuple):
+    """A part of a message that was sent."""
+
+    path: tuple[int, ...]
+    chunk: int
+    """Its chunk among those of the message."""
+    markable: bool
+    from_end: int | None = None
+    """Where its breakpoint goes, counted back from the chunk's end; None: at the chunk's own
+    splice."""
+
+
+def locate(
+    mark: MarkRequest,
+    call: Call,
+    runs: list[ChunkRun],
+    places: Callable[[Message], Iterable[MarkPlace]],
+    *,
+    explicit: bool,
+    held: Sequence[ChunkRun] = (),
+) -> MarkLocation:
+    """The chunk that a mark means, or why there is none. `explicit`: the model takes breakpoints;
+    `held` are the runs that a stored response holds."""
+    if not explicit:
+        return f"{call.model} takes no breakpoints: it caches by itself"
+    if isinstance(mark, ToolMark):
+        return "a tool cannot carry a breakpoint here"
+    if isinstance(mark, BlockMark):
+        if any(run.section == "system" for run in held):
+            return "a stored response holds it, so it is not sent"
+        position = call.ir.system_field_index(mark.index)
+        if position is None:
+            return f"no system block {mark.index}, or a blank one"
+        return position, None  # system blocks are hashed first
+    match = find_message(runs, mark.message_id)
+    if match is None:
+        return f"no message {mark.message_id}"
+    run, first, chunks = match
+    if any(run is other for other in held):
+        return "a stored response holds it, so it is not sent"
+    name, path = f"message {mark.message_id}", mark.path
+    message = run.source[run.log.message_of(chunks.start)] if chunks else None
+    sent = [] if message is None else [p for p in places(message) if p.chunk < len(chunks)]
+    below = [place for place in sent if place.path[: len(path)] == path]
+    # The last one: a tool result may be several chunks.
+    for place in reversed(below):
+        if place.markable:
+            chunk = chunks[place.chunk]
+            if place.from_end is None:
+                return first + chunk, None
+            lead = 0 if chunk else len(run.lead)
+            size = run.log.ends[chunk] - run.log.start(chunk)
+            return first + chunk, lead + size - place.from_end
+    if not path:
+        return f"no part of {name} can carry a breakpoint"
+    name = f"part {list(path)} of {name}"
+    if below:
+        return f"{name} may not carry a breakpoint"
+    exists = message is not None and len(path) == 1 and 0 <= path[0] < len(message.parts)
+    return f"{name} is left out of the request" if exists else f"no {name}"
 
 
 def key_slot(call: Call) -> bytes | None:

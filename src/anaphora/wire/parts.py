@@ -11,7 +11,7 @@ import msgspec
 from anaphora.canonical import check_object, is_object, string
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.prompt import Call
-from anaphora.rendered import LogAppend
+from anaphora.rendered import Kind, LogAppend
 from anaphora.values import (
     Extras,
     Message,
@@ -19,10 +19,12 @@ from anaphora.values import (
     Opaque,
     Part,
     Role,
+    Section,
     Thinking,
     Tool,
     ToolResult,
     Usage,
+    WriteTtl,
 )
 
 from .reading import (
@@ -33,6 +35,7 @@ from .reading import (
     object_members,
     request_error,
 )
+from .replies import positive_counts
 
 R = TypeVar("R")
 
@@ -120,6 +123,45 @@ def own_usage(usage: Usage, read: Callable[[bytes, str], Usage]) -> bytes | None
     except Parse:
         pass
     return None
+
+
+def partition(
+    total: int | None, read: int | None, written: dict[WriteTtl, int] | None
+) -> tuple[int | None, int | None, dict[WriteTtl, int] | None, int]:
+    """Uncached, read, written, and how many tokens were counted twice.
+
+    Some hosts count what they wrote as read, too, so that the parts exceed the whole. The surplus
+    is taken from what was written, then from what was read.
+    """
+    if total is None:
+        return None, read, written, 0
+    uncached = total - (read or 0) - sum((written or {}).values())
+    if uncached >= 0:
+        return uncached, read, written, 0
+    surplus = overlap = -uncached
+    if written:
+        written = dict(written)
+        for ttl in reversed(written):
+            less = min(surplus, written[ttl])
+            written[ttl] -= less
+            surplus -= less
+        written = positive_counts(written)
+    return 0, None if read is None else read - surplus, written, overlap
+
+
+def render_items(
+    section: Section, items: tuple[R, ...], encode: Callable[[R], bytes], splice: int | None
+) -> LogAppend:
+    """The items of a section, each a chunk; an error names the item."""
+    append = LogAppend()
+    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
+    for index, item in enumerate(items):
+        try:
+            data = encode(item)
+        except InvalidRequest as problem:
+            raise problem.within(f"{section}[{index}]") from None
+        append.chunk(kind, b"," + data if index else data, splice)
+    return append
 
 
 # ── Unknown fields of a message ──────────────────────────────────────────────────────────────────

@@ -21,7 +21,6 @@ from anaphora.rendered import (
     ChunkLog,
     ChunkRun,
     Envelope,
-    Kind,
     LogAppend,
     Mark,
     Plan,
@@ -95,21 +94,6 @@ def section_run(
     if last is not None and last.log is log and (last.lead, last.close) == (lead, close):
         return last
     return ChunkRun(section, log, len(log), lead=lead, close=close, source=source, place=place)
-
-
-def render_items(
-    section: Section, items: tuple[T, ...], encode: Callable[[T], bytes], splice: int | None
-) -> LogAppend:
-    """The items of a section, each a chunk; an error names the item."""
-    append = LogAppend()
-    kind = Kind.TOOL if section == "tools" else Kind.SYSTEM
-    for index, item in enumerate(items):
-        try:
-            data = encode(item)
-        except InvalidRequest as problem:
-            raise problem.within(f"{section}[{index}]") from None
-        append.chunk(kind, b"," + data if index else data, splice)
-    return append
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
@@ -256,7 +240,7 @@ def finish_rendering(
     if markers and plan.message_ttl is not None:
         ttl = supported_ttl(plan.message_ttl, nearest, "cache.message_ttl", unmarked)
     section_notices: list[Notice] = []
-    for item in (*call.tools, *call.ir.system_blocks):
+    for item in (*call.tools, *call.ir.system_field_blocks()):
         if getattr(item, "extras", None) is not None:
             section_notices = foreign_sections(call, wire)
             break

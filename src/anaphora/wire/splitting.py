@@ -17,17 +17,27 @@ as long as its logs are in use.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.canonical import string
+from anaphora.prompt import PromptBlock
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
-from anaphora.values import CachePolicy, Section, SegmentRole, Ttl
+from anaphora.values import (
+    CachePolicy,
+    Conversation,
+    Message,
+    Section,
+    SegmentRole,
+    Tool,
+    Ttl,
+)
 
-from .memo import Memo
 from .reading import (
     Members,
     decode_value,
@@ -36,6 +46,11 @@ from .reading import (
     object_members,
     request_error,
 )
+
+#: How many results of each remembered reader are kept; system prompts may be long.
+TOOL_LISTS, SYSTEM_PROMPTS, PARAM_SETS = 64, 16, 64
+
+T = TypeVar("T")
 
 #: A run cut from a request, and the marks in it, counted from its first chunk.
 SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
@@ -70,12 +85,72 @@ class SplitMessage(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[SplitBlock]
 
 
+class RequestMemo:
+    """What a wire remembers of the requests it read: values by their bytes, and the logs that
+    requests were cut into, for as long as those are in use."""
+
+    def __init__(self) -> None:
+        self.sections: WeakValueDictionary[tuple[str, bytes], ChunkLog] = WeakValueDictionary()
+        self.messages: WeakValueDictionary[Hashable, ChunkLog] = WeakValueDictionary()
+        self._placeholders = Conversation()
+        self._on_clear: list[Callable[[], None]] = []
+
+    def clear(self) -> None:
+        self.sections.clear()
+        self.messages.clear()
+        for forget in self._on_clear:
+            forget()
+
+    def placeholders(self, count: int) -> Conversation:
+        """Stands for messages that were cut into chunks but not read."""
+        missing = count - len(self._placeholders)
+        if missing > 0:
+            blank = Message(role="user", parts=())
+            self._placeholders = self._placeholders.append(*[blank] * missing)
+        return self._placeholders.prefix(count)
+
+    def remember(self, limit: int) -> Callable[[Callable[[bytes], T]], Callable[[bytes], T]]:
+        """Decorates a reader: the same bytes, such as a list of tools, are read once."""
+
+        def decorate(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
+            @functools.lru_cache(maxsize=limit)
+            def known(raw: bytes) -> tuple[T, bool]:
+                value = read(raw)
+                return value, has_mutable_extras(value)
+
+            @functools.wraps(read)
+            def reading(raw: bytes) -> T:
+                value, mutable = known(raw)
+                return _copied(value) if mutable else value
+
+            self._on_clear.append(known.cache_clear)
+            return reading
+
+        return decorate
+
+
+def has_mutable_extras(value: object) -> bool:
+    """Whether a tool or block among these has extras: dictionaries that a caller may change."""
+    if isinstance(value, tuple):
+        return any(map(has_mutable_extras, value))
+    return getattr(value, "extras", None) is not None
+
+
+def _copied(value: T) -> T:
+    if isinstance(value, tuple):
+        return cast(T, tuple(map(_copied, value)))
+    if not has_mutable_extras(value):
+        return value
+    item = cast(PromptBlock | Tool, value)
+    return cast(T, msgspec.structs.replace(item, extras=dict(item.extras or {})))
+
+
 class RequestSplit:
     """One request that is being cut. Runs are added in hash order; fields that are not taken become
     the envelope."""
 
-    def __init__(self, memo: Memo, body: bytes | Members) -> None:
-        self._splits = memo.splits
+    def __init__(self, memo: RequestMemo, body: bytes | Members) -> None:
+        self._memo = memo
         self.members: Members = (
             dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
         )
@@ -103,7 +178,7 @@ class RequestSplit:
         self, name: str, raw: bytes, cut: Callable[[bytes], SplitSection | None]
     ) -> ChunkRun | None:
         """Adds what `cut` makes of these bytes, unless it is None."""
-        known = self._splits.sections
+        known = self._memo.sections
         log = known.get((name, raw))
         if log is not None:
             bare, marks = cast(SplitSection, log.source)
@@ -169,7 +244,7 @@ class RequestSplit:
         if known < len(raws):
             log = log.append(append)
             log.source = digests, marks
-            self._splits.messages[context, digests[0]] = log
+            self._memo.messages[context, digests[0]] = log
         run = ChunkRun(
             "messages",
             log,
@@ -177,7 +252,7 @@ class RequestSplit:
             role=SegmentRole.CONVERSATION,
             lead=lead,
             close=close(last),
-            source=self._splits.placeholders(len(raws)),
+            source=self._memo.placeholders(len(raws)),
             first_message=first_message,
             place=place,
             blocks=blocks,
@@ -187,7 +262,7 @@ class RequestSplit:
 
     def _known_messages(self, digests: list[bytes], context: Hashable) -> tuple[ChunkLog, int]:
         """The log that begins with the most of these messages, and how many of them it has."""
-        log = self._splits.messages.get((context, digests[0])) if digests else None
+        log = self._memo.messages.get((context, digests[0])) if digests else None
         if log is not None:
             known = cast(_Source, log.source)[0]
             pairs = enumerate(zip(known, digests, strict=False))

@@ -59,7 +59,6 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.memo import PARAM_SETS, SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.reading import (
     ErrorFactory,
     LenientDecoder,
@@ -76,6 +75,9 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.splitting import (
     BEFORE_BRACE,
+    PARAM_SETS,
+    SYSTEM_PROMPTS,
+    TOOL_LISTS,
     RequestSplit,
     SplitBlock,
     SplitMessage,

@@ -36,8 +36,7 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.parts import extra_members, is_fields_part, object_arguments
-from anaphora.wire.rendering import render_items
+from anaphora.wire.parts import extra_members, is_fields_part, object_arguments, render_items
 
 from .types import MARKABLE_OPAQUE, MESSAGE_FIELDS, WIRE
 

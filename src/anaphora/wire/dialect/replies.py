@@ -27,8 +27,9 @@ from anaphora.values import (
     UsageUpdate,
 )
 from anaphora.wire.errors import error_class, overflow_class
+from anaphora.wire.parts import partition
 from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
-from anaphora.wire.replies import partition, positive_counts, valid_count
+from anaphora.wire.replies import positive_counts, valid_count
 
 if TYPE_CHECKING:
     from . import DialectCodec

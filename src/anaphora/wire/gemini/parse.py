@@ -45,7 +45,6 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.memo import SYSTEM_PROMPTS, TOOL_LISTS
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     LenientDecoder,
@@ -62,6 +61,8 @@ from anaphora.wire.reading import (
     request_error,
 )
 from anaphora.wire.splitting import (
+    SYSTEM_PROMPTS,
+    TOOL_LISTS,
     RequestSplit,
     SplitBlock,
     SplitMessage,

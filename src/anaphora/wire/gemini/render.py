@@ -15,14 +15,18 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
-from anaphora.wire.parts import UNFINISHED_REASONING, note_foreign_fields, notices_below
+from anaphora.wire.parts import (
+    UNFINISHED_REASONING,
+    note_foreign_fields,
+    notices_below,
+    render_items,
+)
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
     finish_rendering,
     message_runs,
     previous_run,
-    render_items,
     section_run,
     usable_previous,
     without_foreign_tools,

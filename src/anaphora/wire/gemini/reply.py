@@ -14,7 +14,7 @@ from msgspec import Raw
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
 from anaphora.values import Message, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.parts import own_members, own_usage
+from anaphora.wire.parts import own_members, own_usage, partition
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -27,7 +27,7 @@ from anaphora.wire.reading import (
     extras_of,
     reply_error,
 )
-from anaphora.wire.replies import partition, valid_count
+from anaphora.wire.replies import valid_count
 
 from .errors import error_of
 from .parse import PartReader

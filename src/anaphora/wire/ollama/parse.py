@@ -40,7 +40,6 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -59,6 +58,8 @@ from anaphora.wire.reading import (
     request_error,
 )
 from anaphora.wire.splitting import (
+    PARAM_SETS,
+    TOOL_LISTS,
     RequestSplit,
     SplitBlock,
     SplitMessage,

@@ -23,13 +23,12 @@ from anaphora.values import (
     Thinking,
     Tool,
 )
-from anaphora.wire.parts import extra_members, inner_and_outer
+from anaphora.wire.parts import extra_members, inner_and_outer, render_items
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
     finish_rendering,
     message_runs,
-    render_items,
     section_run,
     usable_previous,
     without_foreign_tools,

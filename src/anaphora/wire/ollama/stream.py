@@ -39,7 +39,6 @@ from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
-    as_anaphora_error,
     decode_members,
     known_text,
     reply_error,
@@ -109,7 +108,7 @@ class StreamReader:
             for line in self._lines.feed(data):
                 self._read(line, events)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += self._build.fail(as_anaphora_error(problem))
+            events += self._build.fail(problem)
         return events
 
     def close(self) -> list[Event]:

@@ -1,16 +1,14 @@
-"""Breakpoints of Chat: their bytes, the models that take them, and the chunk a mark means."""
+"""Breakpoints of Chat: their bytes, and the models that take them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from anaphora.catalog import Profile
-from anaphora.prompt import BlockMark, MarkRequest, PromptIR, ToolMark
-from anaphora.rendered import ChunkRun
-from anaphora.values import Message, Ttl
-from anaphora.wire.markers import MarkLocation, find_message, nearest_ttls
+from anaphora.values import Ttl
+from anaphora.wire.markers import nearest_ttls
 from anaphora.wire.openai import NEAREST, profile_value
 
 #: The bytes that mark a part. Without a TTL it has the request's, which is always 30 minutes.
@@ -65,37 +63,3 @@ def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> T
         host=profile.provider,
         reasoning_needed=profile_value(profile, "reasoning_needed", False),
     )
-
-
-def locate(
-    mark: MarkRequest,
-    ir: PromptIR,
-    runs: list[ChunkRun],
-    traits: Traits,
-    positions: Callable[[Message], Sequence[tuple[tuple[int, ...], bool]]],
-) -> MarkLocation:
-    """The chunk that a mark means, or why there is none. `positions` gives for each chunk of a
-    message the path of its part, and whether it may be marked."""
-    if not traits.breakpoints:
-        return "this model takes no breakpoints; it caches by itself"
-    if isinstance(mark, ToolMark):
-        return "a tool definition takes no breakpoint here"
-    if isinstance(mark, BlockMark):
-        position = ir.system_field_index(mark.index)
-        if position is None:
-            return f"no system block {mark.index}, or a blank one"
-        return position, None  # system blocks are hashed first
-    match = find_message(runs, mark.message_id)
-    if match is None:
-        return f"no message {mark.message_id}"
-    run, first, chunks = match
-    if chunks:
-        message = run.source[run.log.message_of(chunks.start)]
-        # The last chunk below the path: a tool result may be several.
-        located = reversed(list(zip(chunks, positions(message), strict=True)))
-        for chunk, (path, markable) in located:
-            if markable and path[: len(mark.path)] == mark.path:
-                return first + chunk, None
-    if not mark.path:
-        return f"no part of message {mark.message_id} takes a breakpoint"
-    return f"part {list(mark.path)} of message {mark.message_id} takes no breakpoint"

@@ -64,7 +64,6 @@ from anaphora.wire.markers import (
     marker_bytes,
     take_dialect_marker,
 )
-from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS
 from anaphora.wire.openai import (
     decode_base64,
     decode_data_url,
@@ -93,6 +92,8 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.splitting import (
     BEFORE_BRACE,
+    PARAM_SETS,
+    TOOL_LISTS,
     RequestSplit,
     SplitBlock,
     SplitMessage,

@@ -43,6 +43,7 @@ from anaphora.values import (
 from anaphora.wire.markers import policy_notices
 from anaphora.wire.openai import (
     ONLY_MARKS,
+    MarkPlace,
     arguments_text,
     block_log,
     changed_role,
@@ -51,6 +52,7 @@ from anaphora.wire.openai import (
     data_url,
     file_id,
     key_slot,
+    locate,
     opaque_json,
     options_free,
     place_of,
@@ -78,7 +80,7 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
-from .markers import AUTOMATIC, MARKABLE, Traits, locate, traits_of
+from .markers import AUTOMATIC, MARKABLE, Traits, traits_of
 from .params import envelope
 from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, OTHER_CALL, REASONING_FIELDS, WIRE
 
@@ -135,7 +137,9 @@ def render(
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages),
         markers=traits.markers,
         nearest=traits.nearest,
-        locate=lambda mark: locate(mark, call.ir, runs, traits, lambda m: _positions(m, traits)),
+        locate=lambda mark: locate(
+            mark, call, runs, lambda m: _mark_places(m, traits), explicit=traits.breakpoints
+        ),
         notices=(*foreign, *_section_notices(call, blocks, traits), *notices),
         body_order=(1, 0, *range(2, len(runs))) if blocks and tools else None,
         request_markers=AUTOMATIC if traits.options else {},
@@ -296,8 +300,9 @@ def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
     return pieces
 
 
-def _positions(message: Message, traits: Traits) -> list[tuple[tuple[int, ...], bool]]:
-    return [(piece.path, piece.markable) for piece in lay_out(message, [], traits)]
+def _mark_places(message: Message, traits: Traits) -> list[MarkPlace]:
+    pieces = enumerate(lay_out(message, [], traits))
+    return [MarkPlace(piece.path, chunk, piece.markable) for chunk, piece in pieces]
 
 
 def _result_pieces(message: Message, notices: Notices) -> list[Piece]:

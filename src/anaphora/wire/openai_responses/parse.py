@@ -57,7 +57,6 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.markers import PlacedMark
-from anaphora.wire.memo import PARAM_SETS, TOOL_LISTS
 from anaphora.wire.openai import (
     SystemPlace,
     decode_data_url,
@@ -88,6 +87,8 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.splitting import (
     BEFORE_BRACE,
+    PARAM_SETS,
+    TOOL_LISTS,
     RequestSplit,
     SplitBlock,
     SplitMessage,

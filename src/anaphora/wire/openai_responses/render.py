@@ -8,7 +8,7 @@ makes appending cheap and exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, PromptIR, Segment
+from anaphora.prompt import BlockMark, Call, MarkRequest, PromptIR, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
     Audio,
@@ -46,6 +46,7 @@ from anaphora.wire.markers import MarkLocation, policy_notices
 from anaphora.wire.openai import (
     NEAREST,
     ONLY_MARKS,
+    MarkPlace,
     arguments_text,
     block_log,
     changed_role,
@@ -54,6 +55,7 @@ from anaphora.wire.openai import (
     data_url,
     file_id,
     key_slot,
+    locate,
     opaque_json,
     options_free,
     place_of,
@@ -80,7 +82,7 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
-from .markers import AUTOMATIC, MARKERS, Traits, locate, traits_of
+from .markers import AUTOMATIC, MARKERS, Traits, traits_of
 from .params import automatic_ttl, continues, envelope
 from .types import APP_ITEMS, ITEM, MEMO, WIRE
 
@@ -152,7 +154,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         cacheable=cacheable_count(runs, previous, call.ir.cache.messages, fresh),
         markers=MARKERS if traits.explicit else {},
         nearest=NEAREST,
-        locate=lambda mark: locate(mark, call, runs, traits, unsent, _part_location),
+        locate=lambda mark: _locate(mark, call, runs, traits, unsent),
         notices=(*foreign, *notices),
         body_order=None if order == tuple(range(len(runs))) else order,
         request_markers=AUTOMATIC if traits.explicit else {},
@@ -160,6 +162,15 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
         only_marks=ONLY_MARKS if traits.explicit and options_free(call) else None,
         automatic=automatic_ttl(call, traits),
     )
+
+
+def _locate(
+    mark: MarkRequest, call: Call, runs: list[ChunkRun], traits: Traits, held: list[ChunkRun]
+) -> MarkLocation:
+    if isinstance(mark, BlockMark) and traits.explicit and traits.system_slot != "message":
+        return "instructions cannot carry a breakpoint"
+    places = partial(_mark_places, traits=traits)
+    return locate(mark, call, runs, places, explicit=traits.explicit, held=held)
 
 
 def _system_run(ir: PromptIR, traits: Traits, previous: Rendered | None) -> list[ChunkRun]:
@@ -395,35 +406,16 @@ def _is_sent(part: Part, role: Role) -> bool:
     return encode_part(part, [], role, False) is not None
 
 
-def _part_location(run: ChunkRun, chunks: range, path: tuple[int, ...]) -> MarkLocation:
-    """The chunk of a path in a message, or why there is none, with a gap for the message's name."""
-    splices = run.log.splices
-    if not path:
-        last = next((chunk for chunk in reversed(chunks) if splices[chunk] >= 0), None)
-        return (last, None) if last is not None else "no part of {} can carry a breakpoint"
-    message = run.source[run.log.message_of(chunks.start)] if chunks else None
-    parts = message.parts if message is not None else ()
-    name = f"part {list(path)} of {{}}"
-    if message is None or not 0 <= path[0] < len(parts):
-        return f"no {name}"
-    role, part = message.role, parts[path[0]]
-    position = sum(_is_sent(before, role) for before in parts[: path[0]])
-    if not _is_sent(part, role) or position >= len(chunks):  # reasoning at the end may be left out
-        return f"{name} is left out of the request"
-    chunk = chunks[position]
-    inside = len(path) == 2 and isinstance(part, ToolResult)
-    if len(path) > 1 and not inside:
-        return f"no {name}"
-    outputs = _outputs(part, []) if inside else []
-    if not inside or (outputs and path[1] == outputs[-1][0] and splices[chunk] >= 0):
-        return (chunk, None) if splices[chunk] >= 0 else f"{name} may not carry a breakpoint"
-    splice = _nested_splice(part, path[1])
-    if splice is None:
-        return f"no {name} that can carry a breakpoint"
-    # The bytes of the chunk before its item.
-    data = run.log.slice(run.log.start(chunk), run.log.ends[chunk])
-    before = data.index(b'{"type":"function_call_output"') + (len(run.lead) if chunk == 0 else 0)
-    return chunk, before + splice
+def _mark_places(message: Message, traits: Traits) -> Iterator[MarkPlace]:
+    pieces = lay_out(message, [], traits, lambda _: True)
+    sent = [i for i, part in enumerate(message.parts) if _is_sent(part, message.role)]
+    for chunk, (piece, position) in enumerate(zip(pieces, sent, strict=True)):
+        part, after = message.parts[position], 0
+        for index, data, markable in reversed(_outputs(part, [])):
+            from_end = after + 1 if after or not piece.markable else None
+            yield MarkPlace((position, index), chunk, markable, from_end)
+            after += len(data) + len(b",")
+        yield MarkPlace((position,), chunk, piece.markable)
 
 
 # ── Items ────────────────────────────────────────────────────────────────────────────────────────
@@ -582,8 +574,10 @@ def function_output(part: ToolResult, notices: Notices) -> tuple[bytes, bool]:
     return data, bool(outputs) and outputs[-1][2]
 
 
-def _outputs(result: ToolResult, notices: Notices) -> list[tuple[int, bytes, bool]]:
+def _outputs(result: Part, notices: Notices) -> list[tuple[int, bytes, bool]]:
     """The parts of a tool's output that are sent: index, bytes, and whether they may be marked."""
+    if not isinstance(result, ToolResult):
+        return []
     content = (Text(result.content),) if isinstance(result.content, str) else result.content
     outputs = []
     for index, part in enumerate(content):
@@ -598,17 +592,6 @@ def _outputs(result: ToolResult, notices: Notices) -> list[tuple[int, bytes, boo
         if data is not None:
             outputs.append((index, data, _markable(part)))
     return outputs
-
-
-def _nested_splice(result: ToolResult, index: int) -> int | None:
-    """Where in a tool's output a breakpoint for its part `index` goes."""
-    end = len(_output_opening(result))
-    for position, data, markable in _outputs(result, []):
-        end += len(data)
-        if position == index:
-            return end - 1 if markable else None
-        end += len(b",")
-    return None
 
 
 def _output_opening(part: ToolResult) -> bytes:

@@ -32,6 +32,7 @@ from anaphora.wire.reading import (
     DECODE_ERRORS,
     converts_errors,
     decode_members,
+    decode_value,
     extras_of,
     object_members,
     reply_error,
@@ -66,7 +67,6 @@ _STATUSES = ("completed", "incomplete", "failed", "in_progress", "queued", "canc
 #: A compacted conversation, which an endpoint of its own returns.
 _COMPACTED = "response.compaction"
 
-_decode_fields = msgspec.json.Decoder(ReplyFields).decode
 _decode_error = msgspec.json.Decoder(ErrorObject).decode
 _decode_usage = msgspec.json.Decoder(ResponsesUsage).decode
 
@@ -76,11 +76,7 @@ def read_reply(body: bytes) -> Reply:
     """The reply in `body`. `Parse` names the field that is missing or wrong; the error of a failed
     response is raised."""
     rest = object_members(body, "$", reply_error)
-    try:
-        reply = _decode_fields(body)
-    except DECODE_ERRORS as problem:
-        reason, _, path = str(problem).partition(" - at `$")
-        raise Parse(reason, path="$" + path.rstrip("`")) from None
+    reply = decode_value(body, ReplyFields, "$", reply_error)
     if reply.object not in (None, "response", _COMPACTED):
         raise reply_error(f"expected a response, not {reply.object!r}", "$.object")
     if (error := _failure(reply)) is not None:

@@ -19,7 +19,6 @@ from anaphora.wire.openai_errors import ErrorObject, from_object
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
-    as_anaphora_error,
     decode_value,
     reply_error,
 )
@@ -105,7 +104,7 @@ class StreamReader:
                         continue
                 events += self._on(event)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += build.fail(as_anaphora_error(problem))
+            events += build.fail(problem)
         return events
 
     def close(self) -> list[Event]:
