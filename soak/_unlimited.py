@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 
 from _served import serve
 
-from anaphora.emulator.app import App, ConnectionCut
 from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.faults import Faults
+from anaphora.emulator.server import App, ConnectionCut
 
 #: Faults, and the share of requests that each befalls.
 FAULTS = {

@@ -70,18 +70,6 @@ _FIRST, _SECOND, _PLAIN, _BLANK, _NEVER = 200.0, 100.0, 0.0, -100.0, -200.0
 def write(path: Path, template: str | None = None) -> None:
     """Write the model file, with its own chat template or another; the bytes are always equal."""
     writer = gguf.GGUFWriter(path, "llama")
-    _describe(writer)
-    _vocabulary(writer)
-    writer.add_chat_template(template or TEMPLATE.read_text(encoding="utf-8"))
-    for name, tensor in _weights().items():
-        writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _describe(writer: gguf.GGUFWriter) -> None:
     writer.add_name("tiny")
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(_WIDTH)
@@ -92,6 +80,14 @@ def _describe(writer: gguf.GGUFWriter) -> None:
     writer.add_rope_dimension_count(_HEAD)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    _vocabulary(writer)
+    writer.add_chat_template(template or TEMPLATE.read_text(encoding="utf-8"))
+    for name, tensor in _weights().items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _vocabulary(writer: gguf.GGUFWriter) -> None:
@@ -150,8 +146,8 @@ def _weights() -> dict[str, Array]:
             # Attention outweighs the last token: a word depends on the whole prompt.
             scale = columns**-0.5 * (_LOUD if name.startswith("attn") else 1)
             tensors[f"blk.{layer}.{name}.weight"] = drawn(rows, columns, scale)
-        for name in ("attn_output", "ffn_down"):
-            tensors[f"blk.{layer}.{name}.weight"][:_KINDS] = 0
+            if name in ("attn_output", "ffn_down"):
+                tensors[f"blk.{layer}.{name}.weight"][:_KINDS] = 0
         for name in ("attn_norm", "ffn_norm"):
             tensors[f"blk.{layer}.{name}.weight"] = ones
     tensors["output_norm.weight"] = ones

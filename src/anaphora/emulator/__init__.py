@@ -6,8 +6,8 @@ rejects requests like it, and injects faults.
     with emulator.running() as emu:
         client = anthropic.Anthropic(base_url=emu.url, api_key="any")
 
-All modules but `app` and `server` are pure: they do no I/O, and time is an argument. Those two need
-Starlette and Granian, which come with the extra `anaphora[emulator]`.
+All modules but `server` are pure: they do no I/O, and time is an argument. That one needs Starlette
+and Granian, which come with the extra `anaphora[emulator]`.
 """
 
 from __future__ import annotations

@@ -66,8 +66,6 @@ class UsageWindow(msgspec.Struct):
     requests: int = 0
     input: int = 0
     output: int = 0
-    reset_header: str = ""
-    """The end of the minute as the provider writes it, once that was formatted."""
 
     @property
     def reset(self) -> float:

@@ -123,7 +123,8 @@ def _rate_limit(response: EmulatorResponse, fault: Fault) -> None:
 
 
 def _spend_cap(response: EmulatorResponse, _: Fault) -> None:
-    _error(response, HOSTS[response.wire].spend_cap_error("The spend limit is reached."))
+    code = HOSTS[response.wire].spend_cap_code
+    _error(response, errors.QuotaExhausted("The spend limit is reached.", code=code))
 
 
 def _server_error(response: EmulatorResponse, _: Fault, status: int) -> None:

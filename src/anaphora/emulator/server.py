@@ -1,32 +1,49 @@
-"""A running emulator: Granian in a thread, or in the foreground."""
+"""A running emulator: its ASGI application and control routes, served by Granian in a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
+import pkgutil
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import parse_qsl
 
+import msgspec
 from granian.constants import Interfaces
 from granian.server.embed import Server
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from anaphora.errors import Io
 
-from .app import App
 from .engine import EmulatorOptions, Engine
+from .exchange import EmulatorRequest, EmulatorResponse
+
+#: The root of the control routes: the page, the journal, the clock.
+CONTROL = "/_emulator"
+#: The page runs only its own script, and connects only to its own server.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+)
+#: No provider takes a longer body.
+_MAX_BODY = 128 * 1024 * 1024
+#: Seconds until a hanging connection is closed; no client waits longer.
+_HANG_SECONDS = 900.0
+#: How often `close` checks for open responses, every hundredth of a second.
+_CLOSE_CHECKS = 100
 
 #: Seconds to wait for the server to start or stop.
 _START_SECONDS = 10.0
 #: Seconds that Granian's threads may take to end.
 _THREADS_SECONDS = 0.1
-#: How many new objects start a garbage collection in the foreground server.
-_GC_THRESHOLD = 20_000
 
 
 class Emulator:
@@ -109,28 +126,13 @@ def serve(
         for name in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        with running(options, host=host, port=port) as emulator, _rare_collection():
+        with running(options, host=host, port=port) as emulator:
             if ready is not None:
                 ready(emulator)
             interrupted.wait()
     finally:
         for name, handler in handlers.items():
             signal.signal(name, handler)
-
-
-@contextlib.contextmanager
-def _rare_collection() -> Iterator[None]:
-    """Collects garbage rarely: rules and catalogs live as long as the process, and responses leave
-    hardly a cycle. Only for a process that is nothing but the emulator."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 def free_port(host: str, port: int = 0) -> int:
@@ -154,3 +156,180 @@ def _wait_until_started(emulator: Emulator, thread: threading.Thread) -> None:
             return
         time.sleep(0.005)
     raise Io(f"the emulator did not start at {emulator.url}")
+
+
+# ── The application ──────────────────────────────────────────────────────────────────────────────
+
+
+class ConnectionCut(Exception):
+    """Ends a connection in the middle of a response."""
+
+
+class App:
+    """ASGI without a router, which would cost more than most responses."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._control = control_routes(engine)
+        self._closing = asyncio.Event()
+        self._open_responses = 0
+
+    async def close(self) -> None:
+        """Ends waiting responses, and waits until all are sent."""
+        self._closing.set()
+        for _ in range(_CLOSE_CHECKS):
+            if not self._open_responses:
+                break
+            await asyncio.sleep(0.01)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        path = scope["path"]
+        if path in ("/", CONTROL) or path.startswith(CONTROL + "/"):
+            await self._control(scope, receive, send)
+            return
+        body = await _read_body(receive)
+        if body is None:
+            await _error("the body is too large", 413)(scope, receive, send)
+            return
+        query = scope["query_string"]
+        request = EmulatorRequest(
+            method=scope["method"],
+            path=path,
+            query=dict(parse_qsl(query.decode("latin-1"))) if query else {},
+            headers={
+                name.decode("latin-1").lower(): value.decode("latin-1")
+                for name, value in scope["headers"]
+            },
+            body=body,
+            now=time.time(),
+        )
+        self._open_responses += 1
+        try:
+            await self._send(self.engine.respond(request), send)
+        finally:
+            self._open_responses -= 1
+
+    async def _send(self, response: EmulatorResponse, send: Any) -> None:
+        if response.hang:
+            await self._wait(_HANG_SECONDS)
+            raise ConnectionCut
+        cut = 0 if response.reset and response.cut_after is None else response.cut_after
+        chunks = response.chunks if cut is None else response.chunks[:cut]
+        headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
+        if not response.stream:
+            size = sum(len(chunk.data) for chunk in response.chunks)
+            headers.append((b"content-length", b"%d" % size))
+        if chunks and chunks[0].delay:
+            await self._wait(chunks[0].delay)
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        pending = b""
+        for index, chunk in enumerate(chunks):
+            if index and chunk.delay:
+                # Chunks without a delay between them are sent together.
+                await send({"type": "http.response.body", "body": pending, "more_body": True})
+                await self._wait(chunk.delay)
+                pending = b""
+            pending += chunk.data
+        more = cut is not None
+        await send({"type": "http.response.body", "body": pending, "more_body": more})
+        if more:
+            raise ConnectionCut
+
+    async def _wait(self, seconds: float) -> None:
+        """Waits; raises `ConnectionCut` when the server closes meanwhile."""
+        try:
+            await asyncio.wait_for(self._closing.wait(), seconds)
+        except TimeoutError:
+            return
+        raise ConnectionCut
+
+
+async def _read_body(receive: Any) -> bytes | None:
+    """The whole body; None when it is too large."""
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > _MAX_BODY:
+            return None
+        pieces.append(piece)
+        if not message.get("more_body"):
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+# ── Control routes ───────────────────────────────────────────────────────────────────────────────
+
+
+class ClockChange(msgspec.Struct, forbid_unknown_fields=True):
+    """Moves the virtual clock by `advance` seconds, or to `set`, in seconds since 1970."""
+
+    advance: float | None = None
+    set: float | None = None
+
+
+def control_routes(engine: Engine) -> Starlette:
+    def now() -> float:
+        return time.time() + engine.offset
+
+    async def page(_: Request) -> Response:
+        html = pkgutil.get_data(__package__, "page.html")
+        headers = {"content-security-policy": _POLICY}
+        return HTMLResponse(html, headers=headers)
+
+    async def requests(request: Request) -> Response:
+        last = request.query_params.get("last")
+        if last is not None and not last.isdigit():
+            return _error("last must be a whole number")
+        entries = engine.journal.entries(None if last is None else int(last))
+        return _json({"now": now(), "requests": entries})
+
+    async def reset(request: Request) -> Response:
+        if _is_foreign(request):
+            return _error("only pages of this server may do that", 403)
+        engine.reset()
+        return _json({"reset": True})
+
+    async def clock(request: Request) -> Response:
+        if request.method == "POST":
+            if _is_foreign(request):
+                return _error("only pages of this server may do that", 403)
+            try:
+                change = msgspec.json.decode(await request.body(), type=ClockChange)
+            except msgspec.DecodeError as problem:
+                return _error(str(problem))
+            if (change.advance is None) == (change.set is None):
+                return _error("either `advance` or `set` is required")
+            if change.advance is not None:
+                engine.offset += change.advance
+            elif change.set is not None:
+                engine.offset = change.set - time.time()
+        return _json({"now": now(), "offset": engine.offset})
+
+    return Starlette(
+        routes=[
+            Route("/", RedirectResponse(CONTROL)),
+            Route(CONTROL, page),
+            Route(f"{CONTROL}/requests", requests),
+            Route(f"{CONTROL}/reset", reset, methods=["POST"]),
+            Route(f"{CONTROL}/clock", clock, methods=["GET", "POST"]),
+        ]
+    )
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    body = msgspec.json.encode(value)
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def _error(reason: str, status: int = 400) -> Response:
+    return _json({"error": reason}, status)
+
+
+def _is_foreign(request: Request) -> bool:
+    """Whether another site's page sent the request. Only browsers send an origin."""
+    origin = request.headers.get("origin")
+    return origin is not None and origin.partition("//")[2] != request.headers.get("host")

@@ -68,13 +68,6 @@ def decode_reason(problem: Exception) -> str:
     return "nested too deep" if isinstance(problem, RecursionError) else str(problem)
 
 
-def as_anaphora_error(problem: Exception) -> AnaphoraError:
-    """The error itself when it is one of ours, and a `Parse` for bytes that cannot be decoded."""
-    if isinstance(problem, AnaphoraError):
-        return problem
-    return reply_error(decode_reason(problem), "stream")
-
-
 def converts_errors(fail: ErrorFactory) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorates readers of whole bodies, so that they raise nothing but our errors."""
 
@@ -353,6 +346,7 @@ class _Struct:
         self._kind = kind
         self._protobuf = protobuf
         self._tag_field = kind.__struct_config__.tag_field
+        self._required = [f for f in msgspec.structs.fields(kind) if f.required]
 
     @functools.cached_property
     def _fields(self) -> dict[str, tuple[str, Callable[[msgspec.Raw], Any], Any]]:
@@ -369,21 +363,15 @@ class _Struct:
         return fields
 
     @functools.cached_property
-    def _required(self) -> list[str]:
-        return [f.encode_name for f in msgspec.structs.fields(self._kind) if f.required]
-
-    @functools.cached_property
     def _aliases(self) -> dict[str, str]:
         """The names in snake_case that are accepted, with those that they stand for."""
-        if not self._protobuf:
-            return {}
         spelled = {_CAPITAL.sub(r"_\g<0>", name).lower(): name for name in self._fields}
         return {alias: name for alias, name in spelled.items() if alias != name}
 
     def separate(self, members: Members, partial: msgspec.Raw | None = None) -> _Separated:
         """The struct and its unknown members. `partial` is the object itself where all that does
         not decode is unknown."""
-        if self._aliases and not self._aliases.keys().isdisjoint(members):
+        if self._protobuf and not self._aliases.keys().isdisjoint(members):
             members = self._renamed(members)
         values: dict[str, Any] = {}
         unknown: dict[str, msgspec.Raw | Unknown | dict[int, Unknown]] = {}
@@ -408,11 +396,11 @@ class _Struct:
                 values[attribute] = value
             if inner is not None:
                 unknown[name] = inner
-        for name in self._required:
-            if fields[name][0] not in values:
+        for field in self._required:
+            if field.name not in values:
                 if partial is not None:
                     return _keep_whole(partial)
-                raise _Invalid("is missing", f".{name}")
+                raise _Invalid("is missing", f".{field.encode_name}")
         return self._kind(**values), Unknown(unknown) if unknown else None
 
     def _renamed(self, members: Members) -> Members:

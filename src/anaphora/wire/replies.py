@@ -32,7 +32,7 @@ from anaphora.values import (
     WriteTtl,
 )
 
-from .reading import DECODE_ERRORS, as_anaphora_error
+from .reading import DECODE_ERRORS, decode_reason, reply_error
 
 TEXT_LIMIT = 8 * 1024 * 1024
 ARGUMENTS_LIMIT = 4 * 1024 * 1024
@@ -151,10 +151,14 @@ class ReplyBuilder:
         events.append(ReplyEnd(self.reply()))
         return events
 
-    def fail(self, error: AnaphoraError) -> list[Event]:
-        """The stream broke: parts still open are ended with the text so far."""
+    def fail(self, problem: Exception) -> list[Event]:
+        """The stream broke, by one of our errors or of `DECODE_ERRORS`: parts still open are ended
+        with the text so far."""
         if self.ended:
             return []
+        error = problem
+        if not isinstance(problem, AnaphoraError):
+            error = reply_error(decode_reason(problem), "stream")
         events = self.start(self.id, self.model)
         for index in sorted(self.open):
             try:
@@ -172,7 +176,7 @@ class ReplyBuilder:
         try:
             reply = read_reply(body)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            return self.fail(as_anaphora_error(problem))
+            return self.fail(problem)
         self.started = self.ended = True
         return reply_events(reply)
 

@@ -15,7 +15,6 @@ from anaphora.emulator.billing import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, 
 from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk
 from anaphora.emulator.replies.text import SeededRandom
 from anaphora.emulator.strict.anthropic import CHECKS
-from anaphora.errors import RateLimited, Upstream
 from anaphora.prompt.call import Reasoning
 from anaphora.values import Reply, Thinking
 from anaphora.wire import sse
@@ -34,17 +33,6 @@ from .host import (
     thinking_text,
 )
 
-#: The header names of each limit, and the limit.
-_LIMITS = [
-    (f"{name}-limit", f"{name}-remaining", f"{name}-reset", limit)
-    for name, limit in (
-        ("anthropic-ratelimit-requests", REQUEST_LIMIT),
-        ("anthropic-ratelimit-input-tokens", INPUT_LIMIT),
-        ("anthropic-ratelimit-output-tokens", OUTPUT_LIMIT),
-        ("anthropic-ratelimit-tokens", INPUT_LIMIT + OUTPUT_LIMIT),
-    )
-]
-
 
 class AnthropicHost(Host):
     wire = "anthropic"
@@ -56,20 +44,23 @@ class AnthropicHost(Host):
     prewarm_stop = "length"
     reports_writes = True
     overloaded_code = "overloaded_error"
+    spend_cap_code = "enforced_spend_limit_reached"
     unknown_event = ("emulator_unknown", b'{"type":"emulator_unknown","data":{}}')
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         headers = {"request-id": request.entry.request_id}
         if window is None:
             return headers
-        if not window.reset_header:
-            reset = datetime.datetime.fromtimestamp(int(window.reset), datetime.UTC)
-            window.reset_header = reset.strftime("%Y-%m-%dT%H:%M:%SZ")
-        used = (window.requests, window.input, window.output, window.input + window.output)
-        for (limit_name, remaining, reset_name, limit), count in zip(_LIMITS, used, strict=True):
-            headers[limit_name] = str(limit)
-            headers[remaining] = str(max(0, limit - count))
-            headers[reset_name] = window.reset_header
+        reset = datetime.datetime.fromtimestamp(int(window.reset), datetime.UTC)
+        for name, limit, used in (
+            ("requests", REQUEST_LIMIT, window.requests),
+            ("input-tokens", INPUT_LIMIT, window.input),
+            ("output-tokens", OUTPUT_LIMIT, window.output),
+            ("tokens", INPUT_LIMIT + OUTPUT_LIMIT, window.input + window.output),
+        ):
+            headers[f"anthropic-ratelimit-{name}-limit"] = str(limit)
+            headers[f"anthropic-ratelimit-{name}-remaining"] = str(max(0, limit - used))
+            headers[f"anthropic-ratelimit-{name}-reset"] = f"{reset:%Y-%m-%dT%H:%M:%SZ}"
         return headers
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
@@ -120,11 +111,6 @@ class AnthropicHost(Host):
             "lifecycle": "active",
             **model_limits(profile, "max_input_tokens", "max_tokens"),
         }
-
-    @classmethod
-    def spend_cap_error(cls, message: str) -> Upstream:
-        # A rate limit but for its code: PROVIDERS.md, section 1.
-        return RateLimited(message, status=429, code="enforced_spend_limit_reached")
 
 
 def _diagnostics(context: ReplyContext) -> dict[str, Any] | None:

@@ -156,13 +156,11 @@ class GeminiHost(Host):
     def handle(self, request: RoutedRequest) -> bytes:
         now, route = request.now, request.route
         if route.operation == "caches":
-            if request.method == "POST":
-                return dumps(self._create(request).resource())
-            return dumps(self._list(request))
+            created = request.method == "POST"
+            return dumps(self._create(request) if created else self._list(request))
         content = self._get(request, route.name)
-        simulator = self.billing.simulator(
-            self.billing.facts(route.provider, self.wire, content.model)
-        )
+        facts = self.billing.facts(route.provider, self.wire, content.model)
+        simulator = self.billing.simulator(facts)
         if request.method == "DELETE":
             del self._contents[request.workspace, _id(content.name)]
             simulator.release(content.name, at=now)
@@ -171,42 +169,43 @@ class GeminiHost(Host):
             expires = _expiry(request.fields, now)
             if expires is None:
                 raise RequestRejected("only ttl and expireTime can be changed", status=400)
-            content.updated, content.expires = now, expires
+            content.expires = expires
+            content.resource |= {"updateTime": _date(now), "expireTime": _date(expires)}
             simulator.extend(content.name, at=now, seconds=expires - now)
-        return dumps(content.resource())
+        return dumps(content.resource)
 
-    def _create(self, request: RoutedRequest) -> CachedContentResource:
-        body, now, route = request.fields, request.now, request.route
-        if "model" not in body:
+    def _create(self, request: RoutedRequest) -> dict[str, Any]:
+        now, route = request.now, request.route
+        own = {camel(name): bytes(raw) for name, raw in request.fields.items()}
+        if "model" not in own:
             raise RequestRejected("model is required", status=400, param="model")
         model = str(request.value("model")).rpartition("/")[2]
-        own = {camel(name): bytes(raw) for name, raw in body.items()}
         fields = {name: own[name] for name in _CACHED_FIELDS if name in own}
-        expires = _expiry(body, now)
+        expires = _expiry(request.fields, now) or now + _DEFAULT_TTL
         path = f"/v1beta/models/{model}:generateContent"
         rendered = route.codec.split(_body(fields, [_PLACEHOLDER], {}), (), path)
         facts, chunks = self.billing.facts(route.provider, self.wire, model), len(rendered) - 1
         if not chunks:
             raise RequestRejected("the content to cache is empty", status=400, param="contents")
+        tokens = Counts(for_model(rendered, facts.profile)).tokens(chunks)
         parent = route.path.partition("/cachedContents")[0].strip("/").partition("/")[2]
-        display = own.get("displayName")
-        content = CachedContentResource(
-            name=f"{parent}/".lstrip("/") + f"cachedContents/{self.ids.next().lower()}",
-            model=model,
-            fields=fields,
-            chunks=chunks,
-            tokens=Counts(for_model(rendered, facts.profile)).tokens(chunks),
-            created=now,
-            updated=now,
-            expires=now + _DEFAULT_TTL if expires is None else expires,
-            display=None if display is None else str(msgspec.json.decode(display)),
-        )
-        seconds = content.expires - now
-        self.billing.simulator(facts).hold(content.name, content.tokens, at=now, seconds=seconds)
+        resource: dict[str, Any] = {
+            "name": f"{parent}/".lstrip("/") + f"cachedContents/{self.ids.next().lower()}",
+            "model": f"models/{model}",
+            "createTime": _date(now),
+            "updateTime": _date(now),
+            "expireTime": _date(expires),
+            "usageMetadata": {"totalTokenCount": tokens},
+        }
+        if "displayName" in own:
+            resource["displayName"] = str(msgspec.json.decode(own["displayName"]))
+        content = CachedContentResource(resource, model, fields, chunks, expires)
+        simulator = self.billing.simulator(facts)
+        simulator.hold(content.name, tokens, at=now, seconds=expires - now)
         while len(self._contents) >= _MAX_CONTENTS:
             del self._contents[next(iter(self._contents))]
         self._contents[request.workspace, _id(content.name)] = content
-        return content
+        return resource
 
     def _get(self, request: RoutedRequest, name: str) -> CachedContentResource:
         """A cached content by name. The error is the same for an expired and an unknown one."""
@@ -226,36 +225,25 @@ class GeminiHost(Host):
         ]
         start, size = _number(query, "pageToken", 0), _number(query, "pageSize", _PAGE_SIZE)
         page = own[start : start + max(1, size)]
-        listed: dict[str, Any] = {"cachedContents": [content.resource() for content in page]}
+        listed: dict[str, Any] = {"cachedContents": [content.resource for content in page]}
         if start + len(page) < len(own):
             listed["nextPageToken"] = str(start + len(page))
         return listed
 
 
-class CachedContentResource(msgspec.Struct, kw_only=True, eq=False):
-    name: str
+class CachedContentResource(msgspec.Struct, eq=False):
+    """What a `cachedContents` resource holds; `resource` is how the API shows it."""
+
+    resource: dict[str, Any]
     model: str
-    """Without `models/`."""
     fields: dict[str, bytes]
     """The cached fields of its request, unchanged."""
     chunks: int
-    tokens: int
-    created: float
-    updated: float
     expires: float
-    display: str | None = None
 
-    def resource(self) -> dict[str, Any]:
-        display = {} if self.display is None else {"displayName": self.display}
-        return {
-            "name": self.name,
-            "model": f"models/{self.model}",
-            **display,
-            "createTime": _date(self.created),
-            "updateTime": _date(self.updated),
-            "expireTime": _date(self.expires),
-            "usageMetadata": {"totalTokenCount": self.tokens},
-        }
+    @property
+    def name(self) -> str:
+        return str(self.resource["name"])
 
 
 def _expiry(body: Mapping[str, msgspec.Raw], now: float) -> float | None:

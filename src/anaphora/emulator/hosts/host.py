@@ -23,7 +23,7 @@ from anaphora.emulator.journal import JournalEntry
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, sentences
 from anaphora.emulator.strict import WireChecks
-from anaphora.errors import QuotaExhausted, Unauthenticated, Upstream
+from anaphora.errors import Unauthenticated, Upstream
 from anaphora.prompt import Call
 from anaphora.prompt.call import Reasoning
 from anaphora.rendered import CacheHandle
@@ -123,6 +123,7 @@ class Host:
     """Reasoning is counted even where there is none."""
     key_error_code: ClassVar[str | None] = None
     overloaded_code: ClassVar[str | None] = None
+    spend_cap_code: ClassVar[str | None] = None
     unknown_event: ClassVar[tuple[str, bytes]]
     """Name and data of a harmless event that no client knows."""
 
@@ -241,10 +242,6 @@ class Host:
 
     def model_fields(self, profile: Profile) -> dict[str, Any]:
         raise NotImplementedError
-
-    @classmethod
-    def spend_cap_error(cls, message: str) -> Upstream:
-        return QuotaExhausted(message)
 
 
 def _api_key(request: EmulatorRequest, auth: str) -> str:

@@ -176,7 +176,8 @@ class OpenAIResponsesHost(OpenAIHost):
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
-        self._stored = StoredResponses()
+        self._stored: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
+        self._size = 0
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
         operation = super().operation(method, path)
@@ -188,13 +189,15 @@ class OpenAIResponsesHost(OpenAIHost):
         return ("stored", name) if not rest and method in ("GET", "DELETE") else None
 
     def handle(self, request: RoutedRequest) -> bytes:
-        workspace, name = request.workspace, request.route.name
-        stored = self._stored.get(workspace, name)
+        key = request.workspace, request.route.name
+        stored = self._stored.get(key)
+        if stored is None:
+            raise NotFound(f"no response {key[1]}", status=404, code="not_found_error")
         if request.route.operation == "stored_items":
             return stored.list_items()
         if request.method == "DELETE":
-            self._stored.delete(workspace, name)
-            return dumps({"id": name, "object": "response", "deleted": True})
+            self._size -= self._stored.pop(key).size
+            return dumps({"id": key[1], "object": "response", "deleted": True})
         return stored.response
 
     def complete_body(self, request: RoutedRequest) -> CompleteBody:
@@ -205,16 +208,29 @@ class OpenAIResponsesHost(OpenAIHost):
         if previous is None and "model" in fields:
             return CompleteBody(request.body, items)
         if previous is not None:
-            items = (*self._stored.chain(request.workspace, str(previous)), *items)
+            stored = self._stored.get((request.workspace, str(previous)))
+            if stored is None:
+                raise NotFound(
+                    f"no response {previous} to continue",
+                    status=400,
+                    code="previous_response_not_found",
+                    param="previous_response_id",
+                )
+            items = (*stored.items, *stored.output, *items)
         complete = {"model": _ANY_MODEL, **fields}
         complete.pop("previous_response_id", None)
         complete["input"] = msgspec.Raw(b"[" + b",".join(items) + b"]")
         return CompleteBody(msgspec.json.encode(complete), items)
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
-        if request.value("store") is not False:
-            stored = StoredResponse(items, reply, request.route.codec)
-            self._stored.add(request.workspace, stored)
+        if request.value("store") is False:
+            return
+        stored = StoredResponse(items, reply, request.route.codec)
+        self._stored[request.workspace, reply.id] = stored
+        self._size += stored.size
+        while len(self._stored) > _MAX_RESPONSES or self._size > _MAX_BYTES:
+            _, oldest = self._stored.popitem(last=False)
+            self._size -= oldest.size
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if not profile.can("reasoning"):
@@ -270,40 +286,6 @@ class StoredResponse(msgspec.Struct, frozen=True):
         data = [{"id": f"item_{index}", **item} for index, item in enumerate(items)][::-1]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
         return dumps({"object": "list", "data": data, **ends, "has_more": False})
-
-
-class StoredResponses:
-    def __init__(self) -> None:
-        self._responses: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
-        self._size = 0
-
-    def add(self, workspace: str, stored: StoredResponse) -> None:
-        self._responses[workspace, stored.reply.id] = stored
-        self._size += stored.size
-        while len(self._responses) > _MAX_RESPONSES or self._size > _MAX_BYTES:
-            _, oldest = self._responses.popitem(last=False)
-            self._size -= oldest.size
-
-    def get(self, workspace: str, name: str) -> StoredResponse:
-        stored = self._responses.get((workspace, name))
-        if stored is None:
-            raise NotFound(f"no response {name}", status=404, code="not_found_error")
-        return stored
-
-    def delete(self, workspace: str, name: str) -> None:
-        self._size -= self._responses.pop((workspace, name)).size
-
-    def chain(self, workspace: str, name: str) -> tuple[bytes, ...]:
-        """The items before the input of a request that continues a response."""
-        stored = self._responses.get((workspace, name))
-        if stored is None:
-            raise NotFound(
-                f"no response {name} to continue",
-                status=400,
-                code="previous_response_not_found",
-                param="previous_response_id",
-            )
-        return (*stored.items, *stored.output)
 
 
 def _input_items(raw: bytes) -> tuple[bytes, ...]:

@@ -26,11 +26,6 @@ def join_seed(*values: bytes) -> bytes:
     return b"".join([b"%d:%b" % (len(value), value) for value in values])
 
 
-def random_id(length: int, seed: bytes) -> str:
-    """Letters and digits: the first id that `SeededRandom(seed)` gives."""
-    return blake3(seed).digest(length).translate(_BYTE_TO_LETTER).decode()
-
-
 class SeededRandom:
     """An endless sequence of numbers."""
 
@@ -100,4 +95,4 @@ class IdGenerator:
 
     def next(self, prefix: str = "") -> str:
         self._count += 1
-        return prefix + random_id(22, self._seed + join_seed(b"%d" % self._count))
+        return prefix + SeededRandom(self._seed + join_seed(b"%d" % self._count)).id(22)

@@ -113,7 +113,7 @@ def _limits(request: CheckedRequest) -> None:
     wanted = request.body.get("max_tokens")
     if request.counts:
         return
-    if not isinstance(wanted, int) or isinstance(wanted, bool):
+    if type(wanted) is not int:
         raise _rejected_at("max_tokens", "Input should be a valid integer")
     if wanted < 0:
         raise _rejected_at("max_tokens", "Input should be greater than or equal to 0")
@@ -165,11 +165,14 @@ def _features(request: CheckedRequest) -> None:
     if thinking == "enabled" and refuses("budgeted_thinking"):
         raise _rejected_at("thinking", "thinking with a budget is not supported on this model")
     documents, citations = refuses("assistant_documents"), refuses("user_text_citations")
-    for path, role, block in _blocks(request) if documents or citations else ():
-        if documents and role == "assistant" and _is(block, "document"):
-            raise _rejected_at(path, "document blocks are not supported in assistant messages")
-        if citations and role == "user" and _is(block, "text") and block.get("citations"):
-            raise _rejected_at(f"{path}.citations", "not supported on text in user messages")
+    for index, message in request.messages if documents or citations else ():
+        role = message.get("role")
+        for place, block in objects(message.get("content")):
+            path = f"messages.{index}.content.{place}"
+            if documents and role == "assistant" and _is(block, "document"):
+                raise _rejected_at(path, "document blocks are not supported in assistant messages")
+            if citations and role == "user" and _is(block, "text") and block.get("citations"):
+                raise _rejected_at(f"{path}.citations", "not supported on text in user messages")
 
 
 # ── Messages ─────────────────────────────────────────────────────────────────────────────────────
@@ -178,8 +181,8 @@ def _features(request: CheckedRequest) -> None:
 def _roles(request: CheckedRequest) -> None:
     """The first role, and where a system message may stand (PROVIDERS.md, 2026 features)."""
     roles = [message.get("role") for _, message in request.messages]
-    for index, role in enumerate(roles):
-        if role not in ("user", "assistant", "system"):
+    for index, message in request.messages:
+        if message.get("role") not in ("user", "assistant", "system"):
             raise _rejected_at(f"messages.{index}.role", "Input should be 'user' or 'assistant'")
     takes_system = request.profile.mid_conversation_system
     if "system" in roles and takes_system.verified and not any(takes_system.published):
@@ -197,22 +200,12 @@ def _roles(request: CheckedRequest) -> None:
             raise _rejected_at(f"messages.{index}", f"a system message {reason}")
 
 
-def _blocks(request: CheckedRequest) -> Iterator[tuple[str, Any, Object]]:
-    """Path and role of the blocks of all messages."""
-    for index, message in request.messages:
-        for place, block in objects(message.get("content")):
-            yield f"messages.{index}.content.{place}", message.get("role"), block
-
-
 def _tool_pairs(request: CheckedRequest) -> None:
     """Every call has its result in the next turn, and every result its call in the one before.
 
     Consecutive messages of one role are one turn [A]. anthropics/claude-code#2697, #5989;
     decocms/studio#1803.
     """
-    tools = ("tool_use", "tool_result")
-    if not any(block.get("type") in tools for _, _, block in _blocks(request)):
-        return
     calls: dict[str, int] = {}
     turns = itertools.groupby(request.messages, lambda pair: str(pair[1].get("role")))
     for number, (_, messages) in enumerate(turns):

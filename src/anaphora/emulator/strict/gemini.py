@@ -26,7 +26,6 @@ CONTENT = known_fields("gemini", "content")
 PART = known_fields("gemini", "part")
 GENERATION_CONFIG = known_fields("gemini", "generation_config")
 _INVALID = "INVALID_ARGUMENT"
-_TEXT = frozenset(("text", "thought"))
 #: The other spelling of the names that are looked up.
 _SNAKE = {
     "generationConfig": "generation_config",
@@ -94,12 +93,6 @@ def _function_turns(request: CheckedRequest) -> None:
     """Calls follow the user or a response, responses follow calls, and there are as many. Contents
     of one role in a row are one turn, as in recorded traffic. google-gemini/gemini-cli#11814,
     #5443; langchain-ai/langchain#27799, BerriAI/litellm#26755."""
-    if not any(
-        not part.keys() <= _TEXT
-        for _, content in request.messages
-        for _, part in objects(content.get("parts"))
-    ):
-        return  # texts only, as in most conversations
     turns = _turns(request)
     cached = bool(_get(request.body, "cachedContent"))  # may hold the turns before
     for index, turn in enumerate(turns):

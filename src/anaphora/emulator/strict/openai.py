@@ -84,10 +84,8 @@ def _stream_options(request: CheckedRequest) -> None:
 def _tool_choice(request: CheckedRequest) -> None:
     """A choice needs tools (writer/writer-framework#1013), and a name one of them."""
     choice = request.body.get("tool_choice")
-    if choice is None:
-        return
     tools = request.body.get("tools")
-    if not tools:
+    if choice is not None and not tools:
         message = (
             "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are "
             "specified."
@@ -147,8 +145,6 @@ def _roles(request: CheckedRequest) -> None:
 
 def _tool_messages(request: CheckedRequest) -> None:
     """Calls and their results: sdcb/chats#132; without an id: langchain-ai/langchain#22600."""
-    if not any("tool_calls" in each or each.get("role") == "tool" for _, each in request.messages):
-        return
     open_calls: list[str] = []
     calls: set[str] = set()
     for index, message in request.messages:
@@ -212,13 +208,12 @@ def _replies(request: CheckedRequest) -> None:
 
 def _response_format(request: CheckedRequest) -> None:
     """openai/openai-python#1632; databricks/databricks-ai-bridge#211."""
-    if nested(request.body, "response_format", "type") != "json_schema":
-        return
-    schema = nested(request.body, "response_format", "json_schema")
-    if schema is None:
-        raise _missing("response_format.json_schema")
-    if not nested(schema, "name"):
-        raise _missing("response_format.json_schema.name")
+    output = request.body.get("response_format")
+    if nested(output, "type") == "json_schema":
+        if nested(output, "json_schema") is None:
+            raise _missing("response_format.json_schema")
+        if not nested(output, "json_schema", "name"):
+            raise _missing("response_format.json_schema.name")
 
 
 def _features(request: CheckedRequest) -> None:
@@ -291,8 +286,6 @@ def _kind(item: Object) -> str:
 
 def _item_order(request: CheckedRequest) -> None:
     """Calls and their outputs, reasoning and the item behind it, compaction at the end."""
-    if all(_kind(item) == "message" for _, item in request.messages):
-        return  # as in most requests
     items = [(_kind(item), item) for _, item in request.messages]
     _tool_pairs(request, items)
     for index, (kind, item) in enumerate(items):
@@ -353,12 +346,10 @@ def _continuation(request: CheckedRequest) -> None:
 
 def _text_format(request: CheckedRequest) -> None:
     """openai/openai-node#1404."""
-    output = nested(request.body, "text", "format")
-    if nested(output, "type") != "json_schema":
-        return
-    for field in ("name", "schema"):
-        if not nested(output, field):
-            raise _missing(f"text.format.{field}")
+    if nested(request.body, "text", "format", "type") == "json_schema":
+        for path in ("text.format.name", "text.format.schema"):
+            if not nested(request.body, *path.split(".")):
+                raise _missing(path)
 
 
 def _overflow(request: CheckedRequest) -> None:

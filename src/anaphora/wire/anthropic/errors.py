@@ -26,7 +26,10 @@ _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
     errors.RateLimited: (429, "rate_limit_error"),
     errors.Overloaded: (529, "overloaded_error"),
 }
+_SPEND_LIMIT = "enforced_spend_limit_reached"
 
+#: A rate limit but for its code: PROVIDERS.md, section 1.
+_SPEND_LIMIT = "enforced_spend_limit_reached"
 #: By the error's type, and by the finer code in its details. Of several classes with one type the
 #: first counts.
 _BY_CODE: dict[str, type[Upstream]] = {
@@ -34,7 +37,7 @@ _BY_CODE: dict[str, type[Upstream]] = {
     "conflict_error": errors.Overloaded,
     "api_error": errors.Overloaded,
     "timeout_error": errors.Overloaded,
-    "enforced_spend_limit_reached": errors.QuotaExhausted,
+    _SPEND_LIMIT: errors.QuotaExhausted,
     "exceed_context_size_error": errors.ContextOverflow,  # llama.cpp
 }
 
@@ -66,9 +69,12 @@ def error_of(body: ErrorBody, status: int, request_id: str | None = None) -> Ups
 def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body as Anthropic would send them."""
     status, kind = _STATUS_AND_TYPE.get(type(error), (500, "api_error"))
+    if error.code == _SPEND_LIMIT:
+        status, kind = _STATUS_AND_TYPE[errors.RateLimited]
     content: dict[str, object] = {"type": kind, "message": str(error)}
-    # A code of another class, as other wires have them, would be read as that class.
-    if error.code not in (None, kind) and _BY_CODE.get(error.code, type(error)) is type(error):
+    # The type of another class would be read as that class; a spend limit comes as a rate limit.
+    named = (type(error), None) if error.code != _SPEND_LIMIT else (errors.QuotaExhausted,)
+    if error.code not in (None, kind) and _BY_CODE.get(error.code) in named:
         content["details"] = {"error_code": error.code}
     body = {"type": "error", "error": content, "request_id": error.request_id}
     return error.status or status, error_headers(error, "request-id"), dumps(body)

@@ -20,7 +20,6 @@ from anaphora.wire.reading import (
     LenientDecoder,
     Members,
     OtherBlock,
-    as_anaphora_error,
     decode_members,
     encode_members,
     extras_of,
@@ -121,7 +120,7 @@ class StreamReader:
                 elif not build.ended:
                     events += self._on(event)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += build.fail(as_anaphora_error(problem))
+            events += build.fail(problem)
         return events
 
     def close(self) -> list[Event]:

@@ -42,7 +42,6 @@ from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
     Unknown,
-    as_anaphora_error,
     decode_elements,
     decode_members,
     decode_value,
@@ -97,7 +96,7 @@ class StreamReader:
             for payload in self._sse.feed(data):
                 self._read(payload, events)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += self._build.fail(as_anaphora_error(problem))
+            events += self._build.fail(problem)
         return events
 
     def close(self) -> list[Event]:
@@ -108,13 +107,17 @@ class StreamReader:
                 body = bytes(self._sse.body).lstrip()
                 if body.startswith(b"{"):
                     return self._build.read_whole_body(body, self._read_body)
-                for payload in _chunks(body):
-                    self._read(payload, events)
+                try:
+                    chunks = decode_elements(body)
+                except DECODE_ERRORS:
+                    raise Transport("the stream ended before the answer did") from None
+                for chunk in chunks:
+                    self._read(bytes(chunk), events)
             if self._first.stop_reason_raw is None:
                 raise Transport("the stream ended before the answer did")
             return events + self._finish()
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            return events + self._build.fail(as_anaphora_error(problem))
+            return events + self._build.fail(problem)
 
     def _read(self, payload: bytes, events: list[Event]) -> None:
         """Adds the events of a chunk: those before an error in it are kept."""
@@ -177,14 +180,6 @@ class StreamReader:
         return events + build.finish()
 
 
-def _chunks(body: bytes) -> list[bytes]:
-    """The chunks of a stream that is one JSON list."""
-    try:
-        return [bytes(raw) for raw in decode_elements(body)]
-    except DECODE_ERRORS:
-        raise Transport("the stream ended before the answer did") from None
-
-
 # ── One candidate, assembled from its chunks ─────────────────────────────────────────────────────
 
 
@@ -202,8 +197,13 @@ class _CandidateBuilder:
         """Fields beside the content: grounding, ratings, log probabilities."""
         self._content: Members = {}
         """Unknown fields of the content."""
-        self._open: _OpenText | _OpenCall | None = None
         self._count = 0
+        """How many parts there are. The last one may be open:"""
+        self._kind: type[Text | Thinking] | None = None
+        """a text or a thought, with its signature in the form that the whole part has it,"""
+        self._seal: Any = None
+        self._call: _OpenCall | None = None
+        """or a call whose arguments come in pieces."""
         self._extra_size = 0
 
     def add(
@@ -240,14 +240,11 @@ class _CandidateBuilder:
     def written(self, index: int) -> bytes:
         """The candidate as a single response would hold it."""
         self.end()
-        parts = self.build.reply().message.parts
-        self.build.stop_reason_raw, self.build.stop_reason = (
-            self.stop_reason_raw,
-            read_stop(self.stop_reason_raw, parts),
-        )
-        reply = self.build.reply()
-        beside = decode_members(dumps(self.beside))
-        return write_candidate(reply, beside, write_content(reply.message), index)
+        build = self.build
+        build.stop_reason_raw = self.stop_reason_raw
+        build.stop_reason = read_stop(self.stop_reason_raw, build.reply().message.parts)
+        content = write_content(build.reply().message)
+        return write_candidate(build.reply(), decode_members(dumps(self.beside)), content, index)
 
     @property
     def beside(self) -> dict[str, Any]:
@@ -280,7 +277,7 @@ class _CandidateBuilder:
         reader = PartReader(lambda *_: raw_list(payload, *path)[at])
         read = reader.part(part, unknown, self.build.id or None, self._count)
         if isinstance(read, ToolCall):
-            return self._call(read, pieces)
+            return self._tool_call(read, pieces)
         if isinstance(read, Text) and unknown is None:
             return self._text(Text, read.text, read.extras)
         if isinstance(read, Thinking) and read.extras is None:
@@ -288,62 +285,62 @@ class _CandidateBuilder:
         return self._whole(read)
 
     def _text(self, kind: type[Text | Thinking], text: str, seal: Any) -> list[Event]:
-        """A piece of a text. `seal` is its signature, in the form that the whole part has it."""
+        """A piece of a text, and perhaps its signature."""
         events: list[Event] = []
-        part = self._open
-        if not isinstance(part, _OpenText) or not part.takes(kind, seal):
+        if kind is not self._kind or not (seal is None or self._seal in (None, seal)):
             if not text and seal is None:
                 return []
             events = self._end_open()
-            part = self._open = _OpenText(self._next(), kind)
-            events += self.build.begin(part.index, kind.__name__.lower(), part.finish)
+            self._kind, self._seal = kind, None
+            events += self._begin(kind.__name__.lower(), self._finish_text)
         if seal is not None:
-            part.seal = seal
+            self._seal = seal
         if text:
-            events.append(self.build.add_text(part.index, text))
+            events.append(self.build.add_text(self._count - 1, text))
         return events
 
-    def _call(self, call: ToolCall, pieces: _PartialArgs | None) -> list[Event]:
+    def _finish_text(self, text: str) -> Part:
+        if self._kind is Text:
+            return Text(text, self._seal)
+        return Thinking(text, self._seal, provider=WIRE)
+
+    def _tool_call(self, call: ToolCall, pieces: _PartialArgs | None) -> list[Event]:
         """A call. Arguments in pieces give one delta when they are complete; a call without pieces
         ends them."""
         events: list[Event] = []
-        pending = self._open
-        if pieces is None or not isinstance(pending, _OpenCall):
+        pending = self._call
+        if pieces is None or pending is None:
             events = self._end_open()
-            if isinstance(pending, _OpenCall) and not call.name:
+            if pending is not None and not call.name:
                 return events
-            opened = _OpenCall(self._next(), call, pieces is not None)
-            events += self.build.begin(
-                opened.index, "tool_call", opened.finish, id=call.id, name=call.name
-            )
-            pending = self._open = opened
+            pending = self._call = _OpenCall(call, pieces is not None)
+            events += self._begin("tool_call", pending.finish, id=call.id, name=call.name)
         if pieces is not None:
             pending.add(pieces.partialArgs or ())
         return events if pieces is not None and pieces.willContinue else events + self._end_open()
 
     def _whole(self, part: Part) -> list[Event]:
         """A part that came in one piece."""
-        events = self._end_open()
-        index = self._next()
+        events, index = self._end_open(), self._count
         if isinstance(part, Text | Thinking):
-            kind = type(part).__name__.lower()
-            events += self.build.begin(index, kind, lambda _: part)
+            events += self._begin(type(part).__name__.lower(), lambda _: part)
             return events + self.build.delta(index, part.text) + self.build.end(index)
+        self._count += 1
         self.count_extra(msgspec.json.encode(part))
         return events + self.build.add_whole(index, str(msgspec.to_builtins(part)["type"]), part)
 
-    def _end_open(self) -> list[Event]:
-        part, self._open = self._open, None
-        if part is None:
-            return []
-        events: list[Event] = []
-        if isinstance(part, _OpenCall):
-            events = self.build.delta(part.index, part.arguments())
-        return events + self.build.end(part.index)
-
-    def _next(self) -> int:
+    def _begin(self, kind: str, finish: Callable[[str], Part], **names: Any) -> list[Event]:
         self._count += 1
-        return self._count - 1
+        return self.build.begin(self._count - 1, kind, finish, **names)
+
+    def _end_open(self) -> list[Event]:
+        events: list[Event] = []
+        if self._call is not None:
+            events = self.build.delta(self._count - 1, self._call.arguments())
+        if self._call is not None or self._kind is not None:
+            events += self.build.end(self._count - 1)
+        self._kind = self._call = None
+        return events
 
 
 def _joined(values: list[Any], *, unique: bool) -> Any:
@@ -359,26 +356,6 @@ def _joined(values: list[Any], *, unique: bool) -> Any:
         items = [item for value in values for item in value]
         return list({msgspec.json.encode(i): i for i in items}.values()) if unique else items
     return values[-1]
-
-
-class _OpenText:
-    """A text or a thought that is not complete."""
-
-    __slots__ = ("index", "kind", "seal")
-
-    def __init__(self, index: int, kind: type[Text | Thinking]) -> None:
-        self.index = index
-        self.kind = kind
-        self.seal: Any = None
-        """The signature, in the form that the whole part has it."""
-
-    def takes(self, kind: type[Text | Thinking], seal: Any) -> bool:
-        return kind is self.kind and (seal is None or self.seal in (None, seal))
-
-    def finish(self, text: str) -> Part:
-        if self.kind is Text:
-            return Text(text, self.seal)
-        return Thinking(text, self.seal, provider=WIRE)
 
 
 # ── Arguments in pieces ──────────────────────────────────────────────────────────────────────────
@@ -414,23 +391,18 @@ def _take_pieces(unknown: Unknown) -> _PartialArgs | None:
     inner = unknown.members.get("functionCall")
     if not isinstance(inner, Unknown):
         return None
-    names = [name for name in ("partialArgs", "willContinue") if name in inner.members]
-    sent: Any = {name: inner.members.pop(name) for name in names}
-    if not sent:
-        return None
-    pieces: _PartialArgs = decode_value(
-        encode_members(sent), _PartialArgs, "stream.parts", reply_error
-    )
-    return pieces
+    sent: Members = {}
+    for name in ("partialArgs", "willContinue"):
+        if isinstance(raw := inner.members.pop(name, None), msgspec.Raw):
+            sent[name] = raw
+    path = "stream.parts"
+    return decode_value(encode_members(sent), _PartialArgs, path, reply_error) if sent else None
 
 
 class _OpenCall:
     """A call whose arguments are not complete."""
 
-    __slots__ = ("_args", "_call", "_left", "index")
-
-    def __init__(self, index: int, call: ToolCall, in_pieces: bool) -> None:
-        self.index = index
+    def __init__(self, call: ToolCall, in_pieces: bool) -> None:
         self._call = call
         self._args: dict[str, Any] | None = {} if in_pieces else None
         self._left = ARGUMENTS_LIMIT

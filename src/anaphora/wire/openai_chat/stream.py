@@ -22,7 +22,6 @@ from anaphora.wire.reading import (
     LenientDecoder,
     Members,
     Unknown,
-    as_anaphora_error,
     decode_members,
     encode_members,
     extras_of,
@@ -89,7 +88,7 @@ class StreamReader:
                 elif payload and not build.ended:
                     self._read(payload, events)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += build.fail(as_anaphora_error(problem))
+            events += build.fail(problem)
         return events
 
     def close(self) -> list[Event]:

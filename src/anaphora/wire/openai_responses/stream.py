@@ -16,13 +16,7 @@ import msgspec
 from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
 from anaphora.wire.openai_errors import ErrorObject, from_object
-from anaphora.wire.reading import (
-    DECODE_ERRORS,
-    LenientDecoder,
-    as_anaphora_error,
-    decode_value,
-    reply_error,
-)
+from anaphora.wire.reading import DECODE_ERRORS, LenientDecoder, decode_value, reply_error
 from anaphora.wire.replies import ReplyBuilder
 from anaphora.wire.sse import EventDecoder
 
@@ -105,7 +99,7 @@ class StreamReader:
                         continue
                 events += self._on(event)
         except (AnaphoraError, *DECODE_ERRORS) as problem:
-            events += build.fail(as_anaphora_error(problem))
+            events += build.fail(problem)
         return events
 
     def close(self) -> list[Event]:
