@@ -12,10 +12,10 @@ from anaphora.catalog import Profile
 from anaphora.prompt import Call, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
-from anaphora.wire.markers import supported_ttl
 from anaphora.wire.openai import (
     check_forced_tools,
     decode_params,
+    option_notices,
     schema_members,
     skip,
     tool_choice_params,
@@ -153,24 +153,15 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
 
 def _notices(call: Call, traits: Traits) -> list[Notice]:
     """What the call sets and Chat Completions has no field for."""
-    notices = [
+    options = ("mode", "automatic")
+    return [
         *system_text_notices(call),
         *continuation_notices(call),
         *foreign_extras(call.extras, WIRE, "extras"),
         *foreign_tier_notices(call),
         *PARAMS.notices(call),
+        *option_notices(call, options, REQUEST_TTL, explicit=traits.options),
     ]
-    cache = call.ir.cache
-    if not traits.options:
-        why = "there is no such option here; left out"
-        notices += [
-            Notice("cache_option_left_out", why, f"cache.{name}")
-            for name in ("mode", "automatic")
-            if getattr(cache, name) is not None
-        ]
-    elif cache.automatic is not None:
-        supported_ttl(cache.automatic, REQUEST_TTL, "cache.automatic", notices)
-    return notices
 
 
 def read_params(

@@ -17,6 +17,7 @@ from anaphora.wire.openai import (
     changed_role,
     check_forced_tools,
     decode_params,
+    option_notices,
     place_of,
     schema_members,
     skip,
@@ -162,6 +163,7 @@ def _stays_in_chain(call: Call) -> bool:
 
 def _notices(call: Call, traits: Traits) -> list[Notice]:
     """What the call sets and Responses has no field for."""
+    cache = call.ir.cache
     notices = PARAMS.notices(call)
     if traits.system_slot == "message":
         notices += system_text_notices(call)
@@ -173,7 +175,11 @@ def _notices(call: Call, traits: Traits) -> list[Notice]:
             " there, as it could in a developer message"
         )
         notices.append(Notice("system_in_instructions", why, "system"))
-    notices += _cache_notices(call, traits)
+    options = ("mode", "prewarm", "automatic", "compare_with")
+    notices += option_notices(call, options, NEAREST, explicit=traits.explicit)
+    if cache.diagnose and cache.compare_with is None:
+        why = "a diagnosis needs a response to compare with; left out"
+        notices.append(Notice("cache_option_left_out", why, "cache.diagnose"))
     if call.ir.continuation is not None:
         notices += _continuation_notices(call)
     return [
@@ -181,27 +187,6 @@ def _notices(call: Call, traits: Traits) -> list[Notice]:
         *foreign_comparison_notices(call, OPENAI),
         *foreign_field_notices(call, WIRE),
         *foreign_tier_notices(call),
-    ]
-
-
-def _cache_notices(call: Call, traits: Traits) -> list[Notice]:
-    cache = call.ir.cache
-    reasons: list[tuple[str, str]] = []
-    notices: list[Notice] = []
-    if not traits.explicit:
-        reasons += [
-            (name, f"{call.model} has no such option")
-            for name in ("mode", "prewarm", "automatic", "compare_with")
-            if getattr(cache, name)
-        ]
-    elif cache.automatic is not None and NEAREST[cache.automatic] != cache.automatic:
-        why = f"OpenAI has no {cache.automatic}; {NEAREST[cache.automatic]} is asked for"
-        notices.append(Notice("ttl_changed", why, "cache.automatic"))
-    if cache.diagnose and cache.compare_with is None:
-        reasons.append(("diagnose", "a diagnosis needs a response to compare with"))
-    return notices + [
-        Notice("cache_option_left_out", f"{why}; left out", f"cache.{name}")
-        for name, why in reasons
     ]
 
 
