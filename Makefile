@@ -4,7 +4,6 @@
 PYTHON ?=
 # Extra flags for `make pins`, e.g. PINS=--upgrade or PINS="--upgrade-package ruff"
 PINS ?=
-UV_VERSION := 0.13.7
 
 BIN := .venv/bin
 # A file's tests stay together: many share a server that is started once.
@@ -62,8 +61,8 @@ prices: setup ## rewrite the catalog's price table from the pinned genai-prices
 	@$(BIN)/python scripts/prices.py
 
 pins: setup ## rewrite requirements/dev.txt from pyproject.toml and dev.in (PINS=--upgrade)
-	@echo "pins: resolving with uv $(UV_VERSION)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION)
+	@echo "pins: resolving with uv"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make pins" $(PINS) \

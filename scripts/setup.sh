@@ -39,18 +39,12 @@ ensure_venv_module() {
     package=$("$1" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
     advice="$1 cannot make virtual environments: its venv module is incomplete."
     advice="$advice Install the package $package (apt-get install $package) and run make again"
-    command -v apt-get >/dev/null || fail "$advice"
-    if [ "$(id -u)" = 0 ]; then
-        as_root=env
-    elif sudo -n true 2>/dev/null || { [ -t 0 ] && command -v sudo >/dev/null; }; then
-        as_root=sudo
-    else
-        fail "$advice"
-    fi
-    say "installing $package with apt-get (Python's venv module is incomplete without it)"
-    $as_root apt-get -qq update || fail "apt-get update failed. $advice"
-    $as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq install -y --no-install-recommends "$package" >/dev/null || fail "$advice"
+    command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || fail "$advice"
+    say "installing the system package $package with apt-get, since this is root:" \
+        "Python's venv module is incomplete without it"
+    apt-get -qq update </dev/null || fail "apt-get update failed. $advice"
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$package" \
+        </dev/null >/dev/null || fail "$advice"
     "$1" -c 'import ensurepip, venv' 2>/dev/null || fail "$advice"
 }
 

@@ -18,9 +18,8 @@ first point to the last.
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -29,25 +28,7 @@ from msgspec.structs import replace
 
 from anaphora.catalog import Profile, tool_overhead
 from anaphora.rendered import ChunkLog, Kind, Rendered
-
-#: One image, document or sound, or a built-in tool of a provider with its instructions. A stand-in:
-#: images are billed by their area, from 85 tokens to some 5,000.
-_MEDIA = 1200
-
-#: Encrypted reasoning on api.openai.com: six recorded items had 5.2 to 22 characters a token.
-_ENCRYPTED = 8
-
-#: Kinds whose chunks are all text. A tuple, searched by identity.
-_TEXT = (Kind.TEXT, Kind.TOOL_CALL, Kind.SYSTEM, Kind.OTHER)
-_SHOWN = (Kind.IMAGE, Kind.AUDIO, Kind.DOCUMENT)
-_SCHEMAS = (b'"input_schema"', b'"parameters"', b'"parametersJsonSchema"', b'"function"')
-
-#: Every wire writes one of these beside binary content; a long base64 run is the content.
-_CARRIERS = (b"base64", b"inlineData")
-_LONG = 2000
-_CARRIED = re.compile(rb"[A-Za-z0-9+/=_-]{%d,}+" % _LONG)
-_ENCRYPTED_TEXT = re.compile(rb'"encrypted_content"\s*:\s*"([^"\\]*+)"')
-_PLAIN = re.compile(rb'"(?:text/[a-z-]+|data:text/[a-z-]+[^"]*+)"|"type"\s*:\s*"(?:text|content)"')
+from anaphora.rendered.media import LONG, TEXT, not_text
 
 #: Tokens of framing without bytes: recorded prompts were billed up to 70 more.
 _FRAMING = 64
@@ -316,7 +297,7 @@ def ends(sizes: Iterable[Size], per_token: float) -> list[int]:
 
 def measured(data: bytes, kind: Kind | None = None) -> Size:
     """The size of one block; without a kind, of any JSON that may contain images."""
-    away, tokens = _odd(Kind.TOOL_RESULT if kind is None else kind, len(data), lambda: data)
+    away, tokens = not_text(Kind.TOOL_RESULT if kind is None else kind, len(data), lambda: data)
     return Size(len(data) - away, tokens)
 
 
@@ -331,12 +312,12 @@ def odd_chunks(log: ChunkLog, count: int) -> Odd:
     totals: list[tuple[int, int]] = []
     for index in range(known.done, count):
         kind = kinds[index]
-        if kind in _TEXT:
+        if kind in TEXT:
             continue
         start, end = ends[index - 1] if index else 0, ends[index]
-        if kind is Kind.TOOL_RESULT and end - start < _LONG:
+        if kind is Kind.TOOL_RESULT and end - start < LONG:
             continue
-        away, tokens = _odd(kind, end - start, partial(log.slice, start, end))
+        away, tokens = not_text(kind, end - start, partial(log.slice, start, end))
         if away or tokens:
             before = totals[-1] if totals else known.upto(index)
             found.append(index + 1)
@@ -348,33 +329,3 @@ def odd_chunks(log: ChunkLog, count: int) -> Odd:
         known.done = count
     log.odd = known
     return known
-
-
-def _odd(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int]:
-    """The bytes of a chunk that are not text, and their tokens. Chunks that can only be text are
-    not examined."""
-    if kind in _TEXT or (kind is Kind.TOOL_RESULT and size < _LONG):
-        return 0, 0
-    if kind is Kind.TOOL:
-        return (0, 0) if _is_function(data()) else (size, _MEDIA)
-    if kind is Kind.THINKING:
-        hidden = _ENCRYPTED_TEXT.search(data())
-        length = 0 if hidden is None else hidden.end(1) - hidden.start(1)
-        return length, length // _ENCRYPTED
-    text = data()
-    if kind is Kind.DOCUMENT and b'"fileData"' not in text and _PLAIN.search(text) is not None:
-        # A plain text document counts as text; base64 encodes three bytes in four.
-        return (size // 4, 0) if any(carrier in text for carrier in _CARRIERS) else (0, 0)
-    beside = b'"images"' in text  # Ollama puts them in a message beside its text
-    if kind in _SHOWN and not beside:
-        return size, _MEDIA
-    if not beside and not any(carrier in text for carrier in _CARRIERS):
-        return 0, 0
-    runs = [found.end() - found.start() for found in _CARRIED.finditer(text)]
-    return sum(runs), _MEDIA * (max(1, len(runs)) if kind in _SHOWN else len(runs))
-
-
-def _is_function(data: bytes) -> bool:
-    """Whether a tool is a function: built-in tools have no schema. A Gemini function may have none
-    either, but it has a name and no type."""
-    return any(field in data for field in _SCHEMAS) or (b'"name"' in data and b'"type"' not in data)

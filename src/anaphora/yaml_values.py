@@ -184,11 +184,8 @@ def _decode(data: Any, kind: type[T], origin: Origin) -> T:
 
 
 def _explain(data: Any, kind: type, error: msgspec.ValidationError) -> tuple[str, Path, Path]:
-    """The reason, the path of the value, and the path whose line is named.
-
-    msgspec writes `[...]` for any entry of a mapping; converting with one entry at a time finds
-    which.
-    """
+    """The reason, the path of the value, and the path whose line is named. msgspec writes `[...]`
+    for any entry of a mapping; converting with one entry at a time finds which."""
     reason, _, where = str(error).rpartition(" - at `")
     if not reason:
         reason, where = str(error), "$`"

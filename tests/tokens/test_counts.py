@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anaphora import catalog
 from anaphora import tokens as estimates
 from anaphora.prompt import Call, OutputSchema, Params, PromptIR
-from anaphora.rendered import Kind, Plan, Rendered
+from anaphora.rendered import Kind, Plan, Rendered, media
 from anaphora.tokens import Counts, Size, ends, for_model, measured
 from anaphora.values import (
     Audio,
@@ -142,13 +142,13 @@ def test_split_request_counts_like_the_rendered_one(place: str) -> None:
 
 def test_turn_examines_new_chunks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    odd = estimates._odd
+    odd = media.not_text
 
     def watched(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int]:
         looked.append(size)
         return odd(kind, size, data)
 
-    monkeypatch.setattr(estimates, "_odd", watched)
+    monkeypatch.setattr(estimates, "not_text", watched)
     conversation, rendered = Conversation(), None
     tools = (Tool("own", "Of this test alone."),)
     for turn in range(20):
@@ -281,7 +281,7 @@ def test_mismatching_cached_part_is_ignored() -> None:
 def test_image_is_examined_once(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the last chunk of a prompt, and without a copy of all that was found before it."""
     looked, copied = 0, 0
-    look, odd = estimates._odd, estimates.Odd
+    look, odd = media.not_text, estimates.Odd
 
     def looking(*args: Any) -> tuple[int, int]:
         nonlocal looked
@@ -294,7 +294,7 @@ def test_image_is_examined_once(images: int, monkeypatch: pytest.MonkeyPatch) ->
             copied += 1
             super().__init__(*args)
 
-    monkeypatch.setattr(estimates, "_odd", looking)
+    monkeypatch.setattr(estimates, "not_text", looking)
     monkeypatch.setattr(estimates, "Odd", Counting)
     picture = Image(Bytes(bytes(300), "image/png"))
     ir = PromptIR.chat([Message(role="user", parts=(picture,) * images)])

@@ -214,13 +214,12 @@ def read(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     return read_session(lines, _RequestLog())
 
 
-class _LoggedConversation:
-    def __init__(self, place: str, head: Trace) -> None:
-        self.place = place
-        self.head = head
-        """Everything but its calls and messages."""
-        self.calls: list[TraceCall] = []
-        self.messages: list[TraceMessage] = []
+class _LoggedConversation(msgspec.Struct):
+    place: str
+    head: Trace
+    """Everything but its calls and messages."""
+    calls: list[TraceCall] = []
+    messages: list[TraceMessage] = []
 
 
 class _RequestLog:

@@ -135,12 +135,7 @@ class ModelName(click.ParamType[tuple[str, str]]):
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--traces",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A folder whose files are read besides FILES.",
-)
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--as", "elsewhere", type=ModelName(), help="Simulate the calls on another model instead."
 )
@@ -150,7 +145,6 @@ class ModelName(click.ParamType[tuple[str, str]]):
 @click.option("--strict", is_flag=True, help="Fail on input that would be skipped.")
 def command(
     files: tuple[Path, ...],
-    traces: Path | None,
     elsewhere: tuple[str, str] | None,
     format_: LogFormat | None,
     as_json: bool,
@@ -168,10 +162,7 @@ def command(
     Invalid input is reported with file and line, skipped and counted; with --strict the exit code
     is 2.
     """
-    places = [*files, *([traces] if traces is not None else [])]
-    if not places:
-        raise click.UsageError("pass a file, or a folder with --traces")
-    report = _simulate(places, format_, elsewhere, strict)
+    report = _simulate([*files], format_, elsewhere, strict)
     if plot is not None:
         plot.write_text(draw(report), encoding="utf-8")
     print_report(report, _lines(report), as_json=as_json)

@@ -50,7 +50,6 @@ def params_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
-    """Parameters, with others that go before them."""
     if params is None:
         params = Params()
     elif not isinstance(params, Params):
@@ -137,7 +136,6 @@ def tools_of(
 def prompt_from(
     system: str | Sequence[PromptBlock] | None, cache: PromptCachePlan | None
 ) -> PromptIR:
-    """The prompt that the keywords of a session stand for."""
     if cache is not None and not isinstance(cache, PromptCachePlan):
         raise wrong_type("a PromptCachePlan", cache, "cache")
     return PromptIR(
@@ -168,7 +166,6 @@ def callback_of(value: Any, path: str) -> Any:
 
 
 def choice_of(value: Any, choices: Any, path: str) -> None:
-    """Raises unless the value is one of a `Literal`'s."""
     if value not in get_args(choices):
         raise InvalidRequest(f"must be one of {', '.join(get_args(choices))}", path=path)
 

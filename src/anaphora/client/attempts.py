@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
@@ -21,11 +21,11 @@ from anaphora.errors import AnaphoraError, Parse, Throttled, Timeout, Transport,
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
 from .endpoint import Target
-from .failures import body_error, event_error, partial_of, reply_from_stream, status_error
+from .failures import body_error, partial_of, reply_from_stream, status_error, stream_error
 from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
 from .response import Attempt
-from .retry import AttemptFailed, RetrySteps, Wait, retry_policy
+from .retry import AttemptFailed, RetrySteps, retry_policy
 from .transport import HttpResponse
 from .transport.timer import Deadline, DeadlinePassed
 
@@ -155,11 +155,8 @@ class Attempts:
                             head += piece
                     for event in reader.close() if piece is None else reader.feed(piece):
                         if isinstance(event, ReplyFail):
-                            error = event_error(event)
-                            if not self._streamed and isinstance(error, Parse | Transport):
-                                error = body_error(endpoint, answer, bytes(head)) or error
-                            error.partial = event.partial
-                            raise error
+                            begun = self._streamed
+                            raise stream_error(event, endpoint, answer, None if begun else head)
                         if isinstance(event, ReplyEnd):
                             self._answered(event.reply, digest.hexdigest(), answer, admission)
                         if not self._streamed:
@@ -222,7 +219,8 @@ class Attempts:
     ) -> None:
         flight = self._flight
         flight.reply, flight.raw_hash = reply, raw_hash
-        flight.request_id = _request_id(answer.headers)
+        headers = answer.headers
+        flight.request_id = next((headers[name] for name in _REQUEST_IDS if name in headers), None)
         now = monotonic()
         self._over(None, now, flight.request_id)
         breaker = flight.target.endpoint.breaker
@@ -264,11 +262,10 @@ class Attempts:
         except StopIteration as end:
             final: AnaphoraError = end.value
             raise final from (None if final is error else error)
-        if isinstance(step, Wait):
+        if step.wait:
             last = flight.attempts[-1]
-            flight.attempts[-1] = msgspec.structs.replace(last, wait=step.seconds)
-            await asyncio.sleep(step.seconds)
-            step = next(self._policy)
+            flight.attempts[-1] = msgspec.structs.replace(last, wait=step.wait)
+            await asyncio.sleep(step.wait)
         return step.hop
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
@@ -319,10 +316,3 @@ class Attempts:
         )
         flight.attempts.append(attempt)
         self._attempting = self._queueing = False
-
-
-def _request_id(headers: Mapping[str, str]) -> str | None:
-    for name in _REQUEST_IDS:
-        if name in headers:
-            return headers[name]
-    return None

@@ -37,7 +37,7 @@ from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
 from .response import Response
-from .routing import SessionRoute, conversation_key, models_requested
+from .routing import SessionRoute, conversation_key
 from .session import OnPrefixBreak, Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
@@ -263,9 +263,14 @@ class AsyncClient:
             return (self._endpoint(name).target(model),), ()
         hops = tuple(self._routes[name])
         ends = [self._endpoint(hop.provider) for hop in hops]
-        known = [model is not None and end.knows(model) for end in ends]
-        models = models_requested(hops, model, known, [end.config.model for end in ends])
-        return tuple(end.target(each) for end, each in zip(ends, models, strict=True)), hops
+        listing = [end for end in ends if model is not None and end.knows(model)]
+        targets = []
+        for hop, end in zip(hops, ends, strict=True):
+            # A hop's own model goes first. A provider that does not list the requested one gets
+            # its default instead; where none lists it, all get it.
+            wanted = model if end in listing or not listing else end.config.model or model
+            targets.append(end.target(hop.model or wanted))
+        return tuple(targets), hops
 
     def _endpoint(self, name: str) -> Endpoint:
         if self._closed:

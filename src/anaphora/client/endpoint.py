@@ -56,7 +56,6 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     prices: dict[str, tuple[int, Price | None]]
 
     def price(self, at: float, tier: str = "") -> Price | None:
-        """The model's price at that time; None where it is unknown."""
         slot = int(at // catalog.PRICE_SLOT)
         known = self.prices.get(tier)
         if known is None or known[0] != slot:
@@ -113,13 +112,12 @@ class Endpoint:
 
     def target(self, model: str | None) -> Target:
         """The model here, or the configured one; the same target for every call."""
-        found = self._targets.get(model) if isinstance(model, str) else None
-        if found is None:
-            name = self._check_model(model)
-            found = self._targets.get(name)
-            if found is None:
-                found = self._targets[name] = self._new_target(name)
-        return found
+        name = model or self.config.model
+        target = self._targets.get(name) if isinstance(name, str) else None
+        if target is None:
+            target = self._new_target(name)
+            self._targets[target.model] = target
+        return target
 
     def knows(self, model: str) -> bool:
         """Whether the configuration or the catalog lists the model for this provider."""
@@ -140,34 +138,23 @@ class Endpoint:
             max_response_bytes=self.config.max_response_bytes,
         )
 
-    def _check_model(self, model: str | None) -> str:
-        name = model or self.config.model
-        if name is not None and not isinstance(name, str):
-            raise InvalidRequest(f"must be the name of a model, not {name!r}", path="model")
+    def _new_target(self, name: object) -> Target:
+        known = self.config.known_models
         if name is None:
             raise InvalidRequest(
                 f"no model is given for {self.id}; name one, or set `model` in llm.yaml",
                 path="model",
             )
-        known = self.config.known_models
+        if not isinstance(name, str):
+            raise InvalidRequest(f"must be the name of a model, not {name!r}", path="model")
         if known and name not in known:
             raise InvalidRequest(
                 f"{name!r} is not among the known_models of {self.id}: {', '.join(known)}",
                 path="model",
             )
-        return name
-
-    def _new_target(self, name: str) -> Target:
         rules = catalog.rules(self.system, name, self.base_wire)
-        return Target(
-            self,
-            name,
-            catalog.profile(self.system, name),
-            rules,
-            AppMemory(rules),
-            self._gate.of_model(name, rules),
-            {},
-        )
+        profile, gate = catalog.profile(self.system, name), self._gate.of_model(name, rules)
+        return Target(self, name, profile, rules, AppMemory(rules), gate, {})
 
     def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
         if headers is self._last_headers[0]:

@@ -76,6 +76,17 @@ def event_error(event: ReplyFail) -> AnaphoraError:
     return errors.Transport(event.message, phase="body")
 
 
+def stream_error(
+    event: ReplyFail, endpoint: Endpoint, answer: HttpResponse, head: bytes | bytearray | None
+) -> AnaphoraError:
+    """The same with the partial reply. `head`: the body, where no event has reached the caller."""
+    error = event_error(event)
+    if head is not None and isinstance(error, Parse | errors.Transport):
+        error = body_error(endpoint, answer, bytes(head)) or error
+    error.partial = event.partial
+    return error
+
+
 def reply_from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
     """The reply in a body that is an event stream although none was requested: some gateways
     always stream. `problem`: why the body could not be read as a single reply."""

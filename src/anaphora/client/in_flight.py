@@ -48,8 +48,6 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
 
 
 class InFlight:
-    """The state of one call, from its start to its record."""
-
     def __init__(self, request: TurnRequest, targets: Sequence[Target], stream: bool) -> None:
         self.request = request
         self.targets = targets

@@ -3,11 +3,9 @@ circuit breaker of a provider.
 
     policy = retry_policy([retry, ...], deadline=..., draw=random.random)
     step = next(policy)
-    while True:
-        if isinstance(step, Wait):      sleep step.seconds;  step = policy.send(None)
-        else:                           send to hop step.hop
-            answered:                   policy.close()
-            failed:                     step = policy.send(AttemptFailed(error, now, streamed))
+    while True:                         sleep step.wait, then send to hop step.hop
+        answered:                       policy.close()
+        failed:                         step = policy.send(AttemptFailed(error, now, streamed))
                                         its StopIteration holds the error to raise
 
 It never sleeps and reads no clock: `deadline` and `AttemptFailed.at` are on the driver's clock.
@@ -63,14 +61,10 @@ _ELSEWHERE = (
 
 
 class Try(msgspec.Struct, frozen=True, gc=False):
+    """Send to this hop, after so many seconds."""
+
     hop: int
-
-
-class Wait(msgspec.Struct, frozen=True, gc=False):
-    """Sleep before the next attempt at this hop."""
-
-    seconds: float
-    hop: int
+    wait: float = 0.0
 
 
 class AttemptFailed(msgspec.Struct, frozen=True):
@@ -81,7 +75,7 @@ class AttemptFailed(msgspec.Struct, frozen=True):
     streamed: bool = False
 
 
-RetrySteps: TypeAlias = Generator[Try | Wait, AttemptFailed | None, AnaphoraError]
+RetrySteps: TypeAlias = Generator[Try, AttemptFailed | None, AnaphoraError]
 
 
 def retry_policy(
@@ -92,9 +86,9 @@ def retry_policy(
     end = float("inf") if deadline is None else deadline
     first: AnaphoraError | None = None
     for hop, retry in enumerate(retries):
-        sent, ceiling = 0, retry.first_wait
+        sent, ceiling, seconds = 0, retry.first_wait, 0.0
         while True:
-            failed = yield Try(hop)
+            failed = yield Try(hop, seconds)
             if failed is None:
                 raise TypeError("send AttemptFailed(...) after a Try")
             error, sent = failed.error, sent + 1
@@ -102,14 +96,14 @@ def retry_policy(
                 return error
             if sent >= retry.max_attempts or not _is_retryable(error):
                 break
-            seconds: float | None = getattr(error, "retry_after", None)
-            if seconds is None:
+            stated: float | None = getattr(error, "retry_after", None)
+            if stated is None:
                 seconds = draw() * min(ceiling, retry.longest_wait)
                 ceiling = min(2 * ceiling, retry.longest_wait)
+            else:
+                seconds = stated
             if failed.at + seconds >= end:
                 break
-            if seconds:
-                yield Wait(seconds, hop)
         if first is None:
             first = error
         if failed.at >= end or not isinstance(error, _ELSEWHERE):
@@ -120,7 +114,6 @@ def retry_policy(
 
 
 def _is_retryable(error: AnaphoraError) -> bool:
-    """Whether the same hop may succeed at another time."""
     return error.retryable and not isinstance(error, QuotaExhausted)
 
 

@@ -97,22 +97,6 @@ def order(
     return tuple(sorted(ranked, key=lambda index: not available[index]))
 
 
-def models_requested(
-    hops: Sequence[Hop], model: str | None, known: Sequence[bool], defaults: Sequence[str | None]
-) -> list[str | None]:
-    """The model of each hop when a call names `model`: `known` are the hops whose providers list
-    it, `defaults` the models of the providers.
-
-    A hop's own model goes first. A provider that does not list the model gets its default instead;
-    where none lists it, all get it.
-    """
-    everywhere = not any(known)
-    return [
-        hop.model or (model if has or everywhere else default or model)
-        for hop, has, default in zip(hops, known, defaults, strict=True)
-    ]
-
-
 def conversation_key(call: Call) -> bytes:
     """A hash of a conversation's beginning: system prompt, tool names and first lasting message.
     Decides which hop the conversation is drawn to."""

@@ -202,10 +202,8 @@ class Background:
         self._thread.start()
 
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Calls `make` in the loop and returns the result of its awaitable.
-
-        An interrupted wait, such as by Ctrl-C, cancels the call, and is raised once that has ended.
-        """
+        """Calls `make` in the loop and returns the result of its awaitable. An interrupted wait,
+        such as by Ctrl-C, cancels the call, and is raised once that has ended."""
         done, task = self._begin(make)
         try:
             return _result(done)
@@ -222,10 +220,8 @@ class Background:
         return self.call(once)
 
     def iterate(self, make: Callable[[], AsyncIterator[T]]) -> Generator[T, None, None]:
-        """The items of an async iterator, one for each request. Left early, it is cancelled.
-
-        One task iterates over all of it, as its time limits require.
-        """
+        """The items of an async iterator, one for each request. Left early, it is cancelled. One
+        task iterates over all of it, as its time limits require."""
         items: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
         wanted = asyncio.Semaphore(0)
 

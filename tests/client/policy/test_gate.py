@@ -231,7 +231,7 @@ def test_one_gate_per_model_and_cache_reads_count_by_the_rules() -> None:
     anthropic = gate.of_model("a", catalog.rules("anthropic", "claude-sonnet-4-5"))
     openai = gate.of_model("o", catalog.rules("openai", "gpt-5.6"))
     unknown = gate.of_model("u", catalog.rules("ollama", "something"))
-    assert [each.counts_reads for each in (anthropic, openai, unknown)] == [False, True, True]
+    assert [each.lane.counts_reads for each in (anthropic, openai, unknown)] == [False, True, True]
     assert gate.of_model("a").lane is anthropic.lane
 
 

@@ -169,7 +169,7 @@ _PATHS = re.compile(
     r"(?:/(?:private/)?(?:var/)?tmp|/(?:private/)?var/folders)(?:/[\w.-]{1,99}){0,9}?/"
     rf"(?:tmp[a-z0-9_]{{6,}}|{_RANDOM})(?:/[\w.-]+)*"
     r"|\b[A-Z]:\\(?:[^\\\s\"]{1,99}\\){0,9}Temp\\[^\s\"\d]{0,199}\d[^\s\"]*"
-    r"|/proc/\d+\b",
+    r"|/proc/\d+\b"
 )
 _HOSTS = re.compile(
     r"\bip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3}(?:\.[\w.-]+)?"

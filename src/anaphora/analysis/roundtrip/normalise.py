@@ -103,9 +103,7 @@ def replace(where: str, name: str, function: Callable[[Any], Any]) -> Edit:
 def keep(where: str, name: str, wanted: Callable[[Any], bool]) -> Edit:
     """Drops the items of a list that are not wanted."""
     return replace(
-        where,
-        name,
-        lambda items: list(filter(wanted, items)) if isinstance(items, list) else items,
+        where, name, lambda items: list(filter(wanted, items)) if isinstance(items, list) else items
     )
 
 

@@ -60,9 +60,8 @@ def mechanism(call: BilledTraceCall, value: Mechanism) -> Evidence | None:
         return None
     if billed.total < 2 * call.rules.minimum_tokens.value:
         return None
-    return Evidence(
-        not billed.cached, f"{bill(call)}, no marker", "only marked prefixes are cached"
-    )
+    rule = "only marked prefixes are cached"
+    return Evidence(not billed.cached, f"{bill(call)}, no marker", rule)
 
 
 def _reads_markers(call: BilledTraceCall) -> bool:
@@ -84,9 +83,8 @@ def ttls(call: BilledTraceCall, value: tuple[Ttl, ...]) -> Evidence | None:
 
 def lookback_positions(call: BilledTraceCall, value: int) -> Evidence | None:
     """An entry at a known distance, however that is counted."""
-    distances = [_distance(call, unit) for unit in _readings(call)]
-    steps = [distance for distance in distances if distance is not None]
-    if not steps or len(steps) < len(distances):
+    steps = _distances(call).values()
+    if not steps:
         return None
     if (min(steps) <= value) != (max(steps) <= value):
         return None  # depends on how it is counted
@@ -99,16 +97,12 @@ def lookback_positions(call: BilledTraceCall, value: int) -> Evidence | None:
 def lookback_unit(call: BilledTraceCall, value: LookbackUnit) -> Evidence | None:
     """An entry that is within reach by one way of counting, and beyond it by another."""
     figure = call.rules.lookback_positions
-    distances = {unit: _distance(call, unit) for unit in _readings(call)}
-    steps = [distance for distance in distances.values() if distance is not None]
-    if figure is None or value not in distances or len(steps) < len(distances):
+    distances = _distances(call)
+    if figure is None or value not in distances:
         return None
-    if (min(steps) <= figure.value) == (max(steps) <= figure.value):
+    if (min(distances.values()) <= figure.value) == (max(distances.values()) <= figure.value):
         return None
-    distance = distances[value]
-    if distance is None:
-        return None
-    return _looked_up(call, distance, figure.value, value.replace("_", " "))
+    return _looked_up(call, distances[value], figure.value, value.replace("_", " "))
 
 
 def _reachable(call: BilledTraceCall) -> bool:
@@ -144,16 +138,18 @@ def _readings(call: BilledTraceCall) -> tuple[LookbackUnit, ...]:
     return () if figure is None else figure.published
 
 
-def _distance(call: BilledTraceCall, unit: LookbackUnit) -> int | None:
-    """From this call's markers to the last entry of the previous call; None where they are not
-    recorded, or the entry may not exist."""
-    before = call.before
-    if before is None or not call.same or not before.billed.cached or unit == "breakpoints":
-        return None
+def _distances(call: BilledTraceCall) -> dict[LookbackUnit, int]:
+    """From this call's markers to the last entry of the previous call, by every published way of
+    counting; empty where markers are not recorded, or the entry may not exist."""
+    before, units = call.before, _readings(call)
+    if before is None or not call.same or not before.billed.cached or "breakpoints" in units:
+        return {}
     if not call.positions.marked(call.sent) or not before.positions.marked(before.sent):
-        return None
+        return {}
     entry = _entry(before)
-    return call.positions.steps(_nearest(call, entry), entry, unit) or None
+    marker = _nearest(call, entry)
+    distances = {unit: call.positions.steps(marker, entry, unit) for unit in units}
+    return distances if all(distances.values()) else {}
 
 
 def _entry(call: BilledTraceCall) -> int:

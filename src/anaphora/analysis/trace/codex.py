@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from .format import FoundTrace, Trace, TraceCall, TraceMessage, TraceUsage, count, seconds
 
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
@@ -30,18 +32,17 @@ def recognises(fields: dict[str, Any]) -> bool:
     return fields.get("type") in _TYPES and isinstance(fields.get("payload"), dict)
 
 
-class _Conversation:
+class _Conversation(msgspec.Struct):
     """The items since the session began, or was compacted."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self.messages: list[TraceMessage] = []
-        self.calls: list[TraceCall] = []
-        self.model = ""
-        self._last_input: float | None = None
-        self._reply: int | None = None
-        """Where the reply that is not billed yet begins."""
-        self._began: float | None = None
+    place: str
+    messages: list[TraceMessage] = []
+    calls: list[TraceCall] = []
+    model: str = ""
+    _last_input: float | None = None
+    _reply: int | None = None
+    """Where the reply that is not billed yet begins."""
+    _began: float | None = None
 
     def add(self, payload: dict[str, Any], at: float | None) -> None:
         from_model = payload.get("type") in _MODEL_ITEMS or payload.get("role") == "assistant"

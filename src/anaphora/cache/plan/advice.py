@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 
@@ -12,21 +12,23 @@ from anaphora.values import TTL_SECONDS, Ttl
 
 from .memory import Gaps, write_price
 
-AdviceKind: TypeAlias = Literal["prewarm", "keep_alive", "let_go", "compact", "keep_history"]
 
-
-class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    kind: AdviceKind
+class Advice(msgspec.Struct, frozen=True):
+    kind: Literal["prewarm", "keep_alive", "let_go", "compact", "keep_history"]
     saves: float
     """Input tokens that need not be paid."""
-    cost_usd: Decimal | None
-    """The same in dollars; None where the price is unknown."""
     why: str
+    price: Decimal | None = None
+    """Dollars for a million input tokens."""
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """What it saves in dollars; None where the price is unknown."""
+        return None if self.price is None else self.price * Decimal(str(self.saves)) / 1_000_000
 
     def __str__(self) -> str:
-        worth = f"{self.saves:,.0f} input tokens"
-        if self.cost_usd is not None:
-            worth = f"${self.cost_usd:.4f}"
+        cost = self.cost_usd
+        worth = f"{self.saves:,.0f} input tokens" if cost is None else f"${cost:.4f}"
         return f"{self.kind.replace('_', ' ')}: {self.why} (saves {worth})"
 
 
@@ -42,17 +44,11 @@ def before_fan_out(
     if saves <= 0:
         return None
     why = f"{calls} calls start together and would each write the same {tokens:,} tokens"
-    return _advice("prewarm", saves, price, why)
+    return Advice("prewarm", saves, why, price)
 
 
 def until_next(
-    rules: CacheRules,
-    tokens: int,
-    ttl: Ttl,
-    gaps: Gaps,
-    *,
-    at: float,
-    price: Decimal | None = None,
+    rules: CacheRules, tokens: int, ttl: Ttl, gaps: Gaps, *, at: float, price: Decimal | None = None
 ) -> Advice:
     """Whether to keep a prefix alive by reading it once before it expires, or to let it go."""
     write, read = write_price(rules, ttl), rules.read_price.value
@@ -63,8 +59,9 @@ def until_next(
     share = f"{late:.0%} of the pauses end in the {ttl} after this {ttl}"
     if gain > 0:
         why = f"{share}; a refresh costs {read:g} of the input price"
-        return _advice("keep_alive", gain, price, why)
-    return _advice("let_go", -gain, price, f"only {share}; a refresh would cost more than it saves")
+        return Advice("keep_alive", gain, why, price)
+    why = f"only {share}; a refresh would cost more than it saves"
+    return Advice("let_go", -gain, why, price)
 
 
 def at_compaction(
@@ -83,11 +80,6 @@ def at_compaction(
     saves = calls * (before - after) * read - (after - kept) * (write - read)
     if saves > 0:
         why = f"{before - after:,} tokens fewer to read, {calls:.0f} times"
-        return _advice("compact", saves, price, why)
+        return Advice("compact", saves, why, price)
     why = f"writing {after - kept:,} tokens again costs more than {calls:.0f} shorter reads save"
-    return _advice("keep_history", -saves, price, why)
-
-
-def _advice(kind: AdviceKind, saves: float, price: Decimal | None, why: str) -> Advice:
-    cost_usd = None if price is None else price * Decimal(str(saves)) / 1_000_000
-    return Advice(kind=kind, saves=saves, cost_usd=cost_usd, why=why)
+    return Advice("keep_history", -saves, why, price)

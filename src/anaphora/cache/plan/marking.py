@@ -177,37 +177,27 @@ def hash_order(mark: Mark) -> tuple[int, float]:
     return mark.chunk, float("inf") if mark.splice is None else mark.splice
 
 
-def falling_ttls(marks: list[Mark]) -> list[Mark]:
+def falling_ttls(
+    rendered: Rendered, marks: list[Mark], requested: set[int], notices: list[Notice]
+) -> list[Mark]:
     """Providers reject a longer TTL behind a shorter one. The earlier marker gets the longer TTL:
     everything in front of a one-hour marker is written for one hour anyway, and no marker lives
-    shorter than requested."""
-    legal: list[Mark] = []
-    longest: Ttl | None = None
-    for mark in reversed(marks):
-        if longest is not None and TTL_SECONDS[mark.ttl] < TTL_SECONDS[longest]:
-            mark = Mark(mark.chunk, longest, mark.splice)
-        longest = mark.ttl
-        legal.append(mark)
-    return legal[::-1]
+    shorter than requested. Adds a notice for each requested TTL that changes."""
+    legal = list(marks)
+    for index in range(len(marks) - 2, -1, -1):
+        mark, longest = marks[index], legal[index + 1].ttl
+        if TTL_SECONDS[mark.ttl] < TTL_SECONDS[longest]:
+            legal[index] = Mark(mark.chunk, longest, mark.splice)
+    for old, new in zip(marks, legal, strict=True):
+        if old.ttl != new.ttl and old.chunk in requested:
+            reason = f"{new.ttl} may not follow {old.ttl}, so this marker gets {new.ttl} as well"
+            notices.append(Notice("ttl_lengthened", reason, rendered.chunk(new.chunk).path))
+    return legal
 
 
 def ttl_changed(rendered: Rendered, chunk: int, requested: Ttl, ttl: Ttl) -> Notice:
     reason = f"a TTL of {requested} is not available here; this entry lives {ttl}"
     return Notice("ttl_changed", reason, rendered.chunk(chunk).path)
-
-
-def ttl_lengthened(
-    rendered: Rendered, chunks: set[int], old: list[Mark], new: list[Mark]
-) -> list[Notice]:
-    return [
-        Notice(
-            "ttl_lengthened",
-            f"{after.ttl} may not follow {before.ttl}, so this marker gets {after.ttl} as well",
-            rendered.chunk(after.chunk).path,
-        )
-        for before, after in zip(old, new, strict=True)
-        if before.ttl != after.ttl and before.chunk in chunks
-    ]
 
 
 def left_out(rendered: Rendered, chunks: Iterable[int], slots: int, owner: str) -> list[Notice]:

@@ -142,8 +142,9 @@ class Planner:
             history = sorted(rendered.markers, key=TTL_SECONDS.__getitem__)[0]
         shared_ttl = history
         if beginning is not None and (uses := memory.uses(beginning)).count:
-            ttls = (history, memory.costs.best_ttl(uses, at))
-            shared_ttl = max(ttls, key=lambda ttl: 0 if ttl is None else TTL_SECONDS[ttl])
+            best = memory.costs.best_ttl(uses, at)
+            if best and (history is None or TTL_SECONDS[best] > TTL_SECONDS[history]):
+                shared_ttl = best
 
         # Policies say how tools and system blocks are cached; without one the planner decides.
         own: list[tuple[int | None, Ttl | None]] = [
@@ -204,15 +205,10 @@ class Planner:
         marks = [Mark(chunk, wanted[chunk]) for chunk in sorted(wanted)]
         if own:
             marks = sorted([*own[:slots], *marks], key=marking.hash_order)
-        if not self._rules.longer_ttl_first.value:
+        if len({mark.ttl for mark in marks}) < 2 or not self._rules.longer_ttl_first.value:
             return marks
-        if all(mark.ttl == marks[0].ttl for mark in marks):
-            return marks
-        legal = marking.falling_ttls(marks)
-        policies = self._candidates_of(rendered).policies
-        requested = taken.union(chunk for chunk, _ in policies)
-        notices += marking.ttl_lengthened(rendered, requested, marks, legal)
-        return legal
+        requested = taken.union(chunk for chunk, _ in self._candidates_of(rendered).policies)
+        return marking.falling_ttls(rendered, marks, requested, notices)
 
     def _history_ttl(self, rendered: Rendered, beginning: Hashable, at: float) -> Ttl | None:
         """The TTL of markers in the history: the caller's, or the one that pays. Where a provider

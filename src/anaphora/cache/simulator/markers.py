@@ -12,13 +12,7 @@ from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
 
 from .outcome import Outcome, Reason, Span
-from .view import (
-    KeyOf,
-    PromptView,
-    automatic_position,
-    request_boundaries,
-    tool_run_positions,
-)
+from .view import KeyOf, PromptView, automatic_position, request_boundaries, tool_run_positions
 
 #: How far before a marker an entry is searched for, to report that it was out of reach.
 _FAR = 400
@@ -101,10 +95,7 @@ class MarkerCache:
     """Anthropic, and OpenAI since 5.6: prefixes are cached at markers and nowhere else."""
 
     def __init__(
-        self,
-        rules: CacheRules,
-        lookback_unit: LookbackUnit | None = None,
-        most: int | None = None,
+        self, rules: CacheRules, lookback_unit: LookbackUnit | None = None, most: int | None = None
     ) -> None:
         self._rules = rules
         unit, reach = rules.lookback_unit, rules.lookback_positions
@@ -126,12 +117,7 @@ class MarkerCache:
         return self._outcome(prompt, lost), lost
 
     def commit(
-        self,
-        prompt: PromptView,  # noqa: ARG002
-        key_of: KeyOf,
-        lookup: MarkerLookup,
-        at: float,
-        readable: float,
+        self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float, readable: float
     ) -> None:
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:

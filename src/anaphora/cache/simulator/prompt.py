@@ -21,7 +21,8 @@ from .view import KeyOf, PromptView, RenderedBlocks
 _SECTIONS: tuple[Section, ...] = ("tools", "system", "messages")
 #: Beginnings whose parameters are remembered.
 _REMEMBERED = 10_000
-_SALT = 16
+#: Bytes of an entry key that are common to one account under the same parameters.
+SALT = 16
 
 
 class RenderedPrompt(RenderedBlocks):
@@ -94,7 +95,10 @@ class RenderedPrompt(RenderedBlocks):
         return self._counts
 
     def section(self, position: int) -> Section:
-        return next(run.section for run, first in reversed(self._runs) if position >= first)
+        for run, first in self._runs:
+            if position < first + run.count:
+                return run.section
+        raise IndexError(position)
 
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
@@ -185,14 +189,7 @@ class ScopedKeys:
         for name, value in sorted(params.items()):
             if section in self._invalidated(name):
                 hashed.update(b"%s\0%d\0" % (name.encode(), len(value)) + value)
-        return hashed.digest(_SALT)
+        return hashed.digest(SALT)
 
     def _invalidated(self, name: str) -> tuple[Section, ...]:
         return self._rules.voided_by(name)  # type: ignore[arg-type]
-
-
-def salt_of(key: Hashable) -> Hashable:
-    """The part of an entry key that is common to one account under the same parameters."""
-    if isinstance(key, bytes):
-        return key[:_SALT]
-    return key[0] if isinstance(key, tuple) else None

@@ -56,7 +56,8 @@ class Simulator(HandleSimulator):
         """What a call at that time would read and write. Changes nothing."""
         if prompt.held:
             return self.read_handle(prompt, at)
-        return self._look_up(prompt, self._keys.of(prompt, scope), at, scope)[0]
+        cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
+        return self._look_up(cache, prompt, key_of, at, scope)[0]
 
     def call(
         self,
@@ -76,16 +77,16 @@ class Simulator(HandleSimulator):
         self._calls += 1
         if prompt.held:
             return self.read_handle(prompt, at)
-        key_of = self._keys.of(prompt, scope)
-        outcome, lookup = self._look_up(prompt, key_of, at, scope)
+        cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
+        outcome, lookup = self._look_up(cache, prompt, key_of, at, scope)
         if self._loss and outcome.read and self._draw() < self._loss:
-            outcome, lookup = self._cache_of(prompt).lose(prompt, lookup)
+            outcome, lookup = cache.lose(prompt, lookup)
         moment: float | None = at
         if self.rules.readable_from.value != "request_start":
             from_end = self.rules.readable_from.value == "response_end"
             moment = (ended or began) if from_end else began
         readable = (at if moment is None else moment) + self._delay
-        self._cache_of(prompt).commit(prompt, key_of, lookup, at, readable)
+        cache.commit(prompt, key_of, lookup, at, readable)
         self._keys.remember(prompt, scope)
         return outcome
 
@@ -104,10 +105,10 @@ class Simulator(HandleSimulator):
         return self._marked if prompt.markers or prompt.automatic else self._unmarked
 
     def _look_up(
-        self, prompt: PromptView, key_of: KeyOf, at: float, scope: Hashable
+        self, cache: Any, prompt: PromptView, key_of: KeyOf, at: float, scope: Hashable
     ) -> tuple[Outcome, Any]:
         """The outcome; where a changed parameter made old tokens new, it is named."""
-        outcome, lookup = self._cache_of(prompt).predict(prompt, key_of, at)
+        outcome, lookup = cache.predict(prompt, key_of, at)
         for span in outcome.spans:
             # Where messages are read, no parameter has invalidated them.
             if span.reason == "new" and outcome.read <= prompt.tokens(prompt.leading):

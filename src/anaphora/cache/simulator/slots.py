@@ -13,7 +13,7 @@ import msgspec
 from anaphora.cache.prefix import common_bytes
 
 from .outcome import Outcome, Span, spans_of
-from .prompt import salt_of
+from .prompt import SALT
 from .view import KeyOf, PromptView
 
 #: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
@@ -70,7 +70,7 @@ class SlotCache:
     def __len__(self) -> int:
         return sum(len(slot.keys) for slot in (*self._slots, *self._evicted))
 
-    def predict(self, prompt: PromptView, key_of: KeyOf, at: float) -> tuple[Outcome, SlotChoice]:  # noqa: ARG002
+    def predict(self, prompt: PromptView, key_of: KeyOf, _: float) -> tuple[Outcome, SlotChoice]:
         total = prompt.total if len(prompt) else 0
         choice = self._choose(prompt, key_of, total)
         reused, evicted = choice.reused, 0
@@ -105,12 +105,7 @@ class SlotCache:
         return outcome, SlotChoice(choice.slot, 0, 0)
 
     def commit(
-        self,
-        prompt: PromptView,
-        key_of: KeyOf,
-        choice: SlotChoice,
-        at: float,  # noqa: ARG002
-        readable: float,  # noqa: ARG002
+        self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _at: float, _readable: float
     ) -> None:
         slot, restored = self._slots[choice.slot], choice.restored
         source = restored or slot
@@ -192,7 +187,7 @@ def _shared_tokens(slot: Slot, prompt: PromptView, key_of: KeyOf, shared: int) -
     before = prompt.tokens(shared - 1)
     if slot.prompt is None or shared >= min(len(slot.keys), len(prompt)):
         return before
-    if salt_of(slot.keys[shared]) != salt_of(key_of(shared)):
+    if _salt_of(slot.keys[shared]) != _salt_of(key_of(shared)):
         return before
     data = prompt.data(shared)
     if not data:
@@ -213,3 +208,10 @@ def _shared_blocks(keys: list[Hashable], prompt: PromptView, key_of: KeyOf) -> i
         else:
             high = middle
     return low
+
+
+def _salt_of(key: Hashable) -> Hashable:
+    """The part of an entry key that is common to one account under the same parameters."""
+    if isinstance(key, bytes):
+        return key[:SALT]
+    return key[0] if isinstance(key, tuple) else None

@@ -132,7 +132,7 @@ class TokenRuns:
     def section(self, position: int) -> Section:
         return "messages" if self._sections is None else self._sections[position]
 
-    def data(self, position: int) -> bytes:  # noqa: ARG002
+    def data(self, _: int) -> bytes:
         return b""
 
     def from_model(self, position: int) -> bool:

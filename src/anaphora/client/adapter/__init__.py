@@ -107,7 +107,6 @@ class LlmRequest(_Value, frozen=True, kw_only=True):
         return blake3(self.canonical()).hexdigest()
 
     def canonical(self) -> bytes:
-        """The JSON that is hashed; raises `InvalidRequest` with the path of an invalid field."""
         schema = b""
         if self.json_schema is not None:
             schema = b',"json_schema":'
@@ -301,7 +300,6 @@ def finish_reason(reply: Reply) -> str:
 
 
 def token_usage(usage: Usage) -> TokenUsage | None:
-    """None unless both counts are known."""
     if usage.input is None or usage.output is None:
         return None
     return TokenUsage(usage.input, usage.output)

@@ -130,8 +130,6 @@ def _is_name_like(text: str) -> bool:
 
 
 class ProviderConfig(_Table, frozen=True):
-    """How to reach a provider, and its limits."""
-
     wire: Name | None = None
     """`anthropic`, `openai_responses`, …; by default that of the dialect."""
     dialect: Name | None = None
@@ -188,8 +186,6 @@ class Hop(_Table, frozen=True):
 
 
 class ClientConfig(_Table, frozen=True, dict=True):
-    """All of `llm.yaml`."""
-
     providers: dict[Name, ProviderConfig] = {}
     routes: dict[Name, tuple[Hop, ...]] = {}
     """By a name that sessions use like a provider's id."""
@@ -225,7 +221,6 @@ class ClientConfig(_Table, frozen=True, dict=True):
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> ClientConfig:
-        """The configuration as a mapping, for programs without a file."""
         return from_python(dict(data), ClientConfig)
 
 

@@ -65,14 +65,18 @@ def find_key(
     def missing(reason: str) -> NoReturn:
         raise (origin or Origin()).error(reason, *path, kind=MissingSecret) from None
 
-    text = environ.get(key.env) if key.env is not None else _read_file(key, folder, missing)
-    if text is None:
-        missing(f"the environment variable {key} is not set")
+    where = _where(key, folder)
+    if key.env is not None:
+        text = environ.get(key.env)
+        if text is None:
+            missing(f"{where} is not set")
+    else:
+        text = _read(_file(key, folder), where, missing)
     value = text.rstrip("\r\n")
     if not value.strip():
-        missing(f"{_where(key, folder)} is empty")
+        missing(f"{where} is empty")
     if not _KEY.match(value):
-        missing(f"{_where(key, folder)} is not a key: it contains spaces, line breaks or non-ASCII")
+        missing(f"{where} is not a key: it contains spaces, line breaks or non-ASCII")
     return Secret(value)
 
 
@@ -94,19 +98,16 @@ def _where(key: Key, folder: Path) -> str:
     return f"the environment variable {key}" if key.env is not None else str(folder / str(key))
 
 
-def _read_file(key: Key, folder: Path, missing: Callable[[str], NoReturn]) -> str:
-    where = _where(key, folder)
-    file = _file(key, folder)
+def _read(file: Path, where: str, missing: Callable[[str], NoReturn]) -> str:
     try:
         if not file.is_file():
             missing(f"there is no file {where}")
         with file.open("rb") as opened:
             data = opened.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            missing(f"{where} is too long for a key")
+        return data.decode("utf-8-sig")
     except OSError as error:
         missing(f"{where} cannot be read: {error.strerror}")
-    if len(data) > _MAX_BYTES:
-        missing(f"{where} is too long for a key")
-    try:
-        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         missing(f"{where} is not UTF-8")

@@ -54,11 +54,6 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
         return Gate(self.limiter, self.limiter.lane(name, counts_reads=counts), self.waiting)
 
     @property
-    def counts_reads(self) -> bool:
-        """Whether cached tokens count; if not, `admit` takes the number of the others."""
-        return self.lane.counts_reads
-
-    @property
     def counts_tokens(self) -> bool:
         """Whether anything limits a call that arrives now, so that its size matters."""
         limiter, lane = self.limiter, self.lane

@@ -60,7 +60,8 @@ class ModelLane:
     def __init__(self, model: str, rate: Rate | None, *, counts_reads: bool) -> None:
         self.model = model
         self.counts_reads = counts_reads
-        """Whether the provider counts tokens read from its cache."""
+        """Whether the provider counts tokens read from its cache; if not, calls are reserved for
+        the number of the others."""
         self.own = None if rate is None else RateWindow.of(rate)
         self.stated: list[tuple[bool, StatedLimit]] = []
         """Limits from response headers, and whether they count tokens and not requests. Providers

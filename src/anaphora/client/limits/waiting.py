@@ -14,10 +14,8 @@ _INF = float("inf")
 
 
 class WaitingCalls:
-    """The waiting calls of one provider: a future each, and one timer for the next start.
-
-    A cancelled call gives up its place in the queue, or the start that it was just given.
-    """
+    """The waiting calls of one provider: a future each, and one timer for the next start. A
+    cancelled call gives up its place in the queue, or the start that it was just given."""
 
     def __init__(self, limiter: Limiter, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -59,7 +57,6 @@ class WaitingCalls:
             self._deadlines.pop(call, None)
 
     def settle(self, call: Reservation, usage: Usage | None) -> None:
-        """The call is over, and was billed for `usage` if that is known."""
         self._limiter.settle(call, usage, self.clock())
         if self._limiter.waiting:
             self.advance()

@@ -22,10 +22,8 @@ _ROUNDING = 1e-6
 
 
 class RateWindow:
-    """The calls of the last minute and those that run, against a configured rate.
-
-    The time passed to its methods never goes back.
-    """
+    """The calls of the last minute and those that run, against a configured rate. The time passed
+    to its methods never goes back."""
 
     __slots__ = (
         "concurrency",
@@ -152,10 +150,8 @@ class StatedLimit:
 
 class Forecast:
     """When waiting calls will start: a copy of all counters, in which future starts are booked.
-
     Calls are booked in order of arrival, each at the first time that every rate allows. The
-    duration of running calls is unknown, so concurrency limits are left out.
-    """
+    duration of running calls is unknown, so concurrency limits are left out."""
 
     def __init__(self, shared: RateWindow | None) -> None:
         self._shared: list[_Limit] = [] if shared is None else [(True, _Bookings(shared))]

@@ -33,10 +33,8 @@ Watcher: TypeAlias = Callable[[Record], None]
 
 
 class Watchers(tuple[Watcher, ...]):
-    """Several watchers as one that never raises.
-
-    A watcher that raises is logged the first time, and goes on being called.
-    """
+    """Several watchers as one that never raises. A watcher that raises is logged the first time,
+    and goes on being called."""
 
     def __call__(self, record: Record) -> tuple[Notice, ...]:
         """Returns a notice for each watcher that failed."""

@@ -145,10 +145,8 @@ def fields(record: Record) -> dict[str, Field]:
 
 
 class Logs:
-    """Logs to `anaphora.calls` or the given logger; failed calls are warnings.
-
-    JSON formatters find the fields as a dictionary in the log record's `call`.
-    """
+    """Logs to `anaphora.calls` or the given logger; failed calls are warnings. JSON formatters find
+    the fields as a dictionary in the log record's `call`."""
 
     def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
         self._logger = logging.getLogger("anaphora.calls") if logger is None else logger

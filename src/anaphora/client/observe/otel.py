@@ -106,24 +106,18 @@ class Meters:
         if meter is None:
             meter = metrics.get_meter("anaphora", __version__)
         self._models = BoundedNames(_MAX_MODELS)
-        self._tokens = meter.create_histogram(
-            "gen_ai.client.token.usage",
-            "{token}",
-            "Number of input and output tokens used.",
-            explicit_bucket_boundaries_advisory=_TOKENS,
-        )
-        self._seconds = meter.create_histogram(
-            "gen_ai.client.operation.duration",
-            "s",
-            "GenAI operation duration.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
-        self._first = meter.create_histogram(
-            "gen_ai.client.operation.time_to_first_chunk",
-            "s",
-            "Time from sending a streaming request to the first chunk of its response.",
-            explicit_bucket_boundaries_advisory=_SECONDS,
-        )
+
+        def histogram(name: str, unit: str, help: str, buckets: list[float]) -> metrics.Histogram:
+            return meter.create_histogram(
+                f"gen_ai.client.{name}", unit, help, explicit_bucket_boundaries_advisory=buckets
+            )
+
+        used = "Number of input and output tokens used."
+        first = "Time from sending a streaming request to the first chunk of its response."
+        took = "GenAI operation duration."
+        self._tokens = histogram("token.usage", "{token}", used, _TOKENS)
+        self._seconds = histogram("operation.duration", "s", took, _SECONDS)
+        self._first = histogram("operation.time_to_first_chunk", "s", first, _SECONDS)
 
     def __call__(self, record: Record) -> None:
         shared = start_attributes(record)

@@ -34,10 +34,8 @@ _lock = Lock()
 
 
 class Metrics:
-    """Counts in a registry, by default the one that prometheus_client exposes.
-
-    Several `Metrics` on one registry share their counters.
-    """
+    """Counts in a registry, by default the one that prometheus_client exposes. Several `Metrics` on
+    one registry share their counters."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self._families = _Families.of(REGISTRY if registry is None else registry)
@@ -103,12 +101,7 @@ class _Families:
         for attempt in record.attempts:
             provider = self.providers(label(attempt.provider))
             self.attempts(provider, outcome(attempt.error)).inc()
-        self._count_tokens(record, call)
-        self._count_cost(record, call)
-        self._count_verdict(record)
-
-    def _count_tokens(self, record: Record, call: tuple[str, str]) -> None:
-        usage = record.usage
+        usage, verdict = record.usage, record.verdict
         for kind, tokens in (
             ("uncached", usage.uncached),
             ("read", usage.read),
@@ -119,8 +112,6 @@ class _Families:
                 self.tokens(*call, kind).inc(tokens)
         for name, tokens in shares(record.blocks, MAX_LABELS).items():
             self.blocks(*call, self.labels(name)).inc(tokens)
-
-    def _count_cost(self, record: Record, call: tuple[str, str]) -> None:
         if record.cost_usd is None:
             self.unpriced(*call).inc()
         else:
@@ -129,17 +120,13 @@ class _Families:
             # A counter only rises, so a call that wrote more than it saved has its own.
             counter = self.saved if record.saved >= 0 else self.unsaved
             counter(*call).inc(abs(float(record.saved)))
-
-    def _count_verdict(self, record: Record) -> None:
-        verdict = record.verdict
-        if verdict is None:
-            return
-        cause = verdict.cause or "none"
-        self.verdicts(verdict.result, cause).inc()
-        if verdict.lost:
-            self.lost(cause).inc(verdict.lost)
-            if verdict.cost_usd is not None:
-                self.lost_usd(cause).inc(max(0.0, float(verdict.cost_usd)))
+        if verdict is not None:
+            cause = verdict.cause or "none"
+            self.verdicts(verdict.result, cause).inc()
+            if verdict.lost:
+                self.lost(cause).inc(verdict.lost)
+                if verdict.cost_usd is not None:
+                    self.lost_usd(cause).inc(max(0.0, float(verdict.cost_usd)))
 
 
 def _register(families: list[Counter | Histogram], registry: CollectorRegistry) -> None:

@@ -65,15 +65,12 @@ class PromptSizes:
         self._counts = Counts(rendered)
         self.total = self._counts.total
 
-    def of_history(self, messages: int) -> int:
-        return sum(self._messages()[:messages])
-
     def counter(self) -> TokenCount:
         """Tokens by message: as rendered, or by its length where it is not in the prompt."""
         run = next((run for run in self._rendered.runs if run.role is _HISTORY), None)
         messages = () if run is None else run.source
         sizes = {
-            id(message): tokens for message, tokens in zip(messages, self._messages(), strict=True)
+            id(message): tokens for message, tokens in zip(messages, self.messages(), strict=True)
         }
 
         def tokens(message: Message) -> int:
@@ -84,7 +81,7 @@ class PromptSizes:
 
         return tokens
 
-    def _messages(self) -> list[int]:
+    def messages(self) -> list[int]:
         first = 0
         for run in self._rendered.runs:
             if run.role is _HISTORY:
@@ -117,7 +114,7 @@ def shortened(
 ) -> tuple[TurnPrompt, Compaction]:
     """The turn with its prompt at half of the limit, or of what it was where that is less; at a
     quarter of the limit where half of it was `too_long` for the provider."""
-    history = sizes.of_history(len(turn.history))
+    history = sum(sizes.messages()[: len(turn.history)])
     room = min(limit, sizes.total) // 2
     if too_long and sizes.total > limit:
         room //= 2

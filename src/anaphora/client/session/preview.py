@@ -44,7 +44,6 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: Decimal | None
     """Cost of the input; None where a price is unknown."""
     uncached_cost_usd: Decimal | None
-    """Cost of the input without any caching."""
     markers: tuple[str, ...] = ()
     wait: float = 0.0
     """Seconds that rate limits would delay it."""
@@ -123,7 +122,6 @@ def check_prefix(
 
 
 def _is_dynamic(change: Change, *prompts: Rendered) -> bool:
-    """Whether the change is in dynamic context, which may change."""
     offset = change.offset
     return any(
         prompt.locate(prompt.at_offset(offset))[0].role is SegmentRole.DYNAMIC_CONTEXT
@@ -133,7 +131,6 @@ def _is_dynamic(change: Change, *prompts: Rendered) -> bool:
 
 
 def _was_cached(state: ProviderState) -> bool:
-    """Whether the last call was long enough to be cached."""
     sent, outcome = state.sent, state.outcome
     assert sent is not None
     assert outcome is not None

@@ -85,7 +85,7 @@ class ProviderState:
         """About how many tokens count against the provider's rate limits."""
         total = self.planner(prepared.at).tokens(prepared.rendered)
         usage = self.sent.usage if self.sent is not None else None
-        if usage is None or self.target.gate.counts_reads:
+        if usage is None or self.target.gate.lane.counts_reads:
             return total
         return max(0, total - (usage.read or 0) - (usage.written_total or 0))
 

@@ -234,7 +234,6 @@ class Run:
         return "cost_usd" if spent >= self._usd else None
 
     def _left(self) -> float | None:
-        """The seconds that are left; None: no bound."""
         return None if self._until is None else max(0.0, self._until - time.monotonic())
 
     def _check_priced(self) -> None:

@@ -46,8 +46,6 @@ class CompactedHistory(msgspec.Struct, frozen=True, eq=False):
 
 
 class PromptMemory(msgspec.Struct, frozen=True, eq=False):
-    """What a session remembers of earlier prompts."""
-
     sources: tuple[Conversation, ...] = ()
     """The conversation segments of the last prompt that had any; compared by identity."""
     turns: Conversation = msgspec.field(default_factory=Conversation)
@@ -69,8 +67,6 @@ class PromptMemory(msgspec.Struct, frozen=True, eq=False):
 
 
 class TurnPrompt(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """The prompt of one turn: the history, and everything else."""
-
     ir: PromptIR
     """Without the conversation; ids in it are those of the history."""
     history: Conversation

@@ -128,7 +128,6 @@ class SessionTurns(Caller):
 
     @property
     def busy(self) -> bool:
-        """A turn or a run is in progress."""
         return self._busy or self.running
 
     def check_idle(self) -> None:

@@ -44,8 +44,6 @@ _BOUNDS = (
 
 
 class SchemaSource(msgspec.Struct, frozen=True):
-    """A schema, and the decoder of JSON that matches it."""
-
     schema: Any
     decode: Decode | None = None
 
@@ -174,7 +172,6 @@ def _close(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
 
 
 def _may_be_empty(schema: dict[str, Any], definitions: dict[str, Any]) -> bool:
-    """Whether null or an empty list matches."""
     if "$ref" in schema:
         schema = definitions.get(schema["$ref"].removeprefix("#/$defs/"), {})
     kind = schema.get("type")

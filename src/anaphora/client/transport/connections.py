@@ -88,11 +88,8 @@ class Connections:
         return route
 
     def track(self, protocol: ResponseHandler) -> None:
-        """Tell the connection's exchange when it is closed.
-
-        aiohttp does so itself, except for a response with broken content encoding, whose reader
-        would wait until its time limit.
-        """
+        """Tell the connection's exchange when it is closed. aiohttp does so itself, except for a
+        response with broken content encoding, whose reader would wait until its time limit."""
         if protocol.closed is not None:
             self.active[protocol] = None
             protocol.closed.add_done_callback(partial(self._connection_closed, protocol))

@@ -153,7 +153,6 @@ def reason(error: BaseException) -> str:
 
 
 def permanent(message: str, phase: Phase) -> Transport:
-    """An error that a retry cannot fix."""
     error = Transport(message, phase=phase)
     error.retryable = False
     return error

@@ -125,10 +125,8 @@ class AiohttpTransport:
 
 
 class HttpExchange:
-    """One request and its response on one connection.
-
-    Ends with `release` or `abort`; both may be called more than once.
-    """
+    """One request and its response on one connection. Ends with `release` or `abort`; both may be
+    called more than once."""
 
     def __init__(
         self,
@@ -166,10 +164,8 @@ class HttpExchange:
         return message, content
 
     def release(self) -> None:
-        """Return the connection to the pool after the response was received to its end.
-
-        Closes it if the response came before the request was written: the rest is not sent.
-        """
+        """Return the connection to the pool after the response was received to its end. Closes it
+        if the response came before the request was written: the rest is not sent."""
         connection = self._connection
         if connection is not None and self.written:
             self._connection = None
