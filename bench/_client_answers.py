@@ -12,7 +12,7 @@ import json
 import sys
 from typing import Any
 
-from _client_talk import MODELS, PATHS, Json, prose
+from _client_workload import MODELS, PATHS, Json, prose
 from _served import serve
 
 TEXT = prose(760, 7)

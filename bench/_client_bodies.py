@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from _client_talk import (
+from _client_workload import (
     MAX_TOKENS,
     MODELS,
     SCHEMA,

@@ -19,7 +19,7 @@ from typing import Any
 
 from _client_answers import ANSWERS
 from _client_ours import client, message, session
-from _client_talk import PATHS, prose, script
+from _client_workload import PATHS, prose, script
 
 #: Turns before and after one that are looked at with it.
 REACH = 5

@@ -8,7 +8,7 @@ from typing import Any
 
 import litellm  # type: ignore[import-not-found]
 from _client_bodies import body, mark
-from _client_talk import MAX_TOKENS, MODELS
+from _client_workload import MAX_TOKENS, MODELS
 
 _PREFIX = {"anthropic": "anthropic", "openai_chat": "openai"}
 

@@ -16,7 +16,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from _client_talk import (
+from _client_workload import (
     MAX_TOKENS,
     MODELS,
     SCHEMA,

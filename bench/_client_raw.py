@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 from _client_bodies import body
-from _client_talk import PATHS
+from _client_workload import PATHS
 
 
 class Raw:

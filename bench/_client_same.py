@@ -11,7 +11,7 @@ from _client_answers import ANSWERS
 from _client_bodies import body
 from _client_growth import Memory
 from _client_ours import OneShot
-from _client_talk import PATHS
+from _client_workload import PATHS
 
 
 class Kept(Memory):

@@ -83,14 +83,14 @@ def _conversation(
     conversation: int,
     at: float,
 ) -> Iterator[Sent]:
-    talk = Conversation().append(_user(chance, shape))
+    history = Conversation().append(_user(chance, shape))
     left = chance.randint(*shape.loop)
     for turn in range(shape.calls):
         offered = tools if shape.tool_added_at and turn >= shape.tool_added_at else tools[:-1]
         if shape.unrelated:
             offered = ()
         tail = [Message.user(_words(chance, shape.state_words))] if shape.state_words else []
-        ir = PromptIR.chat(talk, system=system, tail=tail)
+        ir = PromptIR.chat(history, system=system, tail=tail)
         params = Params(max_tokens=1000)
         call = Call(ir=ir, model=model, tools=offered, params=params)
         yield Sent(at, conversation, call, shape.single)
@@ -100,21 +100,21 @@ def _conversation(
                 ToolCall(f"c{turn}_{n}", tools[n % shape.tools].name, f'{{"a":{n}}}')
                 for n in range(chance.randint(*shape.results))
             ]
-            talk = talk.append(Message.assistant(*calls))
+            history = history.append(Message.assistant(*calls))
             results = [
                 ToolResult(c.id, _words(chance, chance.randint(*shape.result_words))) for c in calls
             ]
-            talk = talk.append(Message(role="tool", parts=tuple(results)))
+            history = history.append(Message(role="tool", parts=tuple(results)))
             at += chance.uniform(*shape.pause)
         else:
             left = chance.randint(*shape.loop)
-            talk = talk.append(
+            history = history.append(
                 Message.assistant(_words(chance, chance.randint(*shape.answer_words)))
             )
             if shape.compact_every and (turn + 1) % shape.compact_every < shape.loop[1]:
-                talk = Conversation().append(Message.user(_words(chance, 400)))
-                talk = talk.append(Message.assistant("Understood."))
-            talk = talk.append(_user(chance, shape))
+                history = Conversation().append(Message.user(_words(chance, 400)))
+                history = history.append(Message.assistant("Understood."))
+            history = history.append(_user(chance, shape))
             at += chance.uniform(*shape.idle)
 
 

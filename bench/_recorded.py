@@ -41,17 +41,17 @@ def _calls(trace: Trace, number: int, model: str) -> Iterator[Sent]:
     leading = [m for m in trace.messages[:1] if m.role == "system"]
     system = tuple(PromptBlock("system", str(message.content)) for message in leading)
     messages = [_message(message, at) for at, message in enumerate(trace.messages[len(leading) :])]
-    at, talk, sent = number * 3600.0, Conversation(), 0
+    at, conversation, sent = number * 3600.0, Conversation(), 0
     for call in trace.calls:
         new = messages[sent : call.messages - len(leading)]
         for message in new:
-            talk = talk.append(message)
+            conversation = conversation.append(message)
         sent += len(new)
         if call.at is not None:
             at = call.at
         elif sent:
             at += QUICK if any(message.role == "tool" for message in new) else SLOW
-        ir = PromptIR.chat(talk, system=system)
+        ir = PromptIR.chat(conversation, system=system)
         params = Params(max_tokens=1000)
         yield Sent(at, number, Call(ir=ir, model=model, tools=tools, params=params))
 

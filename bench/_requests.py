@@ -17,14 +17,14 @@ _TOOLS = [(f"look_up_{at}", f"Looks up an order of kind {at}, with its state.") 
 
 
 def _turns(number: int) -> list[tuple[str, str]]:
-    talk = [
+    conversation = [
         (
             "assistant" if at % 2 else "user",
             f"Conversation {number}, turn {at}: {'and so it goes on. ' * 12}",
         )
         for at in range(_TURNS)
     ]
-    return [*talk, ("user", f"What became of order {number}?")]
+    return [*conversation, ("user", f"What became of order {number}?")]
 
 
 def anthropic(number: int, stream: bool) -> tuple[str, dict[str, str], dict[str, Any]]:

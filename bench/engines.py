@@ -34,7 +34,7 @@ OWN = TEMPLATE.read_text(encoding="utf-8")
 LOOPING = OWN.replace("{%- if tools and last.role != 'tool' -%}", "{%- if tools -%}")
 
 Open = Callable[..., Session]
-Talk = Callable[[Open], Awaitable[list[Response]]]
+Workload = Callable[[Open], Awaitable[list[Response]]]
 
 
 def tools() -> ToolRegistry:
@@ -75,7 +75,7 @@ async def in_turn(opened: Open) -> list[Response]:
     return [await chat.send(f"Question {turn}?") for turn in rounds for chat in chats]
 
 
-TALKS: tuple[tuple[str, Talk, int, str], ...] = (
+WORKLOADS: tuple[tuple[str, Workload, int, str], ...] = (
     ("answers in words", words, 1, OWN),
     ("a tool loop", loop, 1, LOOPING),
     ("tools and answers in turn", mixed, 1, OWN),
@@ -85,7 +85,9 @@ TALKS: tuple[tuple[str, Talk, int, str], ...] = (
 )
 
 
-async def talked(talk: Talk, wire: str, slots: int, template: str) -> list[Response]:
+async def run_workload(
+    conversation: Workload, wire: str, slots: int, template: str
+) -> list[Response]:
     """One server for each, so that nothing is left from another."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -100,7 +102,7 @@ async def talked(talk: Talk, wire: str, slots: int, template: str) -> list[Respo
                 options = {"system": SYSTEM, "max_tokens": 200, **how}
                 return client.session("llama", **options)  # type: ignore[arg-type]
 
-            return await talk(opened)
+            return await conversation(opened)
 
 
 def right(answers: list[Response]) -> int:
@@ -113,8 +115,8 @@ def main() -> None:
     found: dict[str, dict[str, int]] = {}
     print(f"| turns predicted within one token, of {TURNS} | chat | responses | messages | read |")
     print("| --- | --- | --- | --- | --- |")
-    for title, talk, slots, template in TALKS:
-        answers = {w: asyncio.run(talked(talk, w, slots, template)) for w in WIRES}
+    for title, conversation, slots, template in WORKLOADS:
+        answers = {w: asyncio.run(run_workload(conversation, w, slots, template)) for w in WIRES}
         counts = found[title] = {w: right(one) for w, one in answers.items()}
         every = [answered.usage for one in answers.values() for answered in one]
         share = sum(u.read or 0 for u in every) / sum(u.input or 0 for u in every)

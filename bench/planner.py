@@ -59,13 +59,13 @@ Strategy = Callable[[Request], Plan]
 class Game:
     """One provider's way to say and bill a family."""
 
-    def __init__(self, name: str, model: str, spoken: str) -> None:
-        provider = wire.provider_of(spoken)
+    def __init__(self, name: str, model: str, dialect: str) -> None:
+        provider = wire.provider_of(dialect)
         self.name = name
         self.model = model
-        self.codec = wire.get(spoken)
+        self.codec = wire.get(dialect)
         self.profile = catalog.profile(provider, model)
-        row = spoken.partition("/")[2] or wire.dialect_of(spoken).wire
+        row = dialect.partition("/")[2] or wire.dialect_of(dialect).wire
         self.rules = catalog.rules(provider, model, row)
 
     def render(self, sent: list[made.Sent]) -> list[Request]:
@@ -251,8 +251,8 @@ def measure(quick: bool, traces: Path) -> tuple[list[tuple[str, str, dict[str, f
     seeds, shapes = made.families()
     rows = []
     apart = [name for name, shape in shapes.items() if shape.apart]
-    for name, (model, spoken) in PROVIDERS.items():
-        game = Game(name, model, spoken)
+    for name, (model, dialect) in PROVIDERS.items():
+        game = Game(name, model, dialect)
         for family, shape in shapes.items():
             chosen = seeds[:1] if quick else seeds
             stories = [made.calls(shape, seed, model) for seed in chosen]

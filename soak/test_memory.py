@@ -19,14 +19,14 @@ RULES = catalog.rules("anthropic", MODEL)
 
 def converse(turns: int, tools: tuple[Tool, ...]) -> int:
     """A whole conversation; gives the size of its last body."""
-    talk = Conversation([Message.user("go")])
+    conversation = Conversation([Message.user("go")])
     previous: Rendered | None = None
     size = 0
     for turn in range(turns):
         tail = [Message.user(f"turn {turn}")]
         system = [PromptBlock.cached_long("identity", "You are terse. " * 40)]
         call = Call(
-            ir=PromptIR.chat(talk, system=system, tail=tail),
+            ir=PromptIR.chat(conversation, system=system, tail=tail),
             model=MODEL,
             tools=tools,
             params=Params(max_tokens=64),
@@ -35,7 +35,7 @@ def converse(turns: int, tools: tuple[Tool, ...]) -> int:
         request = anthropic.assemble(previous, plan_once(previous, RULES, reuse_expected=True))
         cache.fingerprint(previous)
         size = len(request.body)
-        talk = talk.append(
+        conversation = conversation.append(
             Message.assistant(ToolCall(f"t{turn}", "look", f'{{"at": {turn}}}')),
             Message.tool(f"t{turn}", f"result {turn} " * 30),
         )

@@ -194,9 +194,9 @@ def test_ask_the_emulator(installed: Callable[[str], Run], stream: list[str]) ->
     done = run("-m", "anaphora", "ask", "--emulate", *stream, "Hello?")
     assert passed(done).strip()
     assert re.search(r"· \$0\.\d+ ·", done.stderr), done.stderr
-    told = json.loads(passed(run("-m", "anaphora", "ask", "--emulate", "--json", "Hello?")))
-    assert float(told["cost_usd"]) > 0
-    assert told["notices"] == []
+    reported = json.loads(passed(run("-m", "anaphora", "ask", "--emulate", "--json", "Hello?")))
+    assert float(reported["cost_usd"]) > 0
+    assert reported["notices"] == []
 
 
 def test_ask_a_provider_of_llm_yaml(
@@ -219,8 +219,8 @@ def test_tables_show_prices(installed: Callable[[str], Run]) -> None:
     shown = passed(run("-m", "anaphora", "models", "anthropic/claude-opus-5-5"))
     assert shown.split()[-2:] == ["4", "20"]
     session = str(ROOT / "docs" / "examples" / "session.jsonl")
-    told = json.loads(passed(run("-m", "anaphora", "simulate", "--json", session)))
-    assert float(told["total"]["predicted"]["cost_usd"]) > 0
+    reported = json.loads(passed(run("-m", "anaphora", "simulate", "--json", session)))
+    assert float(reported["total"]["predicted"]["cost_usd"]) > 0
 
 
 def test_a_missing_extra_is_named_without_a_traceback(installed: Callable[[str], Run]) -> None:

@@ -48,8 +48,8 @@ def test_a_provider_is_added_as_documented(capsys: pytest.CaptureFixture[str]) -
         compile(program, str(page), "exec"),
         {"__name__": "docs", "DIALECT": dialect, "MODELS": models},
     )
-    said, notices = capsys.readouterr().out.splitlines()
-    path, conversation, body = said.split(" ", 2)
+    encoded, notices = capsys.readouterr().out.splitlines()
+    path, conversation, body = encoded.split(" ", 2)
     assert (path, conversation) == ("/llm/v2/chat/completions", "talk-1")
     assert json.loads(body) == {
         "model": "acme-large",

@@ -20,24 +20,24 @@ def call(conversation: Conversation, system: str) -> Call:
 
 
 def test_a_broken_prefix_fails_the_test() -> None:
-    talk = Conversation([Message.user("hello")])
-    first = anthropic.render(call(talk, "It is 09:00."), PROFILE)
+    history = Conversation([Message.user("hello")])
+    first = anthropic.render(call(history, "It is 09:00."), PROFILE)
     with pytest.raises(AssertionError, match="does not begin with"):
-        anthropic.render(call(talk, "It is 09:01."), PROFILE, first)
+        anthropic.render(call(history, "It is 09:01."), PROFILE, first)
 
 
 def test_a_broken_prefix_is_seen_without_previous_too() -> None:
-    talk = Conversation([Message.user("hello")])
-    anthropic.render(call(talk, "It is 09:00."), PROFILE)
+    history = Conversation([Message.user("hello")])
+    anthropic.render(call(history, "It is 09:00."), PROFILE)
     with pytest.raises(AssertionError, match="does not begin with"):
-        anthropic.render(call(talk.append(Message.assistant("hi")), "It is 09:01."), PROFILE)
+        anthropic.render(call(history.append(Message.assistant("hi")), "It is 09:01."), PROFILE)
 
 
 @pytest.mark.breaks_prefix(reason="shows that an exemption lets a planned break pass")
 def test_an_exemption_lets_a_planned_break_pass() -> None:
-    talk = Conversation([Message.user("hello")])
-    first = anthropic.render(call(talk, "It is 09:00."), PROFILE)
-    anthropic.render(call(talk, "It is 09:01."), PROFILE, first)
+    history = Conversation([Message.user("hello")])
+    first = anthropic.render(call(history, "It is 09:00."), PROFILE)
+    anthropic.render(call(history, "It is 09:01."), PROFILE, first)
 
 
 def test_the_guard_covers_every_render() -> None:

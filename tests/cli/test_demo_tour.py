@@ -68,19 +68,21 @@ def test_twenty_turns_in_both_layouts(toured: Toured) -> None:
     assert toured.watched == list(range(1, 21))
     assert {request["status"] for request in toured.requests} == {200}
     for one in toured.providers:
-        asked = of(toured, one)
+        requested = of(toured, one)
         extra = len(STORY.afterwards) if one is toured.providers[0] else 0
-        assert len(asked) == 2 * TURNS + extra
-        assert len({request["workspace"] for request in asked}) == 2, "a cache for each layout"
-        assert all(request["scripted"] for request in asked)
+        assert len(requested) == 2 * TURNS + extra
+        assert len({request["workspace"] for request in requested}) == 2, "a cache for each layout"
+        assert all(request["scripted"] for request in requested)
 
 
 def test_bills_equal_the_emulators(toured: Toured) -> None:
     """Dollars and tokens as the server's own books have them."""
     for one in toured.providers:
-        asked = of(toured, one)
-        usual = [request for request in asked if request["workspace"] == asked[0]["workspace"]]
-        ours = [request for request in asked if request not in usual][:TURNS]
+        requested = of(toured, one)
+        usual = [
+            request for request in requested if request["workspace"] == requested[0]["workspace"]
+        ]
+        ours = [request for request in requested if request not in usual][:TURNS]
         for bill, requests in ((one.baseline, usual), (one.anaphora, ours)):
             assert [turn.output for turn in bill.turns] == [r["output"] for r in requests]
             if one.dialect != "ollama/ollama":

@@ -27,7 +27,7 @@ def rules(*arguments: object) -> Any:
     return CliRunner().invoke(anaphora, ["rules", *map(str, arguments)], catch_exceptions=False)
 
 
-def talk(reads: list[int], **changed: Any) -> Json:
+def conversation(reads: list[int], **changed: Any) -> Json:
     calls = [
         {"t": 1000.0 + at, "messages": 1, "usage": {"input": 3, "cache_read": read}}
         for at, read in enumerate(reads)
@@ -57,7 +57,7 @@ def log(tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_contradicted_rule_is_named_with_an_example(log: Callable[..., Path]) -> None:
-    file = log(talk([1024, 1100, 1152, 1101]))
+    file = log(conversation([1024, 1100, 1152, 1101]))
     ran = rules("check", file)
     assert ran.exit_code == 1
     text = " ".join(ran.stdout.split())
@@ -71,20 +71,20 @@ def test_contradicted_rule_is_named_with_an_example(log: Callable[..., Path]) ->
 
 
 def test_agreement_is_exit_0(log: Callable[..., Path]) -> None:
-    ran = rules("check", log(talk([1024, 1152])))
+    ran = rules("check", log(conversation([1024, 1152])))
     assert ran.exit_code == 0
     assert "no verified rule is contradicted" in ran.stdout
     assert "✗" not in ran.stdout
 
 
 def test_no_comparable_calls(log: Callable[..., Path]) -> None:
-    ran = rules("check", log(talk([0])))
+    ran = rules("check", log(conversation([0])))
     assert ran.exit_code == 0
     assert ran.stdout.startswith("none of 1 billed calls can be compared with a rule")
 
 
 def test_json_output(log: Callable[..., Path]) -> None:
-    file = log(talk([1024, 1100], model="gpt-5.5"))
+    file = log(conversation([1024, 1100], model="gpt-5.5"))
     ran = rules("check", file, "--json")
     report: Json = json.loads(ran.stdout)
     assert ran.exit_code == 1
@@ -105,7 +105,9 @@ def test_json_output(log: Callable[..., Path]) -> None:
 def test_contradicted_default_is_no_failure(log: Callable[..., Path]) -> None:
     figure = catalog.rules("mistral", "mistral-medium-latest").minimum_tokens
     assert not figure.verified
-    file = log(talk([0, figure.value // 2], provider="mistral", model="mistral-medium-latest"))
+    file = log(
+        conversation([0, figure.value // 2], provider="mistral", model="mistral-medium-latest")
+    )
     report: Json = json.loads(rules("check", file, "--json").stdout)
     found = {row["figure"]: row["contradicted"] for row in report["rows"]}
     assert found["minimum_tokens"] is True
@@ -113,7 +115,7 @@ def test_contradicted_default_is_no_failure(log: Callable[..., Path]) -> None:
 
 
 def test_fitting_disputed_value_is_named(log: Callable[..., Path]) -> None:
-    file = log(talk([1088], provider="deepseek", model="deepseek-chat"))
+    file = log(conversation([1088], provider="deepseek", model="deepseek-chat"))
     assert "disputed: 64 would fit (the older model, before V4)" in rules("check", file).stdout
 
 
@@ -132,21 +134,21 @@ def test_fitting_disputed_value_is_named(log: Callable[..., Path]) -> None:
 def test_provider_and_model_options(
     log: Callable[..., Path], options: list[str], code: int
 ) -> None:
-    assert rules("check", log(talk([1024, 1100])), *options).exit_code == code
+    assert rules("check", log(conversation([1024, 1100])), *options).exit_code == code
 
 
-@pytest.mark.parametrize("asked", [0, 1, 2])
-def test_examples_option(log: Callable[..., Path], asked: int) -> None:
-    ran = rules("check", log(talk([1100, 1101, 1102])), "--json", "--examples", asked)
+@pytest.mark.parametrize("requested", [0, 1, 2])
+def test_examples_option(log: Callable[..., Path], requested: int) -> None:
+    ran = rules("check", log(conversation([1100, 1101, 1102])), "--json", "--examples", requested)
     row = next(r for r in json.loads(ran.stdout)["rows"] if r["figure"] == "granule_tokens")
-    assert len(row["examples"]) == asked
+    assert len(row["examples"]) == requested
 
 
 BROKEN = '{"id": "x", "provider": "openai"'
 
 
 def test_invalid_input_is_skipped_and_counted(log: Callable[..., Path]) -> None:
-    file = log(talk([1024]), BROKEN, talk([1024], provider="nobody", id="other"))
+    file = log(conversation([1024]), BROKEN, conversation([1024], provider="nobody", id="other"))
     ran = rules("check", file)
     assert ran.exit_code == 0
     assert "Skipped: 2" in ran.stdout
@@ -157,7 +159,7 @@ def test_invalid_input_is_skipped_and_counted(log: Callable[..., Path]) -> None:
 def test_strict_fails_on_invalid_input(
     log: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = log(talk([1024]), BROKEN)
+    file = log(conversation([1024]), BROKEN)
     assert main(["rules", "check", str(file), "--strict"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -186,7 +188,7 @@ def test_default_threshold() -> None:
 def test_progress_bar_stays_out_of_the_report(
     log: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = log(talk([1024, 1152]))
+    file = log(conversation([1024, 1152]))
     plain = rules("check", file, "--json").stdout
     monkeypatch.setattr(terminal, "_LONG", 1)
     monkeypatch.setattr(click.testing._NamedTextIOWrapper, "isatty", lambda _: True)

@@ -82,10 +82,10 @@ def test_required_output_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str
     request["messages"].append({"role": "user", "content": "hi"})  # type: ignore[attr-defined]
     file = tmp_path / "chat.json"
     file.write_text(json.dumps(request))
-    asked = ["translate", "--to", "anthropic", "--model", "claude-opus-5-5", str(file)]
-    assert main(asked) == 2
+    requested = ["translate", "--to", "anthropic", "--model", "claude-opus-5-5", str(file)]
+    assert main(requested) == 2
     assert "params.max_tokens" in capsys.readouterr().err
-    assert main([*asked, "--max-tokens", "100"]) == 0
+    assert main([*requested, "--max-tokens", "100"]) == 0
     assert json.loads(capsys.readouterr().out)["max_tokens"] == 100
 
 
@@ -136,8 +136,8 @@ def test_similar_name_is_suggested(tmp_path: Path) -> None:
 
 
 def test_request_in_a_dialect(tmp_path: Path) -> None:
-    asked = {**ANTHROPIC, "thinking": {"type": "enabled", "budget_tokens": 2048}}
-    run = translate(tmp_path, asked, "--to", "deepseek", "--model", "deepseek-v4-pro", "--json")
+    requested = {**ANTHROPIC, "thinking": {"type": "enabled", "budget_tokens": 2048}}
+    run = translate(tmp_path, requested, "--to", "deepseek", "--model", "deepseek-v4-pro", "--json")
     assert run.exit_code == 0, run.output
     fields = json.loads(run.stdout)
     assert fields["path"] == "/chat/completions"
@@ -146,12 +146,12 @@ def test_request_in_a_dialect(tmp_path: Path) -> None:
 
 
 def test_model_in_the_path(tmp_path: Path) -> None:
-    asked = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
-    run = translate(tmp_path, asked, "--to", "openai_chat")
+    requested = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
+    run = translate(tmp_path, requested, "--to", "openai_chat")
     assert run.exit_code != 0
     assert "--model" in str(run.exception)
     path = "/v1beta/models/gemini-2.5-flash:generateContent"
-    run = translate(tmp_path, asked, "--to", "openai_chat", "--path", path)
+    run = translate(tmp_path, requested, "--to", "openai_chat", "--path", path)
     assert run.exit_code == 0, run.output
     assert json.loads(run.stdout)["model"] == "gemini-2.5-flash"
 
@@ -160,9 +160,9 @@ def test_plan_follows_the_rules_of_the_wire(tmp_path: Path) -> None:
     # MiniMax takes markers on its Anthropic surface, and caches by itself on the other.
     marker = {"cache_control": {"type": "ephemeral"}}
     long = {**ANTHROPIC, "system": [{"type": "text", "text": "Be terse. " * 2_000, **marker}]}
-    asked = ("--model", "MiniMax-M2.7", "--plan")
-    marked = translate(tmp_path, long, "--to", "minimax/anthropic", *asked)
-    plain = translate(tmp_path, long, "--to", "minimax/openai_chat", *asked)
+    requested = ("--model", "MiniMax-M2.7", "--plan")
+    marked = translate(tmp_path, long, "--to", "minimax/anthropic", *requested)
+    plain = translate(tmp_path, long, "--to", "minimax/openai_chat", *requested)
     assert (marked.exit_code, plain.exit_code) == (0, 0)
     assert '"cache_control"' in marked.stdout
     assert '"cache_control"' not in plain.stdout

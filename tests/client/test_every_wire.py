@@ -432,11 +432,11 @@ def test_fifty_conversations_on_one_client(emu: Emulator, stream: bool) -> None:
                 emulated.client.session(NAMES[n % len(NAMES)], system=f"{n}. ") for n in range(50)
             ]
 
-            async def talks(number: int) -> None:
+            async def conversations(number: int) -> None:
                 for index in range(3):
                     await turn(chats[number], f"{number}/{index}", stream=stream)
 
-            await asyncio.gather(*map(talks, range(50)))
+            await asyncio.gather(*map(conversations, range(50)))
             for number, chat in enumerate(chats):
                 user_parts = [message.parts for message in chat.messages if message.role == "user"]
                 assert user_parts == [(Text(f"{number}/{turn}"),) for turn in range(3)]

@@ -36,10 +36,10 @@ def right(answers: list[Response]) -> int:
 def test_a_slot_keeps_the_prompt_and_the_answer_but_for_its_last_token(llama: Llama) -> None:
     """The engine renders and tokenizes both prompts for us: what they share, the answer between
     them, is what it then says it has read."""
-    talk = Conversation([Message.user("hi")])
-    made = conversation(talk, system=SYSTEM)
+    history = Conversation([Message.user("hi")])
+    made = conversation(history, system=SYSTEM)
     reply = ask(llama, "openai_chat", made)
-    then = conversation(talk.append(reply.message, Message.user("more")), system=SYSTEM)
+    then = conversation(history.append(reply.message, Message.user("more")), system=SYSTEM)
     kept = tokens(llama, made) + spelled(llama, reply.text)
     assert len(kept) == (reply.usage.input or 0) + (reply.usage.output or 0) - 1
     shared = common(kept, tokens(llama, then))
@@ -50,11 +50,11 @@ def test_a_slot_keeps_the_prompt_and_the_answer_but_for_its_last_token(llama: Ll
 def test_a_call_of_a_tool_is_written_anew(llama: Llama) -> None:
     """The template makes the model call with a cue that its history does not have, so the next
     prompt parts from the slot before the answer begins."""
-    talk = Conversation([Message.user("hi")])
-    made = conversation(talk, system=SYSTEM, tools=(LOOK,))
+    history = Conversation([Message.user("hi")])
+    made = conversation(history, system=SYSTEM, tools=(LOOK,))
     reply = ask(llama, "openai_chat", made)
     (called,) = reply.tool_calls
-    then = talk.append(reply.message, Message.tool(called.id, "It rains."))
+    then = history.append(reply.message, Message.tool(called.id, "It rains."))
     later = conversation(then, system=SYSTEM, tools=(LOOK,))
     kept, prompt = tokens(llama, made), tokens(llama, later)
     assert common(kept, prompt) == len(kept) - 1
@@ -69,8 +69,8 @@ def tokens(llama: Llama, made: Any) -> list[int]:
 
 
 def spelled(llama: Llama, text: str) -> list[int]:
-    asked = json.dumps({"content": text, "parse_special": True}).encode()
-    tokens: list[int] = json.loads(llama.post("/tokenize", asked).body)["tokens"]
+    requested = json.dumps({"content": text, "parse_special": True}).encode()
+    tokens: list[int] = json.loads(llama.post("/tokenize", requested).body)["tokens"]
     return tokens
 
 
@@ -112,14 +112,14 @@ def test_a_tool_loop_of_twenty_turns(
 def test_questions_tools_and_answers_in_turn(start: Callable[..., Llama], name: str) -> None:
     """Calls are rewritten, answers come back unchanged: two kinds of turn, two ends."""
 
-    async def talk(client: AsyncClient) -> list[Response]:
+    async def history(client: AsyncClient) -> list[Response]:
         chat = client.session(name, system=SYSTEM, tools=registry(), max_tokens=200)
         answers: list[Response] = []
         for turn in range(TURNS // 2):
             answers += (await chat.run(f"Question {turn}: how is the weather?")).responses
         return answers
 
-    answers = with_client(start(), talk)
+    answers = with_client(start(), history)
     assert [bool(answered.reply.tool_calls) for answered in answers] == [True, False] * 10
     assert right(answers) >= 0.95 * TURNS, [apart(answered) for answered in answers]
 
@@ -163,11 +163,11 @@ _THINKING = changed(
 def test_thinking(start: Callable[..., Llama], name: str) -> None:
     """The cue that makes the model think is not in the history either."""
 
-    async def talk(client: AsyncClient) -> list[Response]:
+    async def history(client: AsyncClient) -> list[Response]:
         chat = client.session(name, system=SYSTEM, max_tokens=200)
         return [await chat.send(f"Question {turn}?") for turn in range(6)]
 
-    answers = with_client(start(template=_THINKING), talk)
+    answers = with_client(start(template=_THINKING), history)
     assert all(len(answered.reply.message.parts) == 2 for answered in answers)
     assert right(answers) == 6, [apart(answered) for answered in answers]
 
@@ -177,14 +177,14 @@ def test_a_state_that_is_sent_once(start: Callable[..., Llama], name: str) -> No
     """What was true of one call stands at its end and is gone in the next. How long it is, is an
     estimate the first time; after that only what it got longer by."""
 
-    async def talk(client: AsyncClient) -> list[Response]:
+    async def history(client: AsyncClient) -> list[Response]:
         hours = iter(range(10, 24))
         chat = client.session(
             name, system=SYSTEM, state=lambda: f"It is {next(hours)} o'clock.", max_tokens=50
         )
         return [await chat.send(f"Question {turn}?") for turn in range(8)]
 
-    answers = with_client(start(), talk)
+    answers = with_client(start(), history)
     assert right(answers[2:]) == 6, [apart(answered) for answered in answers]
 
 
@@ -194,12 +194,12 @@ def test_one_unusual_turn_does_not_change_predictions(
 ) -> None:
     """`accent` has a cue of its own. The next turn is as usual."""
 
-    async def talk(client: AsyncClient) -> list[Response]:
+    async def history(client: AsyncClient) -> list[Response]:
         chat = client.session(name, system=SYSTEM, max_tokens=50)
         questions = ("hi", "hi again", "accent", "so", "and so", "on")
         return [await chat.send(text) for text in questions]
 
-    *usual, odd, after, later = with_client(start(), talk)
+    *usual, odd, after, later = with_client(start(), history)
     assert right(usual) == 3
     assert abs(apart(odd)) > 1
     assert right([after, later]) == 2
@@ -209,14 +209,14 @@ def test_one_unusual_turn_does_not_change_predictions(
 def test_a_preview_predicts_the_same_and_sends_nothing(
     start: Callable[..., Llama], name: str
 ) -> None:
-    async def talk(client: AsyncClient) -> Any:
+    async def history(client: AsyncClient) -> Any:
         chat = client.session(name, system=SYSTEM, max_tokens=50)
         await chat.send("hi")
         await chat.send("more")
         predicted = [chat.preview("and more").usage.read for _ in range(3)]
         return predicted, await chat.send("and more")
 
-    predicted, answered = with_client(start(), talk)
+    predicted, answered = with_client(start(), history)
     assert predicted == [answered.usage.read] * 3 == [answered.record.predicted] * 3
 
 
@@ -226,11 +226,11 @@ def test_a_new_conversation_reads_what_another_began_with(
 ) -> None:
     """It has no bill of its own, but others have shown how many tokens the server counts."""
 
-    async def talk(client: AsyncClient) -> Response:
+    async def history(client: AsyncClient) -> Response:
         for question in ("One?", "Two?"):
             answered = await client.session(name, system=SYSTEM, max_tokens=50).send(question)
         return answered
 
-    answered = with_client(start(), talk)
+    answered = with_client(start(), history)
     assert (answered.usage.read or 0) > len(SYSTEM)
     assert answered.record.predicted == pytest.approx(answered.usage.read, rel=0.05)

@@ -24,14 +24,14 @@ RULES = "Everybody has to keep these rules. " * 30
 def in_turn(llama: Llama, systems: list[str]) -> list[list[Response]]:
     """Conversations that take turns; the answers of each round."""
 
-    async def talk(client: AsyncClient) -> list[list[Response]]:
+    async def conversation(client: AsyncClient) -> list[list[Response]]:
         chats = [client.session("openai_chat", system=text, max_tokens=20) for text in systems]
         return [
             [await chat.send(f"Question {turn}: and you?") for chat in chats]
             for turn in range(ROUNDS)
         ]
 
-    return with_client(llama, talk)
+    return with_client(llama, conversation)
 
 
 def far(answers: list[list[Response]]) -> list[tuple[int, int]]:
@@ -45,7 +45,7 @@ def far(answers: list[list[Response]]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    "slots, aside, talks, kept",
+    "slots, aside, conversations, kept",
     [
         (1, 0, 1, True),
         (1, 0, 2, False),
@@ -59,9 +59,9 @@ def far(answers: list[list[Response]]) -> list[tuple[int, int]]:
     ],
 )
 def test_which_conversations_keep_their_slot(
-    start: Callable[..., Llama], slots: int, aside: int, talks: int, kept: bool
+    start: Callable[..., Llama], slots: int, aside: int, conversations: int, kept: bool
 ) -> None:
-    answers = in_turn(start(slots=slots, aside=aside), PEOPLE[:talks])
+    answers = in_turn(start(slots=slots, aside=aside), PEOPLE[:conversations])
     settled = answers[3:]
     for answered in (one for round_ in settled for one in round_):
         assert answered.verdict is not None
@@ -89,7 +89,7 @@ def test_a_conversation_that_begins_alike_takes_the_slot_though_others_are_free(
 def test_a_conversation_that_comes_back_when_others_are_done(start: Callable[..., Llama]) -> None:
     """One slot. The first is pushed out, comes back, and is at home again."""
 
-    async def talk(client: AsyncClient) -> list[Response]:
+    async def conversation(client: AsyncClient) -> list[Response]:
         one, two = (
             client.session("openai_chat", system=text, max_tokens=20) for text in PEOPLE[:2]
         )
@@ -100,7 +100,7 @@ def test_a_conversation_that_comes_back_when_others_are_done(start: Callable[...
         ]
         return [*round_, await one.send("So?"), await two.send("And me?"), await two.send("So?")]
 
-    first, _, lost, home, other, settled = with_client(start(slots=1), talk)
+    first, _, lost, home, other, settled = with_client(start(slots=1), conversation)
     assert (first.usage.read, first.record.predicted) == (0, 0)
     assert (lost.usage.read or 0) < 20  # one slot was not expected
     for answered in (home, settled):
@@ -110,14 +110,14 @@ def test_a_conversation_that_comes_back_when_others_are_done(start: Callable[...
 
 
 def test_a_fork_shares_the_prefix(start: Callable[..., Llama]) -> None:
-    async def talk(client: AsyncClient) -> list[Response]:
+    async def conversation(client: AsyncClient) -> list[Response]:
         chat = client.session("openai_chat", system=PEOPLE[0], max_tokens=20)
         await chat.send("Hello?")
         await chat.send("More?")
         branch = chat.fork()
         return [await chat.send("Left?"), await branch.send("Right?")]
 
-    left, right = with_client(start(slots=4), talk)
+    left, right = with_client(start(slots=4), conversation)
     assert left.usage.read == left.record.predicted
     # The branch goes on from the same slot, in which the other one has been used since.
     assert (right.usage.read or 0) >= (left.usage.read or 0)

@@ -69,8 +69,8 @@ def test_one_call_is_one_prompt_on_every_wire(llama: Llama) -> None:
 
 @every_wire
 def test_every_turn_reaches_the_model(llama: Llama, name: str) -> None:
-    talk = [call(*(f"turn {at} of {turns}" for at in range(turns))) for turns in (1, 2, 5)]
-    one, two, five = (ask(llama, name, made).usage.input or 0 for made in talk)
+    history = [call(*(f"turn {at} of {turns}" for at in range(turns))) for turns in (1, 2, 5)]
+    one, two, five = (ask(llama, name, made).usage.input or 0 for made in history)
     assert 0 < one < two < five
 
 
@@ -139,14 +139,14 @@ def test_several_tools_are_called_at_once(llama: Llama, name: str) -> None:
 
 @every_wire
 def test_a_result_is_fed_back(llama: Llama, name: str) -> None:
-    talk = Conversation([Message.user("Is it raining?")])
-    reply = ask(llama, name, conversation(talk, tools=(LOOK,)))
+    history = Conversation([Message.user("Is it raining?")])
+    reply = ask(llama, name, conversation(history, tools=(LOOK,)))
     (made,) = reply.tool_calls
-    talk = talk.append(reply.message, Message.tool(made.id, "It rains."))
-    closing = ask(llama, name, conversation(talk, tools=(LOOK,)))
+    history = history.append(reply.message, Message.tool(made.id, "It rains."))
+    closing = ask(llama, name, conversation(history, tools=(LOOK,)))
     assert WORD.fullmatch(closing.text)
     assert closing.stop_reason == "end"
-    bare = ask(llama, name, conversation(talk.prefix(1), tools=(LOOK,)))
+    bare = ask(llama, name, conversation(history.prefix(1), tools=(LOOK,)))
     added = (closing.usage.input or 0) - (bare.usage.input or 0)
     assert (
         added > len(f'<tool_call>{{"name": "look", "arguments": {made.arguments}}}It rains.') - 20
@@ -155,7 +155,7 @@ def test_a_result_is_fed_back(llama: Llama, name: str) -> None:
 
 @every_wire
 def test_results_of_several_calls_are_fed_back(llama: Llama, name: str) -> None:
-    talk = (
+    history = (
         Message.user("hi"),
         Message.assistant(
             "Let me see.",
@@ -170,21 +170,21 @@ def test_results_of_several_calls_are_fed_back(llama: Llama, name: str) -> None:
             ),
         ),
     )
-    reply = ask(llama, name, call(*talk, tools=(LOOK, NOW)))
+    reply = ask(llama, name, call(*history, tools=(LOOK, NOW)))
     assert WORD.fullmatch(reply.text)
 
 
 @every_wire
 def test_reasoning_is_read_and_given_back(llama: Llama, name: str) -> None:
-    talk = Conversation([Message.user("think")])
-    reply = ask(llama, name, conversation(talk))
+    history = Conversation([Message.user("think")])
+    reply = ask(llama, name, conversation(history))
     thought, text = reply.message.parts
     assert isinstance(thought, Thinking)
     assert re.fullmatch("[0-4][5-9]", thought.text)
     assert WORD.fullmatch(reply.text)
-    talk = talk.append(reply.message, Message.user("hi"))
-    with_it = ask(llama, name, conversation(talk))
-    without = (talk[0], Message.assistant(text), talk[2])
+    history = history.append(reply.message, Message.user("hi"))
+    with_it = ask(llama, name, conversation(history))
+    without = (history[0], Message.assistant(text), history[2])
     again = ask(llama, name, call(*without))
     tokens = len(thought.text) + 2  # and where it begins and ends
     assert (with_it.usage.input or 0) - (again.usage.input or 0) == tokens

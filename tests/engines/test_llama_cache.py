@@ -71,10 +71,10 @@ def test_a_stable_prefix_is_read_from_the_cache(llama: Llama, name: str) -> None
     """Ten turns, tools and all. Each certificate extends the last, and each time the engine had
     read the whole turn before, and mostly its own answer, too."""
     forget(llama, name)
-    talk, before, last = Conversation(), None, 0
+    history, before, last = Conversation(), None, 0
     for turn in range(10):
-        talk = talk.append(Message.user(f"Question {turn}: what would you say?"))
-        made = rendered(name, conversation(talk, system=SYSTEM, tools=(LOOK, NOW)), before)
+        history = history.append(Message.user(f"Question {turn}: what would you say?"))
+        made = rendered(name, conversation(history, system=SYSTEM, tools=(LOOK, NOW)), before)
         if before is not None:
             assert cache.fingerprint(made).extends(cache.fingerprint(before))
         reply = ask(llama, name, made)
@@ -83,14 +83,14 @@ def test_a_stable_prefix_is_read_from_the_cache(llama: Llama, name: str) -> None
             # All but the cue at its end, which is not part of the history.
             assert cached >= last - 1
         (called,) = reply.tool_calls
-        talk = talk.append(reply.message, Message.tool(called.id, f"Result {turn}."))
+        history = history.append(reply.message, Message.tool(called.id, f"Result {turn}."))
         before, last = made, total
-        made = rendered(name, conversation(talk, system=SYSTEM, tools=(LOOK, NOW)), before)
+        made = rendered(name, conversation(history, system=SYSTEM, tools=(LOOK, NOW)), before)
         assert cache.fingerprint(made).extends(cache.fingerprint(before))
         reply = ask(llama, name, made)
         total, cached = counted(reply.usage)
         assert cached >= last - 1
-        talk = talk.append(reply.message)
+        history = history.append(reply.message)
         before, last = made, total
     assert last > len(SYSTEM) + 10 * len("Question 0: what would you say?")
 
@@ -100,11 +100,11 @@ def test_an_answer_that_is_given_back_is_read_too(llama: Llama, name: str) -> No
     """An answer is sent back byte for byte as the model wrote it, or else the engine
     would have to read it anew."""
     forget(llama, name)
-    talk = Conversation([Message.user("hi")])
-    reply = ask(llama, name, conversation(talk, system=SYSTEM))
+    history = Conversation([Message.user("hi")])
+    reply = ask(llama, name, conversation(history, system=SYSTEM))
     first, _ = counted(reply.usage)
-    talk = talk.append(reply.message, Message.user("and now?"))
-    _, cached = counted(ask(llama, name, conversation(talk, system=SYSTEM)).usage)
+    history = history.append(reply.message, Message.user("and now?"))
+    _, cached = counted(ask(llama, name, conversation(history, system=SYSTEM)).usage)
     assert cached >= first + len(reply.text)
 
 
@@ -112,12 +112,12 @@ def test_an_answer_that_is_given_back_is_read_too(llama: Llama, name: str) -> No
 def test_a_volatile_tail_costs_only_itself(llama: Llama, name: str) -> None:
     """The state of a turn stands behind the history, so the history is read all the same."""
     forget(llama, name)
-    talk = Conversation([Message.user("hi")])
+    history = Conversation([Message.user("hi")])
     before: Rendered | None = None
     last = 0
     for turn in range(4):
         tail = [Message.user(f"It is {turn} o'clock.")]
-        ir = PromptIR.chat(talk, system=SYSTEM, tail=tail)
+        ir = PromptIR.chat(history, system=SYSTEM, tail=tail)
         made = rendered(name, Call(ir=ir, model="tiny", params=Params(max_tokens=50)), before)
         reply = ask(llama, name, made)
         total, cached = counted(reply.usage)
@@ -125,7 +125,7 @@ def test_a_volatile_tail_costs_only_itself(llama: Llama, name: str) -> None:
             assert cache.fingerprint(made).extends(cache.fingerprint(before))
             # What the tail and the beginning of an answer took, and a turn's own four tokens.
             assert cached >= last - len("user" + tail[0].text + "assistant") - 8
-        talk = talk.append(reply.message, Message.user("go on"))
+        history = history.append(reply.message, Message.user("go on"))
         before, last = made, total
 
 
@@ -134,11 +134,11 @@ def test_a_volatile_tail_costs_only_itself(llama: Llama, name: str) -> None:
 def test_a_broken_beginning_is_not_read(llama: Llama, name: str) -> None:
     """The other half of the proof: where the certificate says no, the engine read nothing."""
     forget(llama, name)
-    talk = Conversation([Message.user("hi")])
-    before = rendered(name, conversation(talk, system="Monday. " + SYSTEM))
+    history = Conversation([Message.user("hi")])
+    before = rendered(name, conversation(history, system="Monday. " + SYSTEM))
     first, _ = counted(ask(llama, name, before).usage)
-    talk = talk.append(Message.assistant("What?"), Message.user("again"))
-    made = rendered(name, conversation(talk, system="Sunday. " + SYSTEM), before)
+    history = history.append(Message.assistant("What?"), Message.user("again"))
+    made = rendered(name, conversation(history, system="Sunday. " + SYSTEM), before)
     assert not cache.fingerprint(made).extends(cache.fingerprint(before))
     _, cached = counted(ask(llama, name, made).usage)
     assert cached < 20 < first
@@ -148,10 +148,10 @@ def test_a_broken_beginning_is_not_read(llama: Llama, name: str) -> None:
 @pytest.mark.breaks_prefix(reason="tools stand first, and one is added")
 def test_another_tool_voids_everything_behind_it(llama: Llama, name: str) -> None:
     forget(llama, name)
-    talk = Conversation([Message.user("hi")])
-    before = rendered(name, conversation(talk, system=SYSTEM, tools=(LOOK,)))
+    history = Conversation([Message.user("hi")])
+    before = rendered(name, conversation(history, system=SYSTEM, tools=(LOOK,)))
     first, _ = counted(ask(llama, name, before).usage)
-    made = rendered(name, conversation(talk, system=SYSTEM, tools=(NOW, LOOK)), before)
+    made = rendered(name, conversation(history, system=SYSTEM, tools=(NOW, LOOK)), before)
     assert not cache.fingerprint(made).extends(cache.fingerprint(before))
     _, cached = counted(ask(llama, name, made).usage)
     assert cached < first / 4

@@ -114,8 +114,8 @@ def test_a_call_cut_in_a_response_keeps_its_text(llama: Llama) -> None:
 def test_a_response_to_a_schema_is_any_text(llama: Llama) -> None:
     """`text.format` is ignored; the field of Chat is, and travels among the extras."""
     assert not ask(llama, "openai_responses", call("hi", output=SCHEMA)).text.startswith("{")
-    asked = {"type": "json_schema", "json_schema": {"schema": json.loads(SCHEMA.schema)}}
-    extras = {"openai_responses": json.dumps({"response_format": asked})}
+    requested = {"type": "json_schema", "json_schema": {"schema": json.loads(SCHEMA.schema)}}
+    extras = {"openai_responses": json.dumps({"response_format": requested})}
     text = ask(llama, "openai_responses", call("hi", extras=extras)).text
     assert list(json.loads(text)) == ["city"]
 

@@ -74,8 +74,8 @@ def conversations(draw: st.DrawFn, failures: bool = True) -> Conversation:
     """Texts, media, reasoning, calls and their results, some of them failures."""
     messages: list[Message] = []
     for turn in range(draw(st.integers(1, 3))):
-        asked = draw(st.lists(user_parts, max_size=2))
-        messages.append(Message.user(draw(nonblank), *asked))
+        requested = draw(st.lists(user_parts, max_size=2))
+        messages.append(Message.user(draw(nonblank), *requested))
         if draw(st.booleans()):
             first = draw(st.lists(thoughts, max_size=1))
             call = ToolCall(f"call_{turn}", "look", draw(json_objects))
@@ -126,17 +126,19 @@ parameters = st.builds(
 )
 
 
-def calls_with(talks: st.SearchStrategy[Conversation]) -> st.SearchStrategy[Call]:
+def calls_with(histories: st.SearchStrategy[Conversation]) -> st.SearchStrategy[Call]:
     return st.builds(
-        lambda talk, system, params, key: Call(
+        lambda conversation, system, params, key: Call(
             ir=PromptIR.chat(
-                talk, system=[PromptBlock("identity", system)], cache=PromptCachePlan(key=key)
+                conversation,
+                system=[PromptBlock("identity", system)],
+                cache=PromptCachePlan(key=key),
             ),
             model="any",
             tools=(Tool("look", "Looks.", '{"properties":{"a":{}},"type":"object"}'),),
             params=params,
         ),
-        talks,
+        histories,
         nonblank.map(str.strip).filter(bool),
         parameters,
         maybe(words),
@@ -268,7 +270,7 @@ def planned(name: str, call: Call) -> bytes:
 @pytest.mark.parametrize("first, second", PAIRS)
 def test_law_6_a_fallback_is_rendered_anew_and_nothing_leaks(first: str, second: str) -> None:
     """langchain#33709: a marker leaked into the fallback provider's request."""
-    talk = Conversation(
+    conversation = Conversation(
         [
             Message.user("hello", id="u1"),
             Message.assistant(
@@ -279,7 +281,9 @@ def test_law_6_a_fallback_is_rendered_anew_and_nothing_leaks(first: str, second:
     )
     plan = PromptCachePlan(marks=(PartMark("u1"), PartMark("r1")))
     call = Call(
-        ir=PromptIR.chat(talk, system=[PromptBlock.cached_long("identity", "x")], cache=plan),
+        ir=PromptIR.chat(
+            conversation, system=[PromptBlock.cached_long("identity", "x")], cache=plan
+        ),
         model="any",
         tools=(Tool("look"),),
         params=Params(max_tokens=10),
@@ -331,8 +335,10 @@ def test_law_6_an_anthropic_service_tier_goes_only_where_it_is_known(row: catalo
 
 def test_law_6_dialect_values_are_translated() -> None:
     """What Mistral calls random_seed is a seed to everybody else."""
-    asked = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"random_seed":7,"top_k":5}'
-    call = wire.get("mistral").parse(asked)
+    requested = (
+        b'{"model":"m","messages":[{"role":"user","content":"hi"}],"random_seed":7,"top_k":5}'
+    )
+    call = wire.get("mistral").parse(requested)
     chat, gemini = (json.loads(send(WIRES[name], call).body) for name in ("openai_chat", "gemini"))
     assert chat["seed"] == 7
     assert not {"random_seed", "top_k"} & {*chat}
@@ -364,8 +370,8 @@ def test_law_6_reasoning_of_one_host_is_not_sent_to_another() -> None:
         ],
     }
     message = deepseek.read_reply(json.dumps(answer).encode()).message
-    talk = [Message.user("hello"), message, Message.tool("c1", "found")]
+    conversation = [Message.user("hello"), message, Message.tool("c1", "found")]
     sent = send(
-        WIRES["openai_chat"], feature_calls.base(messages=talk, tools=(feature_calls.LOOK,))
+        WIRES["openai_chat"], feature_calls.base(messages=conversation, tools=(feature_calls.LOOK,))
     )
     assert b"reasoning_content" not in sent.body

@@ -48,14 +48,14 @@ def test_a_feature_has_the_same_outcome_from_every_origin(first: str, second: st
     only the first one.s gives a notice where the second does not support it."""
     for feature in FEATURES:
         for origin in targets(first):
-            asked = feature.make(first)
-            if outcome(origin, feature, asked).fate != "sent":
+            requested = feature.make(first)
+            if outcome(origin, feature, requested).fate != "sent":
                 continue
-            there = read(origin, send(origin, asked))
+            there = read(origin, send(origin, requested))
             came, _ = best(targets(second), feature, there)
             assert came.fate != "silent loss", (feature.name, origin.model)
             if not feature.owned:
-                straight, _ = best(targets(second), feature, asked)
+                straight, _ = best(targets(second), feature, requested)
                 assert came.fate == straight.fate, (feature.name, origin.model)
 
 

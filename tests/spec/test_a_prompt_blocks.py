@@ -66,7 +66,9 @@ def tools_of(policies: str) -> tuple[Tool, ...]:
     )
 
 
-def talk(*, tools: str = "", system: str = "", cache: PromptCachePlan | None = None) -> Call:
+def conversation(
+    *, tools: str = "", system: str = "", cache: PromptCachePlan | None = None
+) -> Call:
     """Five messages, and tools and system blocks with the policies named."""
     history = [
         Message.user("u0"),
@@ -166,7 +168,7 @@ def test_a3_flatten_blocks(texts: list[str], flat: str) -> None:
 )
 def test_a4_the_last_block_of_each_run_is_marked(system: str, expected: dict[str, str]) -> None:
     """A4: blocks that agree share one marker, on the last of them."""
-    body, _ = send(talk(system=system, cache=NO_MESSAGES))
+    body, _ = send(conversation(system=system, cache=NO_MESSAGES))
     assert marked(body) == expected
 
 
@@ -185,7 +187,7 @@ def test_a4_a_run_crosses_from_tools_into_system(
     tools: str, system: str, expected: dict[str, str]
 ) -> None:
     """A4: tools stand right before the system field, so a run does not end between them."""
-    body, _ = send(talk(tools=tools, system=system, cache=NO_MESSAGES))
+    body, _ = send(conversation(tools=tools, system=system, cache=NO_MESSAGES))
     assert marked(body) == expected
 
 
@@ -207,7 +209,7 @@ def test_a4_empty_blocks_neither_end_nor_split_a_run(
 def test_a4_five_become_four_where_the_policies_agree() -> None:
     """A4: tools, identity, knowledge, frozen boundary and tail; tools and identity share one."""
     body, planned = send(
-        talk(tools="1h 1h", system="1h 5m", cache=PromptCachePlan(frozen_through="m1"))
+        conversation(tools="1h 1h", system="1h 5m", cache=PromptCachePlan(frozen_through="m1"))
     )
     assert marked(body) == {
         "system[0]": "1h",
@@ -221,7 +223,7 @@ def test_a4_five_become_four_where_the_policies_agree() -> None:
 def test_a4_the_fifth_marker_is_left_out_and_named() -> None:
     """A4 and F: where they do not agree one must go: never the tail, and never silently."""
     body, planned = send(
-        talk(tools="1h", system="- 1h 5m", cache=PromptCachePlan(frozen_through="m1"))
+        conversation(tools="1h", system="- 1h 5m", cache=PromptCachePlan(frozen_through="m1"))
     )
     assert len(marked(body)) == 4
     assert "messages[4].content[0]" in marked(body)
@@ -234,7 +236,7 @@ def test_a4_the_fifth_marker_is_left_out_and_named() -> None:
 def test_a4_a_longer_ttl_never_follows_a_shorter() -> None:
     """A4 and F: Anthropic rejects an hour behind five minutes, so the earlier marker gets an hour
     too, with a notice: all of it is written for an hour anyway."""
-    body, planned = send(talk(system="5m 1h", cache=NO_MESSAGES))
+    body, planned = send(conversation(system="5m 1h", cache=NO_MESSAGES))
     assert marked(body) == {"system[0]": "1h", "system[1]": "1h"}
     assert ("ttl_lengthened", "system[0]") in [(n.code, n.path) for n in planned.notices]
 
@@ -253,7 +255,7 @@ def test_a4_never_more_than_four_markers(
 ) -> None:
     """A4 and law 4: tools and messages counted in, and TTLs only fall along the hash order."""
     cache = PromptCachePlan(frozen_through=frozen, message_ttl=ttl)
-    body, _ = send(talk(tools=tools, system=system, cache=cache))
+    body, _ = send(conversation(tools=tools, system=system, cache=cache))
     ttls = list(marked(body).values())
     assert len(ttls) <= 4
     assert ttls == sorted(ttls, key=["1h", "5m"].index)
@@ -262,7 +264,7 @@ def test_a4_never_more_than_four_markers(
 @given(tools=policies, system=policies)
 def test_a4_moving_markers_changes_nothing_else(tools: str, system: str) -> None:
     """Law 2: policies decide where markers stand and nothing more."""
-    call = talk(tools=tools, system=system)
+    call = conversation(tools=tools, system=system)
     rendered = anthropic.render(call, PROFILE)
     with_marks = anthropic.assemble(
         rendered, plan_once(rendered, RULES, reuse_expected=True)

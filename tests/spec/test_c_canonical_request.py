@@ -461,13 +461,13 @@ def test_c10_a_nested_block_that_takes_no_marker_gets_none() -> None:
 def test_c10_a_number_means_a_message_of_the_conversation() -> None:
     """C10 and B3: segments number their messages each for itself; the frozen boundary is one of
     the history, so a stable prefix with a message of the same number does not catch it."""
-    talk = Conversation([Message.user("u0"), Message.assistant("a1"), Message.user("u2")])
+    conversation = Conversation([Message.user("u0"), Message.assistant("a1"), Message.user("u2")])
     ir = PromptIR(
         segments=(
             Segment.of(SegmentRole.STABLE_PREFIX, Message.user("guide"), Message.assistant("ok")),
-            Segment(SegmentRole.CONVERSATION, talk),
+            Segment(SegmentRole.CONVERSATION, conversation),
         ),
-        cache=PromptCachePlan(frozen_through=talk[1].id),
+        cache=PromptCachePlan(frozen_through=conversation[1].id),
     )
     body, _ = send(call_with(ir))
     assert _marked(body)[1:] == ["messages[3].content[0]", "messages[4].content[0]"]

@@ -84,10 +84,10 @@ def test_e2_the_fields_are_these_in_this_order() -> None:
 
 
 def test_e2_a_request_survives_json() -> None:
-    asked = request(json_schema={"type": "object"})
-    back = msgspec.json.decode(msgspec.json.encode(asked), type=LlmRequest)
-    assert back == asked
-    assert back.prompt_hash() == asked.prompt_hash()
+    requested = request(json_schema={"type": "object"})
+    back = msgspec.json.decode(msgspec.json.encode(requested), type=LlmRequest)
+    assert back == requested
+    assert back.prompt_hash() == requested.prompt_hash()
 
 
 def test_e2_the_raw_hash_is_lower_case_blake3_of_the_bytes() -> None:

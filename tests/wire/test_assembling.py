@@ -27,9 +27,11 @@ TALK = (
 THINKING = 4
 
 
-def render(talk: Conversation, previous: Rendered | None = None) -> Rendered:
+def render(conversation: Conversation, previous: Rendered | None = None) -> Rendered:
     call = Call(
-        ir=PromptIR.chat(talk, system=[PromptBlock.cached_long("identity", "You are terse.")]),
+        ir=PromptIR.chat(
+            conversation, system=[PromptBlock.cached_long("identity", "You are terse.")]
+        ),
         model=MODEL,
         tools=(Tool("f"), Tool("g")),
         params=Params(max_tokens=16, stop=("END",)),
@@ -84,7 +86,7 @@ def test_a_mark_inside_a_chunk_stands_before_the_chunks_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "marks, said",
+    "marks, encoded",
     [
         ([Mark(3, "5m"), Mark(2, "5m")], "hash order"),
         ([Mark(3, "5m"), Mark(3, "5m")], "one per block"),
@@ -99,8 +101,8 @@ def test_a_mark_inside_a_chunk_stands_before_the_chunks_own() -> None:
         ([Mark(-1, "5m")], "no chunk -1"),
     ],
 )
-def test_invalid_plan_is_rejected(marks: list[Mark], said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said) as caught:
+def test_invalid_plan_is_rejected(marks: list[Mark], encoded: str) -> None:
+    with pytest.raises(InvalidRequest, match=encoded) as caught:
         assemble(*marks)
     assert caught.value.path == "plan.marks"
 
@@ -118,10 +120,10 @@ def test_the_size_is_known_without_joining() -> None:
 
 
 def test_body_is_a_few_slices_for_any_conversation_length() -> None:
-    talk = Conversation(
+    conversation = Conversation(
         Message.assistant(f"a{at}") if at % 2 else Message.user(f"u{at}") for at in range(501)
     )
-    rendered = render(talk)
+    rendered = render(conversation)
     body = anthropic.assemble(rendered, plan_once(rendered, RULES, reuse_expected=True)).body
     assert len(list(body)) < 30
     assert json.loads(body.join())["messages"][-1]["content"][0]["text"] == "u500"
@@ -129,26 +131,26 @@ def test_body_is_a_few_slices_for_any_conversation_length() -> None:
 
 def test_body_can_be_read_twice() -> None:
     """A retry sends the same bytes, also after the conversation has gone on."""
-    talk = Conversation(TALK)
-    rendered = render(talk)
+    conversation = Conversation(TALK)
+    rendered = render(conversation)
     body = anthropic.assemble(rendered, plan_once(rendered, RULES, reuse_expected=True)).body
     first = body.join()
-    render(talk.append(Message.assistant("so it is"), Message.user("more")), rendered)
+    render(conversation.append(Message.assistant("so it is"), Message.user("more")), rendered)
     assert body.join() == first
     assert len(body) == len(first)
 
 
 def test_slice_in_use_does_not_block_next_turn() -> None:
     """A live view pins its buffer; the next turn then writes into a buffer of its own."""
-    talk = Conversation(TALK)
-    rendered = render(talk)
+    conversation = Conversation(TALK)
+    rendered = render(conversation)
     body = anthropic.assemble(rendered, plan_once(rendered, RULES, reuse_expected=True)).body
     slices = list(body)
     assert any(isinstance(piece, memoryview) and len(piece) for piece in slices)
     before = b"".join(slices)
 
-    talk = talk.append(Message.assistant("so it is"), Message.user("more"))
-    later = render(talk, rendered)
+    conversation = conversation.append(Message.assistant("so it is"), Message.user("more"))
+    later = render(conversation, rendered)
 
     assert b"".join(slices) == before == body.join()
     assert later.cacheable_data().startswith(rendered.cacheable_data())
@@ -157,14 +159,16 @@ def test_slice_in_use_does_not_block_next_turn() -> None:
     for piece in slices:
         if isinstance(piece, memoryview):
             piece.release()
-    render(talk.append(Message.assistant("a")), later)
+    render(conversation.append(Message.assistant("a")), later)
 
 
 def test_slice_in_use_does_not_affect_other_branches() -> None:
-    talk = Conversation(TALK)
-    rendered = render(talk)
+    conversation = Conversation(TALK)
+    rendered = render(conversation)
     held = list(anthropic.assemble(rendered, Plan()).body)
-    branches = [render(talk.append(Message.assistant(name)), rendered) for name in ("l", "r")]
+    branches = [
+        render(conversation.append(Message.assistant(name)), rendered) for name in ("l", "r")
+    ]
     texts = [
         json.loads(anthropic.assemble(branch, Plan()).body.join())["messages"][-1]["content"]
         for branch in branches

@@ -28,24 +28,24 @@ MARKERS = ("cache_control", "prompt_cache_breakpoint")
 
 def chat(options: Any = None, mark: Any = None, **more: Any) -> dict[str, Any]:
     part = {"type": "text", "text": "Hi."} | ({"prompt_cache_breakpoint": mark} if mark else {})
-    said = {"model": "gpt-5.6", "max_completion_tokens": 9, **more}
-    said["messages"] = [{"role": "user", "content": [part]}]
-    return said | ({"prompt_cache_options": options} if options else {})
+    encoded = {"model": "gpt-5.6", "max_completion_tokens": 9, **more}
+    encoded["messages"] = [{"role": "user", "content": [part]}]
+    return encoded | ({"prompt_cache_options": options} if options else {})
 
 
 def responses(options: Any = None, mark: Any = None, **more: Any) -> dict[str, Any]:
     part = {"type": "input_text", "text": "Hi."}
     part |= {"prompt_cache_breakpoint": mark} if mark else {}
-    said = {"model": "gpt-5.6", "max_output_tokens": 9, **more}
-    said["input"] = [{"role": "user", "content": [part]}]
-    return said | ({"prompt_cache_options": options} if options else {})
+    encoded = {"model": "gpt-5.6", "max_output_tokens": 9, **more}
+    encoded["input"] = [{"role": "user", "content": [part]}]
+    return encoded | ({"prompt_cache_options": options} if options else {})
 
 
 def anthropic(top: Any = None, mark: Any = None) -> dict[str, Any]:
     block = {"type": "text", "text": "Hi."} | ({"cache_control": mark} if mark else {})
-    said = {"model": "claude-opus-5-5", "max_tokens": 9}
-    said |= {"messages": [{"role": "user", "content": [block]}]}
-    return said | ({"cache_control": top} if top else {})
+    encoded = {"model": "claude-opus-5-5", "max_tokens": 9}
+    encoded |= {"messages": [{"role": "user", "content": [block]}]}
+    return encoded | ({"cache_control": top} if top else {})
 
 
 def gemini(**more: Any) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def gemini(**more: Any) -> dict[str, Any]:
 
 
 def ollama(**more: Any) -> dict[str, Any]:
-    said = {"model": "qwen3", "options": {"num_predict": 9}}
-    return said | {"messages": [{"role": "user", "content": "Hi."}]} | more
+    encoded = {"model": "qwen3", "options": {"num_predict": 9}}
+    return encoded | {"messages": [{"role": "user", "content": "Hi."}]} | more
 
 
 #: Wire, request, how many breakpoints it has, and for how long it asks for automatic caching.
@@ -121,26 +121,26 @@ PAIRS = [
 def test_caching_is_never_added_by_translation(
     tmp_path: Path, name: str, body: dict[str, Any], marks: int, automatic: str | None, target: str
 ) -> None:
-    again, told = translated(tmp_path, body, name, target)
+    again, reported = translated(tmp_path, body, name, target)
     markers = list(found(again, MARKERS))
-    asked = [marker for depth, marker in markers if depth == 0]
-    lifetimes = [marker.get("ttl") for marker in asked]
+    requested = [marker for depth, marker in markers if depth == 0]
+    lifetimes = [marker.get("ttl") for marker in requested]
     lifetimes += [options.get("ttl") for _, options in found(again, ("prompt_cache_options",))]
     placed = [marker for depth, marker in markers if depth]
     assert len(placed) <= marks
-    assert len(asked) <= (automatic is not None)
+    assert len(requested) <= (automatic is not None)
     # A breakpoint of the caller's that is not there is named,
-    assert len(placed) == marks or "[mark_left_out]" in told
+    assert len(placed) == marks or "[mark_left_out]" in reported
     # and so is a lifetime that is not the one that was asked for.
     theirs = {"anthropic": "5m", "openai_chat": "30m", "openai_responses": "30m"}
     if name != target and {name, target} <= theirs.keys():
         before = [m.get("ttl") or theirs[name] for d, m in found(body, MARKERS) if d]
         after = [marker.get("ttl") or theirs[target] for marker in placed]
-        assert before == after or "[ttl_changed]" in told
+        assert before == after or "[ttl_changed]" in reported
         if automatic is not None and target == "anthropic":
-            assert (lifetimes[0] or "5m") == automatic or "[ttl_changed]" in told
+            assert (lifetimes[0] or "5m") == automatic or "[ttl_changed]" in reported
     if not marks and automatic is None:
         assert not markers
     for kept in ("prompt_cache_retention", "cachedContent", "keep_alive", "prompt_cache_key"):
         assert kept not in again or kept in body
-        assert kept in again or kept not in body or told
+        assert kept in again or kept not in body or reported

@@ -33,7 +33,7 @@ def written(name: str, created: float | None) -> bytes:
     reply = Reply(
         id="r", model="m", message=Message(role="assistant", parts=(text,)), stop_reason="end"
     )
-    told: list[Event] = [
+    reported: list[Event] = [
         ReplyStart("r", "m", created),
         PartStart(0, "text"),
         PartDelta(0, "Hello"),
@@ -41,7 +41,7 @@ def written(name: str, created: float | None) -> bytes:
         PartEnd(0, text),
     ]
     writer = wire.get(name).writer()
-    data = b"".join([writer.write(event) for event in told])
+    data = b"".join([writer.write(event) for event in reported])
     writer.write(ReplyEnd(reply))
     return data
 

@@ -46,7 +46,7 @@ TURNS = st.lists(
 TOOLS = (Tool("look_up", "Looks something up.", '{"type":"object"}'),)
 
 
-def said(name: str, rendered: Rendered) -> list[object]:
+def encoded(name: str, rendered: Rendered) -> list[object]:
     one = rendered.envelope
     plan = Plan(marks=rendered.marks)
     request = speak(name).assemble(rendered, plan)
@@ -69,7 +69,7 @@ def test_warm_turn_equals_cold_turn(
         ir = PromptIR.chat(messages, system="Be brief.", cache=plan)
         call = Call(ir=ir, model=model, tools=TOOLS, params=params)
         rendered = speak(name).render(call, profile, previous)
-        assert said(name, rendered) == said(name, speak(name).render(call, profile))
+        assert encoded(name, rendered) == encoded(name, speak(name).render(call, profile))
         previous = rendered
         messages = messages.append(Message.assistant("hi"), Message.user("and?"))
 

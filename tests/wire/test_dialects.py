@@ -48,7 +48,7 @@ def row(text: str = "", wire_name: str = "openai_chat") -> Dialect:
     return decode_dialects(HEAD.replace("openai_chat", wire_name) + text).rows[0]
 
 
-def spoken(text: str = "", wire_name: str = "openai_chat") -> wire.Wire:
+def codec_of_dialect(text: str = "", wire_name: str = "openai_chat") -> wire.Wire:
     return wire.codec_for(row(text, wire_name))
 
 
@@ -108,16 +108,16 @@ WORDS: list[tuple[str, Params, dict[str, Any]]] = [
 def test_parameter_in_dialect_field_round_trips(
     text: str, params: Params, fields: dict[str, Any]
 ) -> None:
-    codec = spoken("[dialect.fields]\n" + text)
-    said = body(codec, call(params=params))
-    assert {name: said[name] for name in said if name not in ("model", "messages")} == fields
-    heard = codec.parse(json.dumps(said).encode())
-    assert heard.params == params
-    assert heard.extras is None
+    codec = codec_of_dialect("[dialect.fields]\n" + text)
+    encoded = body(codec, call(params=params))
+    assert {name: encoded[name] for name in encoded if name not in ("model", "messages")} == fields
+    received = codec.parse(json.dumps(encoded).encode())
+    assert received.params == params
+    assert received.extras is None
 
 
 def test_unsupported_parameter_gives_notice_and_is_not_sent() -> None:
-    codec = spoken('[dialect.fields]\nuser = false\n"cache.key" = false')
+    codec = codec_of_dialect('[dialect.fields]\nuser = false\n"cache.key" = false')
     made = call(params=Params(user="u"), cache=PromptCachePlan(key="k"))
     rendered = render(codec, made)
     assert set(sent(codec, rendered)) == {"model", "messages"}
@@ -128,29 +128,29 @@ def test_unsupported_parameter_gives_notice_and_is_not_sent() -> None:
 
 
 def test_unknown_value_is_kept_as_sent() -> None:
-    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
-    asked = {
+    codec = codec_of_dialect('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    requested = {
         "model": "gpt-4.1",
         "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
         "thinking": {"type": "wild", "more": 1.50},
     }
-    heard = codec.parse(json.dumps(asked).encode())
-    assert heard.params.reasoning is None
-    assert body(codec, heard) == asked
+    received = codec.parse(json.dumps(requested).encode())
+    assert received.params.reasoning is None
+    assert body(codec, received) == requested
 
 
 def test_fields_beside_known_value_round_trip() -> None:
-    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
-    asked = {"thinking": {"type": "enabled", "clear": False}, "other": [1]}
+    codec = codec_of_dialect('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    requested = {"thinking": {"type": "enabled", "clear": False}, "other": [1]}
     message = {"role": "user", "content": [{"type": "text", "text": "x"}]}
-    whole = {"model": "gpt-4.1", "messages": [message], **asked}
-    heard = codec.parse(json.dumps(whole).encode())
-    assert heard.params.reasoning == Reasoning("enabled")
-    assert body(codec, heard) == whole
+    whole = {"model": "gpt-4.1", "messages": [message], **requested}
+    received = codec.parse(json.dumps(whole).encode())
+    assert received.params.reasoning == Reasoning("enabled")
+    assert body(codec, received) == whole
 
 
 def test_field_set_twice_is_an_error() -> None:
-    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    codec = codec_of_dialect('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
     twice = call(
         params=Params(reasoning=Reasoning("enabled")),
         extras={"openai_chat": '{"thinking":{"type":"disabled"}}'},
@@ -160,7 +160,7 @@ def test_field_set_twice_is_an_error() -> None:
 
 
 def test_a_header_follows_the_call_even_when_the_envelope_stays() -> None:
-    codec = spoken('[dialect.fields]\n"cache.key" = { header = "x-conversation" }')
+    codec = codec_of_dialect('[dialect.fields]\n"cache.key" = { header = "x-conversation" }')
     first = render(codec, call(cache=PromptCachePlan(key="one")))
     second = render(codec, call(cache=PromptCachePlan(key="two")), first)
     third = render(codec, call(cache=PromptCachePlan()), second)
@@ -173,20 +173,20 @@ def test_a_header_follows_the_call_even_when_the_envelope_stays() -> None:
 
 
 def test_cache_params_have_rule_names_in_every_dialect() -> None:
-    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    codec = codec_of_dialect('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
     rendered = render(codec, call(params=Params(reasoning=Reasoning("enabled"))))
     assert dict(rendered.envelope.cache_params)["thinking"] == b'"enabled"'
 
 
 def test_dialect_drops_unsupported_fields() -> None:
-    codec = spoken('omitted = ["stream_options"]')
-    said = body(codec, call(params=Params(stream=True)))
-    assert said["stream"] is True
-    assert "stream_options" not in said
+    codec = codec_of_dialect('omitted = ["stream_options"]')
+    encoded = body(codec, call(params=Params(stream=True)))
+    assert encoded["stream"] is True
+    assert "stream_options" not in encoded
 
 
 def test_path_and_headers_come_from_the_row() -> None:
-    codec = spoken('path = "/openai/v1/chat/completions"\nheaders = { x-title = "t" }')
+    codec = codec_of_dialect('path = "/openai/v1/chat/completions"\nheaders = { x-title = "t" }')
     rendered = render(codec, call())
     request = codec.assemble(rendered, Plan())
     assert request.path == "/openai/v1/chat/completions"
@@ -196,12 +196,12 @@ def test_path_and_headers_come_from_the_row() -> None:
 
 
 def test_the_next_turn_renders_only_what_is_new() -> None:
-    codec = spoken('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
-    talk = PromptIR.chat([Message.user("a")]).segments[0].messages
+    codec = codec_of_dialect('[dialect.fields]\n"reasoning.mode" = "thinking.type"')
+    conversation = PromptIR.chat([Message.user("a")]).segments[0].messages
     params = Params(reasoning=Reasoning("enabled"))
-    one = Call(ir=PromptIR.chat(talk), model="gpt-4.1", params=params)
+    one = Call(ir=PromptIR.chat(conversation), model="gpt-4.1", params=params)
     first = render(codec, one)
-    longer = talk.append(Message.assistant("b")).append(Message.user("c"))
+    longer = conversation.append(Message.assistant("b")).append(Message.user("c"))
     two = Call(ir=PromptIR.chat(longer), model="gpt-4.1", params=params)
     second = render(codec, two, first)
     assert second.runs[0].log is first.runs[0].log
@@ -215,25 +215,25 @@ EPHEMERAL = "[dialect.markers.5m.cache_control]\ntype = 'ephemeral'\n"
 
 
 def test_provider_marker_round_trips() -> None:
-    codec = spoken(EPHEMERAL)
+    codec = codec_of_dialect(EPHEMERAL)
     plan = PromptCachePlan(marks=(PartMark("m1", (0,)),))
-    talk = [Message.user("a", id="m0"), Message.user("b", id="m1")]
+    conversation = [Message.user("a", id="m0"), Message.user("b", id="m1")]
     block = PromptBlock("s", "Be terse.")
-    made = call(messages=talk, cache=plan, system=(block,))
+    made = call(messages=conversation, cache=plan, system=(block,))
     rendered = render(codec, made)
     assert rendered.notices == ()
-    said = sent(codec, rendered)
-    assert said["messages"][2]["content"][0]["cache_control"] == {"type": "ephemeral"}
-    heard = codec.parse(json.dumps(said).encode())
-    assert heard.ir.cache.marks == (PartMark("m1", (0,)),)
-    assert sent(codec, render(codec, heard)) == said
-    cut = codec.split(json.dumps(said).encode())
+    encoded = sent(codec, rendered)
+    assert encoded["messages"][2]["content"][0]["cache_control"] == {"type": "ephemeral"}
+    received = codec.parse(json.dumps(encoded).encode())
+    assert received.ir.cache.marks == (PartMark("m1", (0,)),)
+    assert sent(codec, render(codec, received)) == encoded
+    cut = codec.split(json.dumps(encoded).encode())
     assert [mark.ttl for mark in cut.marks] == ["5m"]
     assert b"cache_control" not in cut.data()
 
 
 def test_unsupported_ttl_becomes_longest_with_notice() -> None:
-    codec = spoken(EPHEMERAL)
+    codec = codec_of_dialect(EPHEMERAL)
     plan = PromptCachePlan(marks=(PartMark("m0", (0,), "1h"),))
     rendered = render(codec, call(messages=[Message.user("a", id="m0")], cache=plan))
     assert [mark.ttl for mark in rendered.marks] == ["5m"]
@@ -241,17 +241,17 @@ def test_unsupported_ttl_becomes_longest_with_notice() -> None:
 
 
 def test_marker_in_other_form_is_kept() -> None:
-    codec = spoken(EPHEMERAL)
+    codec = codec_of_dialect(EPHEMERAL)
     part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "9m"}}
-    asked = {"model": "gpt-4.1", "messages": [{"role": "user", "content": [part]}]}
-    heard = codec.parse(json.dumps(asked).encode())
-    assert heard.ir.cache.marks == ()
-    assert body(codec, heard) == asked
+    requested = {"model": "gpt-4.1", "messages": [{"role": "user", "content": [part]}]}
+    received = codec.parse(json.dumps(requested).encode())
+    assert received.ir.cache.marks == ()
+    assert body(codec, received) == requested
 
 
 @pytest.mark.parametrize("name, model", [("openai_chat", "gpt-5.6"), ("anthropic", "m")])
 def test_mark_without_marker_support_gives_notice(name: str, model: str) -> None:
-    codec = spoken("markers = {}", name)
+    codec = codec_of_dialect("markers = {}", name)
     plan = PromptCachePlan(marks=(PartMark("m0", (0,)),), automatic="5m")
     made = call(
         messages=[Message.user("a", id="m0")],
@@ -269,10 +269,10 @@ def test_mark_without_marker_support_gives_notice(name: str, model: str) -> None
 TOOLS = (Tool("look"),)
 
 
-def loop(*said: Any) -> list[Message]:
+def loop(*encoded: Any) -> list[Message]:
     return [
         Message.user("a"),
-        Message.assistant(*said, ToolCall("c", "look", "{}")),
+        Message.assistant(*encoded, ToolCall("c", "look", "{}")),
         Message(role="tool", parts=(ToolResult("c", "r"),)),
     ]
 
@@ -303,8 +303,12 @@ def test_deepseek_gets_its_reasoning_back_in_tool_loops() -> None:
         ],
     }
     reply = codec.read_reply(json.dumps(answer).encode())
-    talk = [Message.user("a"), reply.message, Message(role="tool", parts=(ToolResult("c", "r"),))]
-    made = call(messages=talk, tools=TOOLS, model="deepseek-chat")
+    conversation = [
+        Message.user("a"),
+        reply.message,
+        Message(role="tool", parts=(ToolResult("c", "r"),)),
+    ]
+    made = call(messages=conversation, tools=TOOLS, model="deepseek-chat")
     rendered = codec.render(made, catalog.profile("deepseek", made.model))
     assert sent(codec, rendered)["messages"][1]["reasoning_content"] == "I should look."
     assert rendered.notices == ()
@@ -342,14 +346,14 @@ def answer(**more: Any) -> dict[str, Any]:
 
 
 def test_counts_in_dialect_fields_round_trip() -> None:
-    codec = spoken(COUNTS)
-    told = {
+    codec = codec_of_dialect(COUNTS)
+    reported = {
         "prompt_tokens": 10,
         "completion_tokens": 2,
         "total_tokens": 12,
         "cache": {"hits": 6, "stored": 3},
     }
-    usage = codec.read_reply(json.dumps(answer(usage=told)).encode()).usage
+    usage = codec.read_reply(json.dumps(answer(usage=reported)).encode()).usage
     assert (usage.uncached, usage.read, usage.written) == (1, 6, {"1h": 3})
     reply = Reply(
         id="r",
@@ -367,7 +371,7 @@ def test_counts_in_dialect_fields_round_trip() -> None:
 def test_dialect_stop_reason_is_mapped() -> None:
     made = answer()
     made["choices"][0]["finish_reason"] = "tired"
-    reply = spoken(COUNTS).read_reply(json.dumps(made).encode())
+    reply = codec_of_dialect(COUNTS).read_reply(json.dumps(made).encode())
     assert (reply.stop_reason, reply.stop_reason_raw) == ("length", "tired")
 
 
@@ -380,7 +384,7 @@ def events(codec: wire.Wire, data: bytes, size: int = 7) -> list[Event]:
 
 
 def test_stream_is_decoded_like_reply() -> None:
-    codec = spoken(COUNTS)
+    codec = codec_of_dialect(COUNTS)
     chunk = {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "hello"}}]}
     last: dict[str, Any] = {"id": "r", "model": "m"}
     last["choices"] = [{"index": 0, "delta": {}, "finish_reason": "tired"}]
@@ -415,8 +419,8 @@ kinds = { 1002 = "rate_limit", 1004 = "auth", 1008 = "quota" }
 
 
 def enveloped(code: int, message: str) -> bytes:
-    told = {"status_code": code, "status_msg": message}
-    return json.dumps({"id": "r", "choices": None, "base_resp": told}).encode()
+    reported = {"status_code": code, "status_msg": message}
+    return json.dumps({"id": "r", "choices": None, "base_resp": reported}).encode()
 
 
 @pytest.mark.parametrize(
@@ -429,7 +433,7 @@ def enveloped(code: int, message: str) -> bytes:
     ],
 )
 def test_error_in_reply_with_status_200(code: int, kind: type[Upstream]) -> None:
-    codec = spoken(ENVELOPE)
+    codec = codec_of_dialect(ENVELOPE)
     with pytest.raises(kind) as raised:
         codec.read_reply(enveloped(code, "no"))
     assert (raised.value.code, str(raised.value)) == (str(code), "no")
@@ -439,19 +443,19 @@ def test_error_in_reply_with_status_200(code: int, kind: type[Upstream]) -> None
 
 
 def test_success_code_is_no_error() -> None:
-    codec = spoken(ENVELOPE)
+    codec = codec_of_dialect(ENVELOPE)
     made = answer(base_resp={"status_code": 0, "status_msg": ""})
     assert codec.read_reply(json.dumps(made).encode()).text == "hello"
 
 
 def test_whole_reply_instead_of_stream() -> None:
-    end = events(spoken(ENVELOPE), json.dumps(answer()).encode())[-1]
+    end = events(codec_of_dialect(ENVELOPE), json.dumps(answer()).encode())[-1]
     assert isinstance(end, ReplyEnd)
     assert end.reply.text == "hello"
 
 
 def test_error_in_the_middle_of_a_stream() -> None:
-    codec = spoken(ENVELOPE)
+    codec = codec_of_dialect(ENVELOPE)
     chunk = {"id": "r", "model": "m", "choices": [{"index": 0, "delta": {"content": "hel"}}]}
     last: dict[str, Any] = {"id": "r", "model": "m"}
     last["choices"] = [{"index": 0, "delta": {}, "finish_reason": "stop"}]
@@ -465,7 +469,7 @@ def test_error_in_the_middle_of_a_stream() -> None:
 
 
 def test_an_error_is_written_the_way_it_is_read() -> None:
-    codec = spoken(ENVELOPE)
+    codec = codec_of_dialect(ENVELOPE)
     status, _, data = codec.write_error(errors.RateLimited("slow", status=429))
     assert (status, json.loads(data)) == (
         200,
@@ -476,9 +480,9 @@ def test_an_error_is_written_the_way_it_is_read() -> None:
 
 
 def test_provider_codes_in_standard_error_field() -> None:
-    codec = spoken('[dialect.errors]\nkinds = { 1113 = "quota" }')
-    told = {"error": {"code": "1113", "message": "no balance"}}
-    error = codec.read_error(429, {"x-request-id": "q"}, json.dumps(told).encode())
+    codec = codec_of_dialect('[dialect.errors]\nkinds = { 1113 = "quota" }')
+    reported = {"error": {"code": "1113", "message": "no balance"}}
+    error = codec.read_error(429, {"x-request-id": "q"}, json.dumps(reported).encode())
     assert type(error) is errors.QuotaExhausted
     assert (error.status, error.code, error.request_id) == (429, "1113", "q")
     other = {"error": {"code": "rate_limit_exceeded", "message": "slow"}}
@@ -499,20 +503,20 @@ def test_names_resolve_to_wires_and_dialects() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, told",
+    "name, reported",
     [
         ("nobody", "neither a wire"),
         ("deepseek/gemini", "does not support 'gemini'"),
     ],
 )
-def test_unknown_name_error_lists_known_names(name: str, told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
+def test_unknown_name_error_lists_known_names(name: str, reported: str) -> None:
+    with pytest.raises(InvalidRequest, match=reported):
         wire.get(name)
 
 
 def test_row_for_unknown_wire_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="no wire 'telegraph'"):
-        spoken("", "telegraph")
+        codec_of_dialect("", "telegraph")
 
 
 def test_a_place_is_a_field_or_a_header() -> None:
@@ -521,23 +525,23 @@ def test_a_place_is_a_field_or_a_header() -> None:
 
 
 def test_codes_that_are_texts_stay_texts() -> None:
-    codec = spoken('[dialect.errors]\ntexts = true\nkinds = { 1113 = "quota" }')
+    codec = codec_of_dialect('[dialect.errors]\ntexts = true\nkinds = { 1113 = "quota" }')
     _, _, data = codec.write_error(errors.QuotaExhausted("no balance", status=429))
     assert json.loads(data)["error"]["code"] == "1113"
 
 
 def test_an_error_in_a_list_of_one_is_read() -> None:
-    told = [{"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}}]
-    error = wire.get("google/openai_chat").read_error(429, {}, json.dumps(told).encode())
+    reported = [{"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}}]
+    error = wire.get("google/openai_chat").read_error(429, {}, json.dumps(reported).encode())
     assert type(error) is errors.RateLimited
     assert str(error) == "slow"
 
 
 def test_router_cache_writes_have_no_openai_ttl() -> None:
-    told = {
+    reported = {
         "prompt_tokens": 10,
         "completion_tokens": 1,
         "prompt_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 5},
     }
-    usage = wire.get("openrouter").read_reply(json.dumps(answer(usage=told)).encode()).usage
+    usage = wire.get("openrouter").read_reply(json.dumps(answer(usage=reported)).encode()).usage
     assert (usage.uncached, usage.read, usage.written) == (3, 2, {"unsplit": 5})

@@ -39,9 +39,11 @@ def render(name: str, made: Call, previous: Rendered | None = None) -> Rendered:
 def body(name: str, **more: Any) -> bytes:
     if name == "gemini":
         return json.dumps({"contents": [{"role": "user", "parts": []}], **more}).encode()
-    said: dict[str, Any] = {"model": "m", "max_tokens": 5}
-    said["input" if name == "openai_responses" else "messages"] = [{"role": "user", "content": "x"}]
-    return json.dumps({**said, **more}).encode()
+    encoded: dict[str, Any] = {"model": "m", "max_tokens": 5}
+    encoded["input" if name == "openai_responses" else "messages"] = [
+        {"role": "user", "content": "x"}
+    ]
+    return json.dumps({**encoded, **more}).encode()
 
 
 @every_wire
@@ -67,22 +69,22 @@ def test_deeply_nested_json_is_rejected(name: str) -> None:
 def test_deeply_nested_arguments_are_sent_as_text() -> None:
     """The model wrote them; they must not kill the next turn."""
     deep = '{"a":' * 5000 + "1" + "}" * 5000
-    talk = [Message.user("hi"), Message.assistant(ToolCall("c", "f", deep))]
-    rendered = render("anthropic", call("anthropic", PromptIR.chat(talk)))
+    conversation = [Message.user("hi"), Message.assistant(ToolCall("c", "f", deep))]
+    rendered = render("anthropic", call("anthropic", PromptIR.chat(conversation)))
     assert [notice.code for notice in rendered.notices] == ["arguments_not_an_object"]
 
 
 @every_wire
 def test_dynamic_context_behind_the_conversation_is_never_certified(name: str) -> None:
     """`dynamic_position="tail"` moves it there so that the history stays cacheable."""
-    talk = Conversation()
+    conversation = Conversation()
     previous: Rendered | None = None
     for turn in range(4):
-        talk = talk.append(Message.user(f"question {turn}"))
+        conversation = conversation.append(Message.user(f"question {turn}"))
         ir = PromptIR(
             system_blocks=(PromptBlock.cached_long("identity", "x"),),
             segments=(
-                Segment(SegmentRole.CONVERSATION, talk),
+                Segment(SegmentRole.CONVERSATION, conversation),
                 Segment.of(SegmentRole.DYNAMIC_CONTEXT, Message.user("a summary")),
             ),
             dynamic_position="tail",
@@ -99,7 +101,7 @@ def test_dynamic_context_behind_the_conversation_is_never_certified(name: str) -
             assert SegmentRole.CONVERSATION in marked
         assert SegmentRole.DYNAMIC_CONTEXT not in marked
         previous = rendered
-        talk = talk.append(Message.assistant(f"answer {turn}"))
+        conversation = conversation.append(Message.assistant(f"answer {turn}"))
 
 
 @every_wire
@@ -121,15 +123,15 @@ def test_envelope_is_reused_only_for_equal_bytes(name: str) -> None:
 def test_foreign_fields_give_notices(name: str) -> None:
     extras = {"somewhere_else": '{"logit_bias":{},"top_a":1}'}
     made = call(name, tools=(Tool("f", extras={"somewhere_else": '{"x":1}'}),), extras=extras)
-    told = [str(n) for n in render(name, made).notices if n.code == "foreign_fields"]
-    assert len(told) == 2
-    assert "logit_bias, top_a of somewhere_else" in told[0]
+    reported = [str(n) for n in render(name, made).notices if n.code == "foreign_fields"]
+    assert len(reported) == 2
+    assert "logit_bias, top_a of somewhere_else" in reported[0]
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "ollama", "gemini"])
 def test_unsupported_continuation_gives_notice(name: str) -> None:
-    asked = b'{"model":"gpt-5.6","input":"hi","previous_response_id":"r","max_output_tokens":9}'
-    parsed = wire.get("openai_responses").parse(asked)
+    requested = b'{"model":"gpt-5.6","input":"hi","previous_response_id":"r","max_output_tokens":9}'
+    parsed = wire.get("openai_responses").parse(requested)
     assert parsed.ir.continuation == Continuation("r")
     made = Call(ir=parsed.ir, model=MODELS[name], params=parsed.params)
     assert "continuation_left_out" in [notice.code for notice in render(name, made).notices]

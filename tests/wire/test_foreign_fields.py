@@ -43,24 +43,24 @@ def render(name: str, ir: PromptIR, previous: Rendered | None = None, **fields: 
     return wire.get(name).render(call, profile, previous)
 
 
-def told(rendered: Rendered) -> tuple[tuple[str, str], ...]:
+def reported(rendered: Rendered) -> tuple[tuple[str, str], ...]:
     codes = ("foreign_fields", "empty_message")
     return tuple((each.code, each.path) for each in rendered.notices if each.code in codes)
 
 
 @every_wire
 def test_notices_follow_the_conversation(name: str) -> None:
-    assert told(render(name, PromptIR.chat(TALK))) == TOLD
+    assert reported(render(name, PromptIR.chat(TALK))) == TOLD
 
 
 @every_wire
 def test_incremental_and_full_rendering_give_same_notices(name: str) -> None:
-    talk = Conversation(TALK[:1])
-    rendered = render(name, PromptIR.chat(talk))
+    conversation = Conversation(TALK[:1])
+    rendered = render(name, PromptIR.chat(conversation))
     for message in TALK[1:]:
-        talk = talk.append(message)
-        rendered = render(name, PromptIR.chat(talk), rendered)
-    assert told(rendered) == TOLD
+        conversation = conversation.append(message)
+        rendered = render(name, PromptIR.chat(conversation), rendered)
+    assert reported(rendered) == TOLD
 
 
 @every_wire
@@ -69,7 +69,7 @@ def test_section_notices_name_their_wire_position(name: str) -> None:
     blocks = (PromptBlock("blank", " "), PromptBlock("rules", "Be terse.", extras=CITED))
     tools = (Tool("f"), Tool("g", extras=CITED))
     rendered = render(name, PromptIR.chat([Message.user("hi")], system=blocks), tools=tools)
-    assert told(rendered) == (
+    assert reported(rendered) == (
         ("foreign_fields", "tools[1].extras.elsewhere"),
         ("foreign_fields", "system[0].extras.elsewhere"),
     )

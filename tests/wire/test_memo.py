@@ -41,11 +41,11 @@ def asking(name: str, *, tools: Any = (), blocks: Any = (), key: Any = None, **p
 
 def test_calls_with_lone_surrogates_are_never_equal() -> None:
     """The key is not said on this wire, and what it keeps from being compared is."""
-    said = [
+    encoded = [
         body("anthropic", asking("anthropic", key="\ud800", metadata={"user_id": name}))
         for name in ("alice", "bob")
     ]
-    assert [b'"alice"' in said[0], b'"alice"' in said[1], b'"bob"' in said[1]] == [
+    assert [b'"alice"' in encoded[0], b'"alice"' in encoded[1], b'"bob"' in encoded[1]] == [
         True,
         False,
         True,
@@ -96,11 +96,13 @@ def test_changed_tool_extras_are_sent() -> None:
 
 @pytest.mark.parametrize("place", ["system", "tools"])
 def test_parsed_extras_are_copied_per_caller(place: str) -> None:
-    said = {
+    encoded = {
         "system": b'"system":[{"type":"text","text":"a","citations":{}}]',
         "tools": b'"tools":[{"name":"a","input_schema":{},"defer":true}]',
     }[place]
-    request = b'{"model":"m","max_tokens":9,%b,"messages":[{"role":"user","content":"a"}]}' % said
+    request = (
+        b'{"model":"m","max_tokens":9,%b,"messages":[{"role":"user","content":"a"}]}' % encoded
+    )
 
     def extras() -> Any:
         call = wire.get("anthropic").parse(request)

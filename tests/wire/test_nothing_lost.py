@@ -54,14 +54,16 @@ def call(name: str, *messages: Message, **fields: Any) -> Call:
 
 
 def parsed(name: str, **fields: Any) -> Call:
-    said: dict[str, Any] = {"model": MODELS[name]}
-    said["input" if name == "openai_responses" else "messages"] = [{"role": "user", "content": "x"}]
+    encoded: dict[str, Any] = {"model": MODELS[name]}
+    encoded["input" if name == "openai_responses" else "messages"] = [
+        {"role": "user", "content": "x"}
+    ]
     if name == "anthropic":
-        said["max_tokens"] = 5000
-    return wire.get(name).parse(json.dumps(said | fields).encode())
+        encoded["max_tokens"] = 5000
+    return wire.get(name).parse(json.dumps(encoded | fields).encode())
 
 
-def told(rendered: Rendered, code: str) -> list[str]:
+def reported(rendered: Rendered, code: str) -> list[str]:
     return [notice.path for notice in rendered.notices if notice.code == code]
 
 
@@ -83,25 +85,25 @@ IN_PART = [
 def test_object_with_unknown_member_round_trips(
     name: str, field: str, value: dict[str, Any]
 ) -> None:
-    asked = parsed(name, **{field: value})
-    assert body(name, asked)[field] == value
-    left = json.loads((asked.extras or {})[name])
+    requested = parsed(name, **{field: value})
+    assert body(name, requested)[field] == value
+    left = json.loads((requested.extras or {})[name])
     assert list(left) == [field]
     assert len(left[field]) == 1, "what is understood is a parameter, not an extra"
 
 
 def test_effort_beside_unknown_field_reaches_other_wires() -> None:
-    asked = parsed("openai_responses", reasoning={"effort": "low", "context": "all_turns"})
-    assert asked.params.reasoning == Reasoning(effort="low")
-    chat = render("openai_chat", asked)
-    assert told(chat, "foreign_fields") == ["extras.openai_responses"]
-    assert body("openai_chat", asked)["reasoning_effort"] == "low"
+    requested = parsed("openai_responses", reasoning={"effort": "low", "context": "all_turns"})
+    assert requested.params.reasoning == Reasoning(effort="low")
+    chat = render("openai_chat", requested)
+    assert reported(chat, "foreign_fields") == ["extras.openai_responses"]
+    assert body("openai_chat", requested)["reasoning_effort"] == "low"
 
 
 def test_object_of_unknown_kind_is_kept() -> None:
-    asked = parsed("anthropic", thinking={"type": "unheard_of", "budget_tokens": 1024})
-    assert asked.params.reasoning is None
-    assert body("anthropic", asked)["thinking"] == {"type": "unheard_of", "budget_tokens": 1024}
+    requested = parsed("anthropic", thinking={"type": "unheard_of", "budget_tokens": 1024})
+    assert requested.params.reasoning is None
+    assert body("anthropic", requested)["thinking"] == {"type": "unheard_of", "budget_tokens": 1024}
 
 
 # ── Extras that say what is said already ─────────────────────────────────────────────────────────
@@ -136,13 +138,13 @@ def test_member_in_params_and_extras_is_an_error() -> None:
 @every_wire
 def test_foreign_part_fields_give_notices_with_paths(name: str) -> None:
     cited = {"elsewhere": '{"citations":[{"cited":"a"}],"empty":[]}'}
-    talk = [
+    conversation = [
         Message.user("hi"),
         Message.assistant(Text("said", cited), ToolCall("c", "f", "{}", extras=cited)),
         Message(role="tool", parts=(ToolResult("c", (Text("r", cited),)),)),
     ]
-    rendered = render(name, call(name, *talk))
-    assert told(rendered, "foreign_fields") == [
+    rendered = render(name, call(name, *conversation))
+    assert reported(rendered, "foreign_fields") == [
         "conversation[1].parts[0].extras.elsewhere",
         "conversation[1].parts[1].extras.elsewhere",
         "conversation[2].parts[0].content[0].extras.elsewhere",
@@ -160,19 +162,19 @@ def test_item_ids_and_states_give_no_notice(name: str) -> None:
         },
     )
     made = ToolCall("c", "f", "{}", extras={"openai_responses": '{"id":"fc_1","status":"done"}'})
-    talk = [
+    conversation = [
         Message.user("hi"),
         Message.assistant(text, made),
         Message(role="tool", parts=(ToolResult("c", "r"),)),
     ]
-    assert told(render(name, call(name, *talk)), "foreign_fields") == []
+    assert reported(render(name, call(name, *conversation)), "foreign_fields") == []
 
 
 @every_wire
 def test_foreign_system_block_fields_give_notices(name: str) -> None:
     block = PromptBlock("rules", "Be terse.", extras={"elsewhere": '{"citations":{}}'})
     rendered = render(name, call(name, system=(block,)))
-    assert told(rendered, "foreign_fields") == ["system[0].extras.elsewhere"]
+    assert reported(rendered, "foreign_fields") == ["system[0].extras.elsewhere"]
 
 
 @every_wire
@@ -183,15 +185,15 @@ def test_notice_disappears_with_its_message(name: str) -> None:
     foreign = call(name, tools=(Tool("f", extras={"elsewhere": '{"x":1}'}),))
     codec, profile = wire.get(name), catalog.profile(wire.PROVIDERS[name], MODELS[name])
     first = codec.render(foreign, profile)
-    assert told(first, "foreign_fields")
+    assert reported(first, "foreign_fields")
     second = codec.render(call(name, tools=(Tool("f"),)), profile, first)
-    assert not told(second, "foreign_fields")
+    assert not reported(second, "foreign_fields")
 
 
 @every_wire
 def test_empty_message_gives_notice(name: str) -> None:
     rendered = render(name, call(name, Message.user("hi"), Message(role="user", parts=())))
-    assert told(rendered, "empty_message") == ["conversation[1]"]
+    assert reported(rendered, "empty_message") == ["conversation[1]"]
 
 
 # ── Cache options ────────────────────────────────────────────────────────────────────────────────
@@ -204,27 +206,27 @@ def test_law_6_a_response_to_compare_with_stays_with_its_provider(name: str, who
     plan = PromptCachePlan(diagnose=True, compare_with=Earlier(whose, "id_of_theirs"))
     rendered = render(name, call(name, cache=plan))
     assert b"id_of_theirs" not in rendered.envelope.tail
-    assert "cache.compare_with" in told(rendered, "cache_option_left_out")
+    assert "cache.compare_with" in reported(rendered, "cache_option_left_out")
 
 
 def test_request_ttl_round_trips_between_openai_wires() -> None:
     for one, other in (("openai_chat", "openai_responses"), ("openai_responses", "openai_chat")):
-        asked = parsed(one, prompt_cache_options={"ttl": "30m"})
-        assert asked.ir.cache.automatic == "30m"
-        assert body(other, asked)["prompt_cache_options"] == {"ttl": "30m"}
-        assert render(other, asked).notices == ()
+        requested = parsed(one, prompt_cache_options={"ttl": "30m"})
+        assert requested.ir.cache.automatic == "30m"
+        assert body(other, requested)["prompt_cache_options"] == {"ttl": "30m"}
+        assert render(other, requested).notices == ()
 
 
 def test_ttl_unknown_to_chat_gives_notice() -> None:
-    asked = parsed("openai_responses", prompt_cache_options={"ttl": "12h"})
-    assert told(render("openai_chat", asked), "ttl_changed") == ["cache.automatic"]
-    assert body("openai_chat", asked)["prompt_cache_options"] == {"ttl": "30m"}
+    requested = parsed("openai_responses", prompt_cache_options={"ttl": "12h"})
+    assert reported(render("openai_chat", requested), "ttl_changed") == ["cache.automatic"]
+    assert body("openai_chat", requested)["prompt_cache_options"] == {"ttl": "30m"}
 
 
 def test_cache_options_unknown_to_chat_give_notices() -> None:
     plan = PromptCachePlan(automatic="5m", compare_with=Earlier("openai", "r"), prewarm=True)
     old = Call(ir=PromptIR.chat([Message.user("x")], cache=plan), model="gpt-4.1")
-    assert set(told(render("openai_chat", old), "cache_option_left_out")) == {
+    assert set(reported(render("openai_chat", old), "cache_option_left_out")) == {
         "cache.automatic",
         "cache.compare_with",
         "cache.prewarm",

@@ -120,8 +120,8 @@ def test_other_wires_drop_unknown_field_with_notice(name: str, target: str) -> N
     _, before = translated(name, body, target)
     silent = []
     for place in rich.places(body):
-        sent, told = translated(name, rich.planted(body, place), target)
-        if NAME.encode() not in sent and not told - before:
+        sent, reported = translated(name, rich.planted(body, place), target)
+        if NAME.encode() not in sent and not reported - before:
             silent.append(rich.written(place))
     whole = [path for path in silent if path.startswith(WHOLE[name]) or path.endswith(_MARKERS)]
     assert silent == whole
@@ -147,8 +147,8 @@ def test_fields_of_anthropic_messages_stay_with_their_message(tmp_path: Path) ->
     assert run.exit_code == 0, run.output
     assert not run.stderr
 
-    def text(*said: str) -> list[dict[str, str]]:
-        return [{"type": "text", "text": each} for each in said]
+    def text(*output_bytes: str) -> list[dict[str, str]]:
+        return [{"type": "text", "text": each} for each in output_bytes]
 
     assert json.loads(run.stdout)["messages"] == [
         {"role": "user", "content": text("One.")},

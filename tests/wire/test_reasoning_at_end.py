@@ -40,10 +40,10 @@ def thinking(name: str, text: str = "Hm.", **more: Any) -> Thinking:
 
 
 def render(
-    name: str, talk: Conversation, previous: Rendered | None = None, **plan: Any
+    name: str, history: Conversation, previous: Rendered | None = None, **plan: Any
 ) -> Rendered:
     model = MODELS[name]
-    ir = PromptIR.chat(talk, cache=PromptCachePlan(**plan))
+    ir = PromptIR.chat(history, cache=PromptCachePlan(**plan))
     return wire.get(name).render(
         Call(ir=ir, model=model, params=Params(max_tokens=9)),
         catalog.profile(PROVIDERS[name], model),
@@ -61,14 +61,14 @@ def codes(rendered: Rendered) -> list[str]:
 
 @every
 def test_reasoning_alone_is_left_out_and_stays_left_out(name: str) -> None:
-    asked = Conversation([Message.user("one")])
-    cut = asked.append(Message.assistant(thinking(name)), Message.user("two"))
+    requested = Conversation([Message.user("one")])
+    cut = requested.append(Message.assistant(thinking(name)), Message.user("two"))
     later = cut.append(Message.assistant("three"), Message.user("four"))
     previous, before = None, b""
-    for talk in (asked, cut, later):
-        rendered = render(name, talk, previous)
-        assert body(name, rendered) == body(name, render(name, talk))
-        assert (CODE in codes(rendered)) == (talk is not asked)
+    for history in (requested, cut, later):
+        rendered = render(name, history, previous)
+        assert body(name, rendered) == body(name, render(name, history))
+        assert (CODE in codes(rendered)) == (history is not requested)
         cacheable = b"".join(chunk.data for chunk in list(rendered)[: rendered.cacheable])
         assert cacheable.startswith(before)
         previous, before = rendered, cacheable
@@ -82,10 +82,10 @@ def test_assistant_continues_in_next_message(name: str) -> None:
     cut = Conversation([Message.user("one"), Message.assistant(thinking(name))])
     first = render(name, cut)
     assert CODE in codes(first)
-    for said in (Text("two"), ToolCall("c1", "look", "{}")):
-        talk = cut.append(Message.assistant(said), Message.user("three"))
-        continued = render(name, talk, first)
-        assert body(name, continued) == body(name, render(name, talk))
+    for encoded in (Text("two"), ToolCall("c1", "look", "{}")):
+        history = cut.append(Message.assistant(encoded), Message.user("three"))
+        continued = render(name, history, first)
+        assert body(name, continued) == body(name, render(name, history))
         assert (CODE not in codes(continued)) == (name in JOINED)
         assert (b"Hm." in body(name, continued) or b"rs_1" in body(name, continued)) == (
             name in JOINED
@@ -97,33 +97,33 @@ def test_assistant_continues_in_next_message(name: str) -> None:
 @pytest.mark.parametrize("name", JOINED)
 def test_reasoning_behind_a_text_is_left_out_alone(name: str) -> None:
     parts: tuple[Part, ...] = (Text("two"), thinking(name), thinking(name, "Hm, hm."))
-    talk = Conversation([Message.user("one"), Message.assistant(*parts), Message.user("three")])
-    rendered = render(name, talk)
+    history = Conversation([Message.user("one"), Message.assistant(*parts), Message.user("three")])
+    rendered = render(name, history)
     assert codes(rendered).count(CODE) == 2
-    without = Conversation([talk[0], Message.assistant("two"), talk[2]])
+    without = Conversation([history[0], Message.assistant("two"), history[2]])
     assert body(name, rendered) == body(name, render(name, without))
 
 
 @pytest.mark.parametrize("name", JOINED)
 def test_mark_on_dropped_reasoning_gives_notice(name: str) -> None:
-    said = Message.assistant("two", thinking(name), id="a1")
-    talk = Conversation([Message.user("one"), said, Message.user("three")])
-    rendered = render(name, talk, marks=(PartMark("a1", (1,), "5m"),))
+    encoded = Message.assistant("two", thinking(name), id="a1")
+    history = Conversation([Message.user("one"), encoded, Message.user("three")])
+    rendered = render(name, history, marks=(PartMark("a1", (1,), "5m"),))
     assert not rendered.marks
     assert any("is left out of the request" in str(notice) for notice in rendered.notices)
 
 
 def test_an_empty_signature_is_left_out_for_anthropic_only() -> None:
-    said = Message.assistant(thinking("anthropic", signature=""), "two", id="a1")
-    talk = Conversation([Message.user("one"), said, Message.user("three")])
-    rendered = render("anthropic", talk, marks=(PartMark("a1", (1,), "5m"),))
+    encoded = Message.assistant(thinking("anthropic", signature=""), "two", id="a1")
+    history = Conversation([Message.user("one"), encoded, Message.user("three")])
+    rendered = render("anthropic", history, marks=(PartMark("a1", (1,), "5m"),))
     assert "unsigned_thinking" in codes(rendered)
     assert b"Hm." not in body("anthropic", rendered)
     (mark,) = rendered.marks
     assert b'"two"' in list(rendered)[mark.chunk].data
     # A host that only speaks this wire gives no signature, and may want its reasoning back.
     codec = wire.codec_for(catalog.dialects().find("llamacpp", "anthropic"))
-    call = Call(ir=PromptIR.chat(talk), model="any", params=Params(max_tokens=9))
+    call = Call(ir=PromptIR.chat(history), model="any", params=Params(max_tokens=9))
     assert (
         b"Hm."
         in codec.assemble(
@@ -132,7 +132,7 @@ def test_an_empty_signature_is_left_out_for_anthropic_only() -> None:
     )
 
 
-@pytest.mark.parametrize("said", ["", "Rome."])
+@pytest.mark.parametrize("encoded", ["", "Rome."])
 @pytest.mark.parametrize(
     "provider, fields",
     [
@@ -145,12 +145,14 @@ def test_an_empty_signature_is_left_out_for_anthropic_only() -> None:
         ),
     ],
 )
-def test_hosts_with_own_reasoning_fields(provider: str, fields: dict[str, Any], said: str) -> None:
+def test_hosts_with_own_reasoning_fields(
+    provider: str, fields: dict[str, Any], encoded: str
+) -> None:
     """From the host's own answer to the next request, with and without a text behind it."""
     codec = wire.codec_for(catalog.dialects().find(provider, "openai_chat"))
     message: dict[str, Any] = {"role": "assistant", "content": None, **fields}
-    if said:
-        message["content"] = [*(fields.get("content") or []), {"type": "text", "text": said}]
+    if encoded:
+        message["content"] = [*(fields.get("content") or []), {"type": "text", "text": encoded}]
     answer = {
         "id": "1",
         "object": "chat.completion",
@@ -158,12 +160,12 @@ def test_hosts_with_own_reasoning_fields(provider: str, fields: dict[str, Any], 
         "choices": [{"index": 0, "message": message, "finish_reason": "length"}],
     }
     reply = codec.read_reply(json.dumps(answer).encode())
-    talk = Conversation([Message.user("one"), reply.message, Message.user("two")])
+    history = Conversation([Message.user("one"), reply.message, Message.user("two")])
     profile = catalog.profile(provider, "m")
-    rendered = codec.render(Call(ir=PromptIR.chat(talk), model="m"), profile)
+    rendered = codec.render(Call(ir=PromptIR.chat(history), model="m"), profile)
     sent = json.loads(codec.assemble(rendered, Plan()).body.join())["messages"]
-    assert len(sent) == (3 if said else 2)
-    assert (CODE in codes(rendered)) == (not said)
+    assert len(sent) == (3 if encoded else 2)
+    assert (CODE in codes(rendered)) == (not encoded)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -238,14 +240,14 @@ def test_recorded_request_differs_only_by_dropped_reasoning(name: str) -> None:
 
 @pytest.mark.parametrize("name", JOINED)
 def test_invalid_part_after_reasoning_names_its_path(name: str) -> None:
-    talk = Conversation([Message.user("one"), Message.assistant(thinking(name), Text("\ud800"))])
+    history = Conversation([Message.user("one"), Message.assistant(thinking(name), Text("\ud800"))])
     with pytest.raises(InvalidRequest) as caught:
-        render(name, talk)
+        render(name, history)
     assert "[1].parts[1]" in caught.value.path
     broken = Opaque(name, "web_search_call", "not an object")
-    talk = Conversation([Message.user("one"), Message.assistant(thinking(name), broken)])
+    history = Conversation([Message.user("one"), Message.assistant(thinking(name), broken)])
     with pytest.raises(InvalidRequest) as caught:
-        render(name, talk)
+        render(name, history)
     assert "[1].parts[1]" in caught.value.path
 
 
@@ -266,12 +268,14 @@ def test_consecutive_cut_off_replies_take_linear_time(
         nonlocal looked
         thought = Message(role="assistant", parts=(thinking(name),))
         row = [thought] * length
-        asked, again = Message.user("Why?"), Message.user("So?")
-        talk = Conversation([asked, *row, again, *row, Message.assistant("Because."), asked])
+        requested, again = Message.user("Why?"), Message.user("So?")
+        history = Conversation(
+            [requested, *row, again, *row, Message.assistant("Because."), requested]
+        )
         looked = 0
         with monkeypatch.context() as patch:
             patch.setattr(Message, "__getattribute__", counting)
-            rendered = render(name, talk)
+            rendered = render(name, history)
         assert [notice.code for notice in rendered.notices].count(CODE) == length
         return looked
 
@@ -281,7 +285,7 @@ def test_consecutive_cut_off_replies_take_linear_time(
 def test_empty_message_does_not_settle_reasoning() -> None:
     """The assistant may still go on behind it: a warm render equals a cold one."""
     thought = Thinking("Hm.", signature="sig", provider="anthropic")
-    talk = Conversation(
+    history = Conversation(
         [Message.user("u"), Message.assistant("so", thought), Message(role="user", parts=())]
     )
     codec, profile = wire.get("anthropic"), catalog.profile("anthropic", "claude-sonnet-4-5")
@@ -291,7 +295,7 @@ def test_empty_message_does_not_settle_reasoning() -> None:
         call = Call(ir=ir, model="claude-sonnet-4-5", params=Params(max_tokens=9))
         return codec.render(call, profile, previous)
 
-    before = rendered(talk)
-    grown = talk.append(Message.assistant("it goes on"))
+    before = rendered(history)
+    grown = history.append(Message.assistant("it goes on"))
     assert rendered(grown, before).data() == rendered(Conversation(grown[:])).data()
     assert b"Hm." in rendered(grown, before).data()

@@ -24,13 +24,13 @@ MARKS: dict[str, dict[str, Any]] = {
 
 #: Who speaks, what, and how it is put: as a text, as a list, or as a list with a marker.
 Said = tuple[str, str, str]
-said = st.tuples(
+encoded = st.tuples(
     st.sampled_from(["user", "assistant"]),
     st.sampled_from(["one", "two", ""]),
     st.sampled_from(["text", "list", "marked"]),
 )
-talks = st.tuples(
-    st.sampled_from([None, "Be brief."]), st.lists(said, min_size=1, max_size=5).map(tuple)
+conversations = st.tuples(
+    st.sampled_from([None, "Be brief."]), st.lists(encoded, min_size=1, max_size=5).map(tuple)
 )
 
 
@@ -73,7 +73,7 @@ def forget(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MARKS)
-@given(requests=st.lists(talks, min_size=2, max_size=6), kept=st.booleans())
+@given(requests=st.lists(conversations, min_size=2, max_size=6), kept=st.booleans())
 def test_split_is_independent_of_earlier_requests(
     name: str, requests: list[tuple[str | None, tuple[Said, ...]]], kept: bool
 ) -> None:

@@ -20,16 +20,16 @@ MARK = {"cache_control": {"type": "ephemeral"}}
 
 
 def body(name: str, text: str, tools: Any = ...) -> bytes:
-    said: dict[str, Any]
+    encoded: dict[str, Any]
     tool: dict[str, Any]
     if name == "anthropic":
         tool = {"name": "f", "input_schema": SCHEMA, **MARK}
         system = [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be.", **MARK}]
         message = {"role": "user", "content": text}
-        said = {"model": "m", "max_tokens": 1, "system": system, "messages": [message]}
+        encoded = {"model": "m", "max_tokens": 1, "system": system, "messages": [message]}
     elif name == "openai_chat":
         tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
-        said = {
+        encoded = {
             "model": "m",
             "messages": [
                 {"role": "system", "content": "Be brief."},
@@ -38,14 +38,14 @@ def body(name: str, text: str, tools: Any = ...) -> bytes:
         }
     elif name == "openai_responses":
         tool = {"type": "function", "name": "f", "parameters": SCHEMA}
-        said = {"model": "m", "instructions": "Be brief.", "input": text}
+        encoded = {"model": "m", "instructions": "Be brief.", "input": text}
     else:
         tool = {"functionDeclarations": [{"name": "f", "parameters": SCHEMA}]}
-        said = {
+        encoded = {
             "systemInstruction": {"parts": [{"text": "Be brief."}]},
             "contents": [{"role": "user", "parts": [{"text": text}]}],
         }
-    return json.dumps({**said, "tools": [tool] if tools is ... else tools}).encode()
+    return json.dumps({**encoded, "tools": [tool] if tools is ... else tools}).encode()
 
 
 NAMES = ("anthropic", "openai_chat", "openai_responses", "gemini")

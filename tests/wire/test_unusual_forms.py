@@ -75,8 +75,8 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("openai_chat", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
     ("openai_chat", {"prompt_cache_options": {}}),
     *(
-        ("openai_chat", {"messages": [*REQUESTS["openai_chat"]["messages"], said]})
-        for said in SILENT
+        ("openai_chat", {"messages": [*REQUESTS["openai_chat"]["messages"], encoded]})
+        for encoded in SILENT
     ),
     ("openai_responses", {"text": {}, "reasoning": {}}),
     ("openai_responses", {"reasoning": {"effort": None}}),
@@ -186,8 +186,8 @@ def test_rejection_by_both_is_agreement() -> None:
 
 
 def test_error_with_status_200_is_read() -> None:
-    told = {"error": {"code": 400, "message": "no"}}
-    assert exchanged("openai_chat", response=told, host="openrouter.ai").good
+    reported = {"error": {"code": 400, "message": "no"}}
+    assert exchanged("openai_chat", response=reported, host="openrouter.ai").good
 
 
 # ── Bytes that nobody should send ────────────────────────────────────────────────────────────────
@@ -202,9 +202,9 @@ def test_huge_number_is_kept_or_rejected(name: str, field: str) -> None:
     codec = wire.get(name)
     request = REQUESTS.get(wire.dialect_of(name).wire if name not in wire.WIRES else name)
     body = json.dumps({**(request or REQUESTS["openai_chat"]), field: "@"})
-    for said in (ENDLESS, f'{{"type":{ENDLESS}}}'):
+    for encoded in (ENDLESS, f'{{"type":{ENDLESS}}}'):
         with contextlib.suppress(AnaphoraError):
-            codec.parse(body.replace('"@"', said).encode())
+            codec.parse(body.replace('"@"', encoded).encode())
 
 
 def test_invalid_base64_names_its_path() -> None:
@@ -218,8 +218,8 @@ def test_invalid_base64_names_its_path() -> None:
 # ── What a stream of Anthropic's tells late ──────────────────────────────────────────────────────
 
 
-def events(*told: dict[str, Any]) -> bytes:
-    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in told)
+def events(*reported: dict[str, Any]) -> bytes:
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in reported)
 
 
 def test_compaction_summary_and_final_fields_are_read() -> None:
@@ -246,9 +246,9 @@ def test_compaction_summary_and_final_fields_are_read() -> None:
     )
     codec = wire.get("anthropic")
     reader, again, writer = codec.reader(), codec.reader(), codec.writer()
-    told = reader.feed(body) + reader.close()
-    assert isinstance(told[-1], ReplyEnd)
-    reply = told[-1].reply
+    reported = reader.feed(body) + reader.close()
+    assert isinstance(reported[-1], ReplyEnd)
+    reply = reported[-1].reply
     (part,) = reply.message.parts
     assert isinstance(part, Opaque)
     assert json.loads(part.json) == {
@@ -259,6 +259,6 @@ def test_compaction_summary_and_final_fields_are_read() -> None:
     }
     assert reply.extras is not None
     assert json.loads(reply.extras["anthropic"]) == {**late, "context_management": edits}
-    second = again.feed(b"".join(writer.write(event) for event in told)) + again.close()
+    second = again.feed(b"".join(writer.write(event) for event in reported)) + again.close()
     assert isinstance(second[-1], ReplyEnd)
     assert second[-1].reply == reply

@@ -14,14 +14,7 @@ from __future__ import annotations
 
 import datetime
 
-from .dialects import (
-    Dialect,
-    Dialects,
-    ParamPlace,
-    decode_dialects,
-    otel_provider,
-    tool_overhead,
-)
+from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider, tool_overhead
 from .load import SHIPPED, Catalog, decode, is_overflow, overflow_of
 from .overflow import Overflow
 from .price_data import PRICE_SLOT, PriceRows, decode_prices

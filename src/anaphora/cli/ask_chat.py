@@ -22,16 +22,7 @@ from anaphora.client.turn import Turn
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Params, Reasoning
 from anaphora.tools import ToolRegistry
-from anaphora.values import (
-    Message,
-    Part,
-    PartEnd,
-    Reply,
-    Text,
-    ToolCall,
-    ToolResult,
-    to_json,
-)
+from anaphora.values import Message, Part, PartEnd, Reply, Text, ToolCall, ToolResult, to_json
 
 from . import common
 from .ask_provider import AskConfig, ProviderChoice

@@ -38,14 +38,7 @@ from anaphora.analysis.sent_requests import (
 from anaphora.analysis.trace.format import LogLine, numbered
 from anaphora.errors import InvalidRequest
 
-from .common import (
-    EXISTING_FILE,
-    FOUND,
-    USAGE,
-    report_problems,
-    request_options,
-    stop,
-)
+from .common import EXISTING_FILE, FOUND, USAGE, report_problems, request_options, stop
 from .log_files import PriceBook, unpriced_note
 from .terminal import Line, print_report
 

@@ -21,15 +21,7 @@ from anaphora.catalog import Price
 from anaphora.values import Usage
 
 from .common import completions, log_format_option
-from .log_files import (
-    LogFormat,
-    PriceBook,
-    SkippedInput,
-    gather,
-    refuse,
-    skipped,
-    unpriced_note,
-)
+from .log_files import LogFormat, PriceBook, SkippedInput, gather, refuse, skipped, unpriced_note
 from .simulate_plot import draw
 from .terminal import Line, print_report, problem_lines, table, tracked
 

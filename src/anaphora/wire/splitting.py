@@ -28,15 +28,7 @@ from blake3 import blake3
 from anaphora.canonical import string
 from anaphora.prompt import PromptBlock
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
-from anaphora.values import (
-    CachePolicy,
-    Conversation,
-    Message,
-    Section,
-    SegmentRole,
-    Tool,
-    Ttl,
-)
+from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Tool, Ttl
 
 from .reading import (
     Members,

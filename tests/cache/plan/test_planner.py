@@ -35,7 +35,7 @@ from anaphora.values import (
 CLAUDE = ("anthropic", "claude-sonnet-4-5")
 RULES = catalog.rules(*CLAUDE)
 LONG = "word " * 1500
-SPOKEN = [
+MARKED_DIALECTS = [
     ("anthropic", "claude-sonnet-4-5"),
     ("openai", "gpt-5.6"),
     ("alibaba", "qwen3-max"),
@@ -43,7 +43,7 @@ SPOKEN = [
 ]
 
 
-class Talk:
+class PlannedConversation:
     """A conversation with a planner of its own."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Talk:
         self.conversation = Conversation()
         self.last: Rendered | None = None
 
-    def say(self, *messages: Message) -> None:
+    def add(self, *messages: Message) -> None:
         for message in messages:
             self.conversation = self.conversation.append(message)
 
@@ -152,8 +152,8 @@ def test_expensive_writes_are_weighed_against_savings() -> None:
 
 
 def test_the_tail_and_the_shared_prefix_are_marked() -> None:
-    conversation = Talk()
-    conversation.say(question(1))
+    conversation = PlannedConversation()
+    conversation.add(question(1))
     plan = conversation.turn(0, tools=(Tool("look", LONG),))
     assert conversation.last is not None
     assert [conversation.last.chunk(mark.chunk).path for mark in plan.marks] == [
@@ -164,8 +164,8 @@ def test_the_tail_and_the_shared_prefix_are_marked() -> None:
 
 
 def test_volatile_content_is_never_marked() -> None:
-    conversation = Talk()
-    conversation.say(question(1))
+    conversation = PlannedConversation()
+    conversation.add(question(1))
     plan = conversation.turn(0, tail=[Message.user("It is 09:41.")])
     assert conversation.last is not None
     roles = {conversation.last.chunk(mark.chunk).role for mark in plan.marks}
@@ -174,8 +174,8 @@ def test_volatile_content_is_never_marked() -> None:
 
 
 def test_nothing_is_marked_below_the_minimum() -> None:
-    conversation = Talk()
-    conversation.say(Message.user("hi"))
+    conversation = PlannedConversation()
+    conversation.add(Message.user("hi"))
     assert conversation.turn(0, system="short", tools=()).marks == ()
 
 
@@ -185,13 +185,13 @@ def test_the_last_write_keeps_its_marker_when_the_look_back_would_not_reach_it(
 ) -> None:
     """Law 5, and CASES D: a fan-out of parallel results. Within the look-back the marker is only
     worth a slot that nothing else needs."""
-    conversation = Talk()
-    conversation.say(question(1))
+    conversation = PlannedConversation()
+    conversation.add(question(1))
     first = conversation.turn(0)
     calls = [ToolCall(f"c{n}", "look", "{}") for n in range(count)]
-    conversation.say(Message.assistant(*calls))
+    conversation.add(Message.assistant(*calls))
     results = tuple(ToolResult(call.id, "seen") for call in calls)
-    conversation.say(Message(role="tool", parts=results, id="results"))
+    conversation.add(Message(role="tool", parts=results, id="results"))
     own = tuple(PartMark("results", (n,)) for n in range(marks))
     second = conversation.turn(20, cache=PromptCachePlan(marks=own))
     tail = first.marks[-1].chunk
@@ -199,8 +199,8 @@ def test_the_last_write_keeps_its_marker_when_the_look_back_would_not_reach_it(
 
 
 def test_the_callers_own_marks_are_kept_and_counted() -> None:
-    conversation = Talk()
-    conversation.say(*(Message.user("more " * 800, id=f"m{at}") for at in range(6)))
+    conversation = PlannedConversation()
+    conversation.add(*(Message.user("more " * 800, id=f"m{at}") for at in range(6)))
     marks = tuple(PartMark(f"m{at}", (0,)) for at in range(3))
     plan = conversation.turn(0, cache=PromptCachePlan(marks=marks))
     assert len(plan.marks) == 4
@@ -210,26 +210,26 @@ def test_the_callers_own_marks_are_kept_and_counted() -> None:
 
 
 def test_the_frozen_boundary_gets_a_marker() -> None:
-    conversation = Talk()
-    conversation.say(*(Message.user("more " * 300, id=f"m{at}") for at in range(4)))
+    conversation = PlannedConversation()
+    conversation.add(*(Message.user("more " * 300, id=f"m{at}") for at in range(4)))
     plan = conversation.turn(0, cache=PromptCachePlan(frozen_through="m1"))
     assert conversation.last is not None
     assert conversation.last.frozen in [mark.chunk for mark in plan.marks]
 
 
 def test_long_pauses_end_all_marking_and_short_ones_bring_it_back() -> None:
-    conversation = Talk()
+    conversation = PlannedConversation()
     at = 0.0
     for turn in range(6):
-        conversation.say(question(turn))
+        conversation.add(question(turn))
         plan = conversation.turn(at)
-        conversation.say(Message.assistant("ok"))
+        conversation.add(Message.assistant("ok"))
         at += 5400
     assert plan.marks == ()
     for turn in range(12):
-        conversation.say(question(turn))
+        conversation.add(question(turn))
         plan = conversation.turn(at)
-        conversation.say(Message.assistant("ok"))
+        conversation.add(Message.assistant("ok"))
         at += 20
     assert plan.marks
 
@@ -238,15 +238,15 @@ def test_a_shared_beginning_lives_as_long_as_its_conversations_need() -> None:
     """Each conversation is short; a new one comes every ten minutes."""
     memory = AppMemory(RULES)
     for number in range(4):
-        conversation = Talk(memory=memory)
-        conversation.say(question(number))
+        conversation = PlannedConversation(memory=memory)
+        conversation.add(question(number))
         plan = conversation.turn(600.0 * number)
     assert plan.marks[0].ttl == "1h"
 
 
 def test_openai_does_not_write_a_volatile_end() -> None:
-    conversation = Talk("openai", "gpt-5.6")
-    conversation.say(question(1))
+    conversation = PlannedConversation("openai", "gpt-5.6")
+    conversation.add(question(1))
     assert not conversation.turn(0).only_marks
     plan = conversation.turn(10, tail=[Message.user("It is 09:41.")])
     assert plan.only_marks
@@ -256,15 +256,15 @@ def test_openai_does_not_write_a_volatile_end() -> None:
 
 
 def test_the_callers_cache_options_are_kept() -> None:
-    conversation = Talk("openai", "gpt-5.6")
-    conversation.say(question(1))
+    conversation = PlannedConversation("openai", "gpt-5.6")
+    conversation.add(question(1))
     plan = conversation.turn(0, tail=[Message.user("now")], cache=PromptCachePlan(automatic="30m"))
     assert not plan.only_marks
 
 
 def test_a_provider_that_caches_by_itself_is_not_marked() -> None:
-    conversation = Talk("deepseek", "deepseek-chat")
-    conversation.say(question(1))
+    conversation = PlannedConversation("deepseek", "deepseek-chat")
+    conversation.add(question(1))
     assert conversation.turn(0) == Plan()
 
 
@@ -279,15 +279,15 @@ turns = st.lists(
 )
 
 
-@pytest.mark.parametrize("name, model", SPOKEN)
+@pytest.mark.parametrize("name, model", MARKED_DIALECTS)
 @settings(max_examples=25)
 @given(turns)
 def test_law_4_markers_are_legal_whatever_happens(
     name: str, model: str, story: list[tuple[float, int, bool]]
 ) -> None:
-    conversation, at = Talk(name, model), 0.0
+    conversation, at = PlannedConversation(name, model), 0.0
     for number, (pause, results, state) in enumerate(story):
-        conversation.say(question(number))
+        conversation.add(question(number))
         plan = conversation.turn(at, tail=[Message.user(f"{at}")] if state else [])
         assert len(plan.marks) <= conversation.rules.slots.value
         assert conversation.last is not None
@@ -297,8 +297,8 @@ def test_law_4_markers_are_legal_whatever_happens(
         if conversation.rules.longer_ttl_first.value:
             assert lives == sorted(lives, reverse=True)
         calls = [ToolCall(f"c{number}_{n}", "look", "{}") for n in range(results)]
-        conversation.say(Message.assistant(*calls))
-        conversation.say(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
+        conversation.add(Message.assistant(*calls))
+        conversation.add(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
         at += pause
 
 
@@ -309,11 +309,11 @@ def test_law_5_what_was_written_and_lives_is_read(
     unit: Any, story: list[tuple[float, int, bool]]
 ) -> None:
     """Under both published ways of counting."""
-    conversation, at = Talk(), 0.0
+    conversation, at = PlannedConversation(), 0.0
     other = Simulator(RULES, lookback_unit=unit)
     written: tuple[int, float] | None = None
     for number, (pause, results, _) in enumerate(story):
-        conversation.say(question(number))
+        conversation.add(question(number))
         plan = conversation.turn(at)
         assert conversation.last is not None
         prompt = RenderedPrompt(conversation.last, plan)
@@ -325,14 +325,14 @@ def test_law_5_what_was_written_and_lives_is_read(
             mark = plan.marks[-1]
             written = prompt.tokens(mark.chunk), at + TTL_SECONDS[mark.ttl]
         calls = [ToolCall(f"c{number}_{n}", "look", "{}") for n in range(results)]
-        conversation.say(Message.assistant(*calls))
-        conversation.say(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
+        conversation.add(Message.assistant(*calls))
+        conversation.add(Message(role="tool", parts=tuple(ToolResult(c.id, "r") for c in calls)))
         at += pause
 
 
 def test_law_10_a_new_date_in_the_tail_touches_only_the_tail() -> None:
-    conversation = Talk()
-    conversation.say(question(1))
+    conversation = PlannedConversation()
+    conversation.add(question(1))
     one = conversation.turn(0, tail=[Message.user("2026-11-14")])
     assert conversation.last is not None
     before = conversation.last.cacheable_data()
@@ -354,9 +354,9 @@ def test_planning_hashes_only_new_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
         return real(data)
 
     monkeypatch.setattr(module, "blake3", counted)
-    conversation = Talk()
+    conversation = PlannedConversation()
     for number in range(30):
-        conversation.say(question(number), Message.assistant("ok"))
+        conversation.add(question(number), Message.assistant("ok"))
         conversation.turn(number * 10.0)
     assert conversation.last is not None
     assert made == len(conversation.last) + 3
@@ -397,7 +397,7 @@ def test_an_unprofitable_compaction_is_advised_against() -> None:
 
 
 def test_segments_before_the_conversation_are_shared_too() -> None:
-    conversation = Talk()
+    conversation = PlannedConversation()
     guide = Segment.of(SegmentRole.STABLE_PREFIX, Message.user(LONG))
     ir = PromptIR(
         segments=(guide, Segment.of(SegmentRole.CONVERSATION, question(1))),
@@ -416,8 +416,8 @@ def test_conversations_with_one_beginning_share_a_cache_key() -> None:
     memory = AppMemory(catalog.rules("openai", "gpt-4.1", "openai_chat"))
     keys = set()
     for number in range(3):
-        conversation = Talk("openai", "gpt-4.1", memory)
-        conversation.say(question(number))
+        conversation = PlannedConversation("openai", "gpt-4.1", memory)
+        conversation.add(question(number))
         plan = conversation.turn(number * 30.0)
         assert conversation.last is not None
         body = conversation.codec.assemble(conversation.last, plan).body.join()
@@ -429,20 +429,20 @@ def test_conversations_with_one_beginning_share_a_cache_key() -> None:
 
 def test_a_key_with_too_many_requests_is_split_and_stays_with_its_conversation() -> None:
     memory = AppMemory(catalog.rules("openai", "gpt-4.1", "openai_chat"))
-    conversations = [Talk("openai", "gpt-4.1", memory) for _ in range(40)]
+    conversations = [PlannedConversation("openai", "gpt-4.1", memory) for _ in range(40)]
     first = []
     for number, conversation in enumerate(conversations):
-        conversation.say(question(number))
+        conversation.add(question(number))
         first.append(conversation.turn(number * 0.5).key)
     assert len(set(first)) > 2
     for number, conversation in enumerate(conversations):
-        conversation.say(Message.assistant("ok"), question(number))
+        conversation.add(Message.assistant("ok"), question(number))
     assert [conversation.turn(600.0).key for conversation in conversations] == first
 
 
 def test_the_callers_cache_key_is_kept() -> None:
-    conversation = Talk("openai", "gpt-4.1")
-    conversation.say(question(1))
+    conversation = PlannedConversation("openai", "gpt-4.1")
+    conversation.add(question(1))
     assert conversation.turn(0, cache=PromptCachePlan(key="mine")).key is None
 
 
@@ -453,8 +453,8 @@ def test_a_key_goes_where_the_provider_takes_it() -> None:
         ("xai", "grok-4", "x-grok-conv-id"),
         ("llamacpp", "any", None),
     ):
-        conversation = Talk(name, model)
-        conversation.say(question(1))
+        conversation = PlannedConversation(name, model)
+        conversation.add(question(1))
         conversation.turn(0)
         assert conversation.last is not None
         assert conversation.last.key_place == place

@@ -64,7 +64,7 @@ class Server:
             Message(role="assistant", parts=_ANSWERS[kind])
         )
 
-    def hears(self, message: Message) -> None:
+    def receives(self, message: Message) -> None:
         self.conversation = self.conversation.append(message)
 
     def render(self) -> Rendered:
@@ -99,7 +99,7 @@ def test_a_template_is_learned_after_one_turn_of_a_kind(
 ) -> None:
     """Unless an answer is so short that its bill may be read in two ways."""
     server, seen = Server(), {"words": 0, "call": 0}
-    server.hears(Message.user("Where?"))
+    server.receives(Message.user("Where?"))
     before: Kind | None = None
     total = 900
     for kind, output, new in turns:
@@ -113,16 +113,16 @@ def test_a_template_is_learned_after_one_turn_of_a_kind(
             total = (server.usage.input or 0) + (server.usage.output or 0) + new
         server.answers(read, kind, total, output)
         result = Message.tool("c", "It rains.")
-        server.hears(result if kind == "call" else Message.user("And then?"))
+        server.receives(result if kind == "call" else Message.user("And then?"))
         before = kind
 
 
 @pytest.mark.parametrize("kind, anchor", [("words", "answer"), ("call", "prompt")])
 def test_before_any_bill_the_conservative_anchor_is_assumed(kind: Kind, anchor: Anchor) -> None:
     server = Server()
-    server.hears(Message.user("Where?"))
+    server.receives(Message.user("Where?"))
     server.answers(0, kind, 900, 50)
-    server.hears(Message.tool("c", "It rains.") if kind == "call" else Message.user("And then?"))
+    server.receives(Message.tool("c", "It rains.") if kind == "call" else Message.user("And then?"))
     assert server.expects() == parted(server, anchor, 0)
 
 
@@ -131,7 +131,7 @@ def test_thinking_is_dropped_at_the_next_user_turn() -> None:
     words is rendered without the thinking. So the prompts part where those words ended."""
     server = Server()
     for turn in range(3):
-        server.hears(Message.user(f"Question {turn}?"))
+        server.receives(Message.user(f"Question {turn}?"))
         expected = server.expects()
         read = parted(server, "question", -2) if turn else 0
         if turn == 1:
@@ -141,16 +141,16 @@ def test_thinking_is_dropped_at_the_next_user_turn() -> None:
         total = read + 500
         server.answers(read, "thought", total, 40)
         # The model calls a tool without thinking again, and what it says then is about that.
-        server.hears(Message.tool("c", "It rains."))
+        server.receives(Message.tool("c", "It rains."))
         server.answers(total - 2, "words", total + 100, 9)
 
 
 def test_a_loss_is_not_learned() -> None:
     server = Server()
-    server.hears(Message.user("Where?"))
+    server.receives(Message.user("Where?"))
     server.answers(0, "words", 900, 50)
     for _ in range(3):  # another client uses the server repeatedly
-        server.hears(Message.user("And then?"))
+        server.receives(Message.user("And then?"))
         expected = server.expects()
         assert expected == (server.usage.input or 0) + (server.usage.output or 0) - 1
         server.answers(7, "words", expected + 40, 50)
@@ -158,7 +158,7 @@ def test_a_loss_is_not_learned() -> None:
 
 def test_the_same_prompt_again_is_read_but_for_its_last_token() -> None:
     server = Server()
-    server.hears(Message.user("Where?"))
+    server.receives(Message.user("Where?"))
     server.answers(0, "words", 900, 50)
     server.conversation = server.conversation.prefix(1)
     assert server.expects() == 899
@@ -166,9 +166,9 @@ def test_the_same_prompt_again_is_read_but_for_its_last_token() -> None:
 
 def test_a_bill_without_counts_leaves_the_estimate() -> None:
     server = Server()
-    server.hears(Message.user("Where?"))
+    server.receives(Message.user("Where?"))
     server.answers(0, "words", 900, 50)
-    server.hears(Message.user("And then?"))
+    server.receives(Message.user("And then?"))
     rendered, outcome = server.render(), server.outcome()
     server.following.billed(rendered, outcome, Usage(output=4))
     assert server.following.read(rendered, outcome) == pytest.approx(900, rel=0.2)
@@ -177,7 +177,7 @@ def test_a_bill_without_counts_leaves_the_estimate() -> None:
 # ── What bills tell of the slots ─────────────────────────────────────────────────────────────────
 
 
-class Talks:
+class ServedConversations:
     """Conversations that share nothing, on a server with so many slots."""
 
     def __init__(self, slots: int, *, aside: bool = False) -> None:
@@ -224,7 +224,7 @@ TOKENS = _tokens()
 def test_the_number_of_slots_is_learned(slots: int, aside: bool, order: list[str]) -> None:
     """Whatever order conversations speak in. Each surprise teaches something: there are never more
     than it takes to know the number of slots, and that there is something beside them."""
-    conversations = Talks(slots, aside=aside)
+    conversations = ServedConversations(slots, aside=aside)
     printed = [conversations.run_turn(name) for name in order]
     surprises = sum(expected != match for expected, match in printed)
     assert surprises <= 2 + (4 - slots) * 2

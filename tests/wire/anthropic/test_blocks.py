@@ -228,8 +228,8 @@ OTHERWISE: list[tuple[Part, bytes, str]] = [
 
 @pytest.mark.parametrize("part, data, code", OTHERWISE)
 def test_changed_part_gives_notice(part: Part, data: bytes, code: str) -> None:
-    said, notices = say(part)
-    assert said == data
+    encoded, notices = say(part)
+    assert encoded == data
     assert [notice.code for notice in notices] == [code]
 
 

@@ -61,55 +61,59 @@ def named(part: Any) -> dict[str, Any]:
 @every.reply
 def test_every_block_is_read(record: Json) -> None:
     body = record["response"].encode()
-    told, reply = json.loads(body), anthropic.read_reply(body)
-    assert [named(part) for part in reply.message.parts] == told["content"]
+    reported, reply = json.loads(body), anthropic.read_reply(body)
+    assert [named(part) for part in reply.message.parts] == reported["content"]
     known = {
         "text": Text,
         "tool_use": ToolCall,
         "thinking": Thinking,
         "redacted_thinking": Thinking,
     }
-    for part, block in zip(reply.message.parts, told["content"], strict=True):
+    for part, block in zip(reply.message.parts, reported["content"], strict=True):
         assert isinstance(part, known.get(block["type"], Opaque))
 
 
 @every.reply
 def test_reply_fields_are_read(record: Json) -> None:
     body = record["response"].encode()
-    told, reply = json.loads(body), anthropic.read_reply(body)
-    assert (reply.id, reply.model, reply.message.role) == (told["id"], told["model"], "assistant")
-    assert reply.stop_reason == STOPS[told["stop_reason"]]
+    reported, reply = json.loads(body), anthropic.read_reply(body)
+    assert (reply.id, reply.model, reply.message.role) == (
+        reported["id"],
+        reported["model"],
+        "assistant",
+    )
+    assert reply.stop_reason == STOPS[reported["stop_reason"]]
     assert (reply.stop_reason_raw, reply.stop_sequence) == (
-        told["stop_reason"],
-        told["stop_sequence"],
+        reported["stop_reason"],
+        reported["stop_sequence"],
     )
     rest = json.loads((reply.extras or {}).get("anthropic", "{}"))
     named_here = "id type role model content stop_reason stop_sequence usage".split()
-    assert rest == {key: value for key, value in told.items() if key not in named_here}
+    assert rest == {key: value for key, value in reported.items() if key not in named_here}
 
 
 @every.reply
 def test_usage_is_read_exactly(record: Json) -> None:
     body = record["response"].encode()
-    told, usage = json.loads(body)["usage"], anthropic.read_reply(body).usage
-    assert usage.uncached == told["input_tokens"]
-    assert usage.read == told["cache_read_input_tokens"]
-    assert usage.written_total == told["cache_creation_input_tokens"]
-    assert usage.output == told["output_tokens"]
-    split = told["cache_creation"] or {}
+    reported, usage = json.loads(body)["usage"], anthropic.read_reply(body).usage
+    assert usage.uncached == reported["input_tokens"]
+    assert usage.read == reported["cache_read_input_tokens"]
+    assert usage.written_total == reported["cache_creation_input_tokens"]
+    assert usage.output == reported["output_tokens"]
+    split = reported["cache_creation"] or {}
     for ttl in ("5m", "1h"):
         assert (usage.written or {}).get(ttl, 0) == split.get(f"ephemeral_{ttl}_input_tokens", 0)
-    details = told.get("output_tokens_details") or {}
+    details = reported.get("output_tokens_details") or {}
     assert usage.reasoning == details.get("thinking_tokens")
     assert usage.raw is not None
-    assert json.loads(usage.raw) == told
+    assert json.loads(usage.raw) == reported
 
 
 @every.reply
 def test_reply_round_trips_as_history(record: Json) -> None:
     """Law 9: replayed, live or from storage, it is the content that came."""
     body = record["response"].encode()
-    told, message = json.loads(body)["content"], anthropic.read_reply(body).message
+    reported, message = json.loads(body)["content"], anthropic.read_reply(body).message
     for answer in (message, from_json(to_json(message), Message)):
         call = Call(
             ir=PromptIR.chat([Message.user("u"), answer, Message.user("go on")]),
@@ -118,5 +122,5 @@ def test_reply_round_trips_as_history(record: Json) -> None:
         )
         rendered = anthropic.render(call, catalog.profile("anthropic", call.model))
         request = json.loads(anthropic.assemble(rendered, Plan()).body.join())
-        assert request["messages"][1]["content"] == told
+        assert request["messages"][1]["content"] == reported
         assert not rendered.notices

@@ -111,10 +111,10 @@ def test_glue_leads_a_chunk(message: Message, chunk: bytes) -> None:
 )
 def test_appending_keeps_all_earlier_bytes(steps: list[list[Message]]) -> None:
     """Law 1, turn by turn; the suite's guard holds each against a cold rendering too."""
-    talk, rendered, before = Conversation(), None, b""
+    conversation, rendered, before = Conversation(), None, b""
     for step in steps:
-        talk = talk.append(*step)
-        rendered = render(talk, previous=rendered)
+        conversation = conversation.append(*step)
+        rendered = render(conversation, previous=rendered)
         assert rendered.data().startswith(before)
         before = rendered.data()
 
@@ -190,24 +190,24 @@ def test_system_messages_in_mid_conversation(
 def test_a_system_message_is_never_between_a_call_and_its_result() -> None:
     """Anthropic refuses that, and merging it into the results keeps it where it stood."""
     messages = [USER, Message.assistant(ToolCall("c", "f")), SYSTEM, Message.tool("c", "r")]
-    said = messages_of(render(messages, TAKES_SYSTEM))
-    assert said[-1][0] == "user"
-    assert set(said[-1][1]) == {"s", "tool_result"}
-    assert [role for role, _ in said] == ["user", "assistant", "user"]
+    encoded = messages_of(render(messages, TAKES_SYSTEM))
+    assert encoded[-1][0] == "user"
+    assert set(encoded[-1][1]) == {"s", "tool_result"}
+    assert [role for role, _ in encoded] == ["user", "assistant", "user"]
 
 
 def test_reply_after_system_message_changes_nothing() -> None:
-    talk = Conversation([USER, SYSTEM])
-    first = render(talk, TAKES_SYSTEM)
-    later = render(talk.append(ANSWER, USER), TAKES_SYSTEM, first)
+    conversation = Conversation([USER, SYSTEM])
+    first = render(conversation, TAKES_SYSTEM)
+    later = render(conversation.append(ANSWER, USER), TAKES_SYSTEM, first)
     assert later.data().startswith(first.data())
     assert [role for role, _ in messages_of(later)] == ["user", "system", "assistant", "user"]
 
 
 def test_user_turn_after_system_message_turns_it_into_text() -> None:
-    talk = Conversation([USER, SYSTEM])
-    first = render(talk, TAKES_SYSTEM)
-    later = render(talk.append(USER), TAKES_SYSTEM, first)
+    conversation = Conversation([USER, SYSTEM])
+    first = render(conversation, TAKES_SYSTEM)
+    later = render(conversation.append(USER), TAKES_SYSTEM, first)
     assert messages_of(later) == [("user", ["u", "s", "u"])]
     assert "system_as_user" in [notice.code for notice in later.notices]
 
@@ -253,11 +253,11 @@ def test_an_error_names_message_and_part(part: Any, path: str) -> None:
 
 def test_an_error_counts_from_the_beginning_of_the_conversation() -> None:
     """Only the last message is rendered, and it is still the fourth; what was there is unharmed."""
-    talk = Conversation([USER, ANSWER, USER])
-    first = render(talk)
+    conversation = Conversation([USER, ANSWER, USER])
+    first = render(conversation)
     with pytest.raises(InvalidRequest, match=r"conversation\[3\]\.parts\[0\]"):
-        render(talk.append(Message.assistant("\ud800")), previous=first)
-    assert len(messages_of(render(talk.append(ANSWER), previous=first))) == 4
+        render(conversation.append(Message.assistant("\ud800")), previous=first)
+    assert len(messages_of(render(conversation.append(ANSWER), previous=first))) == 4
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,9 @@ def test_a_notice_names_message_and_part(part: Any, code: str, path: str) -> Non
 
 def test_a_notice_is_kept_with_the_turn_it_is_about() -> None:
     """An older view of the conversation does not hear of what came later, nor lose what was."""
-    talk = Conversation([USER, Message.assistant("a", Text(""))])
-    first = render(talk)
-    later = render(talk.append(Message.user("u", Audio(Url("u")))), previous=first)
+    conversation = Conversation([USER, Message.assistant("a", Text(""))])
+    first = render(conversation)
+    later = render(conversation.append(Message.user("u", Audio(Url("u")))), previous=first)
     assert [notice.code for notice in first.notices] == ["blank_text"]
     assert [notice.code for notice in later.notices] == ["blank_text", "audio_unsupported"]
 

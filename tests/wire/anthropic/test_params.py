@@ -183,10 +183,10 @@ def test_a_broken_schema_names_its_tool() -> None:
 def test_unsupported_parameters_give_notices(given: dict[str, Any]) -> None:
     """Law 11: a notice or a clear error, never a silent loss or a field that will be refused."""
     try:
-        told = [notice.path for notice in render(Params(max_tokens=16, **given)).notices]
+        reported = [notice.path for notice in render(Params(max_tokens=16, **given)).notices]
     except InvalidRequest as problem:
-        told = [problem.path]
-    (path,) = told
+        reported = [problem.path]
+    (path,) = reported
     assert path.startswith("params.")
 
 

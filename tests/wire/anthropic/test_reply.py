@@ -116,18 +116,18 @@ def test_unknown_reply_fields_are_kept(name: str, extras: str) -> None:
 )
 def test_usage_is_a_partition(name: str, usage: Usage, total_input: int) -> None:
     """Law 7: input = uncached + read + written, and an hour's write is told apart."""
-    told = read(name).usage
-    assert told == Usage(
+    reported = read(name).usage
+    assert reported == Usage(
         uncached=usage.uncached,
         read=usage.read,
         written=usage.written,
         output=usage.output,
         reasoning=usage.reasoning,
-        raw=told.raw,
+        raw=reported.raw,
     )
-    assert told.input == total_input
-    assert told.raw is not None
-    assert json.loads(told.raw) == json.loads(body(name))["usage"]
+    assert reported.input == total_input
+    assert reported.raw is not None
+    assert json.loads(reported.raw) == json.loads(body(name))["usage"]
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def test_usage_is_a_partition(name: str, usage: Usage, total_input: int) -> None
     ],
 )
 def test_unreported_usage_is_not_zero(usage: Any, expected: Usage) -> None:
-    told = anthropic.read_reply(minimal(usage=usage)).usage
-    assert told == expected
+    reported = anthropic.read_reply(minimal(usage=usage)).usage
+    assert reported == expected
 
 
 def test_a_known_zero_is_known() -> None:
-    told = anthropic.read_reply(minimal(usage={"cache_creation_input_tokens": 0})).usage
-    assert told.written_total == 0
+    reported = anthropic.read_reply(minimal(usage={"cache_creation_input_tokens": 0})).usage
+    assert reported.written_total == 0
     assert anthropic.read_reply(minimal(usage={})).usage.written_total is None
 
 

@@ -39,7 +39,7 @@ THINKS = Reasoning("enabled", budget_tokens=1024)
 
 
 def render(
-    talk: Conversation,
+    conversation: Conversation,
     *state: Part | str,
     model: str = STRIPS,
     reasoning: Reasoning | None = THINKS,
@@ -48,7 +48,7 @@ def render(
     profile: catalog.Profile | None = None,
 ) -> Rendered:
     call = Call(
-        ir=PromptIR.chat(talk, tail=[Message.user(*state)] if state else [], cache=cache),
+        ir=PromptIR.chat(conversation, tail=[Message.user(*state)] if state else [], cache=cache),
         model=model,
         params=Params(max_tokens=2048, reasoning=reasoning),
     )
@@ -99,22 +99,24 @@ def test_result_with_state_is_volatile_and_unmarked() -> None:
 
 def test_next_turn_renders_result_without_state() -> None:
     """And all that stood before it holds, turn after turn."""
-    talk = in_a_loop()
-    first = render(talk, "state 1")
-    talk = talk.append(Message.assistant(ToolCall("d", "search")), Message.tool("d", "more"))
-    second = render(talk, "state 2", previous=first)
+    conversation = in_a_loop()
+    first = render(conversation, "state 1")
+    conversation = conversation.append(
+        Message.assistant(ToolCall("d", "search")), Message.tool("d", "more")
+    )
+    second = render(conversation, "state 2", previous=first)
     assert second.cacheable_data().startswith(first.cacheable_data())
     messages = messages_of(second)
     assert texts(messages[2]["content"][0]) == ["found"]
     assert texts(messages[4]["content"][0]) == ["more", "state 2"]
     assert b"state 1" not in second.data()
-    done = render(talk.append(Message.assistant("here you are")), previous=second)
+    done = render(conversation.append(Message.assistant("here you are")), previous=second)
     assert b"state" not in done.data()
     assert texts(messages_of(done)[4]["content"][0]) == ["more"]
 
 
 def test_last_of_several_results_takes_the_state() -> None:
-    talk = Conversation(
+    conversation = Conversation(
         [
             Message.user("both"),
             Message.assistant(ToolCall("c", "f"), ToolCall("d", "f")),
@@ -122,31 +124,31 @@ def test_last_of_several_results_takes_the_state() -> None:
             Message.tool("d", "two", error=True),
         ]
     )
-    one, two = messages_of(render(talk, "state"))[-1]["content"]
+    one, two = messages_of(render(conversation, "state"))[-1]["content"]
     assert texts(one) == ["one"]
     assert texts(two) == ["two", "state"]
     assert two["is_error"] is True
 
 
 def test_results_in_one_message_are_distinguished() -> None:
-    talk = Conversation(
+    conversation = Conversation(
         [
             Message.user("both"),
             Message.assistant(ToolCall("c", "f"), ToolCall("d", "f")),
             Message.user(ToolResult("c", "one"), ToolResult("d", "two")),
         ]
     )
-    rendered = render(talk, "state")
+    rendered = render(conversation, "state")
     one, two = messages_of(rendered)[-1]["content"]
     assert (texts(one), texts(two)) == (["one"], ["two", "state"])
     assert b'"one"' in rendered.cacheable_data()
 
 
 def test_empty_result_takes_the_state() -> None:
-    talk = Conversation(
+    conversation = Conversation(
         [Message.user("u"), Message.assistant(ToolCall("c", "f")), Message.tool("c")]
     )
-    assert texts(messages_of(render(talk, "state"))[-1]["content"][0]) == ["state"]
+    assert texts(messages_of(render(conversation, "state"))[-1]["content"][0]) == ["state"]
 
 
 @pytest.mark.parametrize("part", [Image(Url("i")), Document(Url("d")), Text("state")])
@@ -205,9 +207,9 @@ def test_state_is_a_system_message_where_supported() -> None:
         strips_thinking = true
         """
     profile = catalog.shipped().with_rows(row).profile("anthropic", TAKES_SYSTEM)
-    talk = in_a_loop()
+    conversation = in_a_loop()
     rendered = render(
-        talk, "state", model=TAKES_SYSTEM, reasoning=Reasoning("adaptive"), profile=profile
+        conversation, "state", model=TAKES_SYSTEM, reasoning=Reasoning("adaptive"), profile=profile
     )
     result, state = messages_of(rendered)[-2:]
     assert texts(result["content"][0]) == ["found"]
@@ -218,9 +220,9 @@ def test_state_is_a_system_message_where_supported() -> None:
 
 def test_mark_on_result_with_state_gives_notice() -> None:
     """The caller's mark cannot stand on what changes next turn; saying so is better than paying."""
-    talk = in_a_loop()
-    cache = PromptCachePlan(marks=(PartMark(talk[2].id),))
-    rendered = render(talk, "state", cache=cache)
+    conversation = in_a_loop()
+    cache = PromptCachePlan(marks=(PartMark(conversation[2].id),))
+    rendered = render(conversation, "state", cache=cache)
     assert [notice.code for notice in rendered.notices] == ["mark_left_out"]
     assert "cache_control" not in json.dumps(messages_of(rendered)[-1])
 
@@ -228,20 +230,20 @@ def test_mark_on_result_with_state_gives_notice() -> None:
 def test_frozen_region_ends_before_result_with_state() -> None:
     """B3: clamped to what is there. Right after a compaction every turn is frozen, the carrier
     too, so this is the usual case and no mistake of the caller's."""
-    talk = in_a_loop()
-    cache = PromptCachePlan(frozen_through=talk[2].id)
-    rendered = render(talk, "state", cache=cache)
+    conversation = in_a_loop()
+    cache = PromptCachePlan(frozen_through=conversation[2].id)
+    rendered = render(conversation, "state", cache=cache)
     assert rendered.notices == ()
     assert "cache_control" in messages_of(rendered)[1]["content"][-1]
 
 
 def test_notices_of_result_with_state_are_kept() -> None:
     """What could not be said is told, whether or not the message carries the state."""
-    talk = Conversation(
+    conversation = Conversation(
         [
             Message.user("u"),
             Message.assistant(ToolCall("c", "f")),
             Message.user(Audio(Url("u")), ToolResult("c", "found")),
         ]
     )
-    assert "audio_unsupported" in [notice.code for notice in render(talk, "state").notices]
+    assert "audio_unsupported" in [notice.code for notice in render(conversation, "state").notices]

@@ -34,8 +34,8 @@ def in_camel_case(value: Any) -> Any:
         return [in_camel_case(item) for item in value]
     if not isinstance(value, dict):
         return value
-    told = {re.sub(r"_(\w)", lambda m: m[1].upper(), name): v for name, v in value.items()}
-    return {name: v if name in KEPT else in_camel_case(v) for name, v in told.items()}
+    reported = {re.sub(r"_(\w)", lambda m: m[1].upper(), name): v for name, v in value.items()}
+    return {name: v if name in KEPT else in_camel_case(v) for name, v in reported.items()}
 
 
 def expected(request: str) -> Json:
@@ -77,45 +77,45 @@ def test_a_recorded_request_round_trips(record: Json) -> None:
 @every.request
 def test_a_split_recording_assembles_to_the_same_body(record: Json) -> None:
     """From its own bytes: inside parts and declarations nothing is renamed."""
-    told = json.loads(record["request"])
+    reported = json.loads(record["request"])
     cut = gemini.split(record["request"].encode(), path=record["path"])
     body = json.loads(gemini.assemble(cut, Plan()).body.join())
-    if isinstance(told.get("tools"), dict):
-        told["tools"] = [{"functionDeclarations": told["tools"]["function_declarations"]}]
-    if told.get("tools") == []:
-        del told["tools"]
-    told.get("systemInstruction", {}).pop("role", None)
-    assert body == told
+    if isinstance(reported.get("tools"), dict):
+        reported["tools"] = [{"functionDeclarations": reported["tools"]["function_declarations"]}]
+    if reported.get("tools") == []:
+        del reported["tools"]
+    reported.get("systemInstruction", {}).pop("role", None)
+    assert body == reported
 
 
 @every.request
 def test_normalisations_of_requests_are_named(record: Json) -> None:
     """Not only carried along: text, calls, results and media are where a reader looks."""
-    told = expected(record["request"])
+    reported = expected(record["request"])
     call = gemini.parse(record["request"].encode(), record["path"])
-    parts = [part for content in told["contents"] for part in content["parts"]]
+    parts = [part for content in reported["contents"] for part in content["parts"]]
     read = [part for message in call.ir.body_chat() for part in message.parts]
     assert len(parts) == len(read)
     names: dict[str, str] = {}
-    for said, part in zip(parts, read, strict=True):
-        if "text" in said:
-            assert isinstance(part, Thinking if said.get("thought") else Text)
-            assert part.text == said["text"]
-        elif "functionCall" in said:
+    for encoded, part in zip(parts, read, strict=True):
+        if "text" in encoded:
+            assert isinstance(part, Thinking if encoded.get("thought") else Text)
+            assert part.text == encoded["text"]
+        elif "functionCall" in encoded:
             assert isinstance(part, ToolCall)
-            assert part.name == said["functionCall"]["name"]
-            assert json.loads(part.arguments) == said["functionCall"]["args"]
-            assert part.id == said["functionCall"].get("id", part.id) != ""
+            assert part.name == encoded["functionCall"]["name"]
+            assert json.loads(part.arguments) == encoded["functionCall"]["args"]
+            assert part.id == encoded["functionCall"].get("id", part.id) != ""
             names[part.id] = part.name
-        elif "functionResponse" in said:
+        elif "functionResponse" in encoded:
             assert isinstance(part, ToolResult)
             # Every result in the recordings answers a call, whether or not it says which.
-            assert names[part.call_id] == said["functionResponse"]["name"]
-            assert part.error == (set(said["functionResponse"]["response"]) == {"error"})
-        elif "inlineData" in said or "fileData" in said:
-            media = (said.get("inlineData") or said["fileData"])["mimeType"]
+            assert names[part.call_id] == encoded["functionResponse"]["name"]
+            assert part.error == (set(encoded["functionResponse"]["response"]) == {"error"})
+        elif "inlineData" in encoded or "fileData" in encoded:
+            media = (encoded.get("inlineData") or encoded["fileData"])["mimeType"]
             assert isinstance(part, Opaque) == media.startswith("video/")
-    config = told.get("generationConfig", {})
+    config = reported.get("generationConfig", {})
     assert call.params.max_tokens == config.get("maxOutputTokens")
     assert (call.params.output is not None) == ("responseJsonSchema" in config)
 
@@ -125,24 +125,24 @@ def test_normalisations_of_requests_are_named(record: Json) -> None:
 
 @every.reply
 def test_an_answer_is_read_without_loss(record: Json) -> None:
-    told = json.loads(record["response"])
+    reported = json.loads(record["response"])
     written = json.loads(gemini.write_reply(gemini.read_reply(record["response"].encode())))
-    candidate = told["candidates"][0]
+    candidate = reported["candidates"][0]
     candidate.setdefault("index", 0)
     candidate["content"] = {"role": "model", "parts": [], **candidate["content"]}
-    assert written == told
+    assert written == reported
 
 
 @every.reply
 def test_normalisations_of_replies_are_named(record: Json) -> None:
-    told = json.loads(record["response"])
+    reported = json.loads(record["response"])
     reply = gemini.read_reply(record["response"].encode())
-    candidate = told["candidates"][0]
+    candidate = reported["candidates"][0]
     parts = candidate["content"].get("parts", [])
-    assert reply.id == told.get("responseId", "")
-    assert reply.model == told["modelVersion"]
+    assert reply.id == reported.get("responseId", "")
+    assert reply.model == reported["modelVersion"]
     check_content(reply, parts)
-    check_usage(reply, told["usageMetadata"])
+    check_usage(reply, reported["usageMetadata"])
     check_stop(reply, candidate["finishReason"])
 
 
@@ -163,22 +163,24 @@ def check_content(reply: Reply, parts: list[Json]) -> None:
     assert len(set(ids)) == len(ids)
 
 
-def check_usage(reply: Reply, told: Json) -> None:
+def check_usage(reply: Reply, reported: Json) -> None:
     usage = reply.usage
-    assert usage.input == told["promptTokenCount"] + told.get("toolUsePromptTokenCount", 0)
-    assert usage.read == told.get("cachedContentTokenCount")
-    assert usage.reasoning == told.get("thoughtsTokenCount")
-    assert usage.output == told.get("candidatesTokenCount", 0) + told.get("thoughtsTokenCount", 0)
-    assert usage.total == told["totalTokenCount"]
-    assert json.loads(usage.raw or "null") == told
+    assert usage.input == reported["promptTokenCount"] + reported.get("toolUsePromptTokenCount", 0)
+    assert usage.read == reported.get("cachedContentTokenCount")
+    assert usage.reasoning == reported.get("thoughtsTokenCount")
+    assert usage.output == reported.get("candidatesTokenCount", 0) + reported.get(
+        "thoughtsTokenCount", 0
+    )
+    assert usage.total == reported["totalTokenCount"]
+    assert json.loads(usage.raw or "null") == reported
 
 
-def check_stop(reply: Reply, told: str) -> None:
+def check_stop(reply: Reply, reported: str) -> None:
     words = {"STOP": "end", "MAX_TOKENS": "length", "SAFETY": "refusal"}
-    expected = words.get(told, "other")
+    expected = words.get(reported, "other")
     if reply.tool_calls and expected == "end":
         expected = "tool_calls"
-    assert (reply.stop_reason_raw, reply.stop_reason) == (told, expected)
+    assert (reply.stop_reason_raw, reply.stop_reason) == (reported, expected)
 
 
 # ── Streams and errors ───────────────────────────────────────────────────────────────────────────
@@ -191,11 +193,11 @@ def test_a_stream_is_read_without_loss(record: Json) -> None:
     assert isinstance(last, ReplyEnd)
     reply = last.reply
     lines = [line for line in record["response"].splitlines() if line.startswith("data:")]
-    told = [json.loads(line[5:]) for line in lines]
-    candidates = [chunk["candidates"][0] for chunk in told]
+    reported = [json.loads(line[5:]) for line in lines]
+    candidates = [chunk["candidates"][0] for chunk in reported]
     parts = [part for candidate in candidates for part in candidate["content"]["parts"]]
     check_content(reply, parts)
-    check_usage(reply, told[-1]["usageMetadata"])
+    check_usage(reply, reported[-1]["usageMetadata"])
     check_stop(reply, candidates[-1]["finishReason"])
     # Every signature is still there, and so is everything that was neither text nor a call.
     kept = json.dumps([str(part) for part in reply.message.parts], ensure_ascii=False)
@@ -213,6 +215,6 @@ def test_a_stream_is_read_without_loss(record: Json) -> None:
 @every.error
 def test_an_error_is_read(record: Json) -> None:
     error = gemini.read_error(record["status"], {}, record["response"].encode())
-    told = json.loads(record["response"])["error"]
+    reported = json.loads(record["response"])["error"]
     assert type(error) is RequestRejected
-    assert (error.status, error.code, str(error)) == (400, told["status"], told["message"])
+    assert (error.status, error.code, str(error)) == (400, reported["status"], reported["message"])

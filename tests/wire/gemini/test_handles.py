@@ -150,8 +150,8 @@ def test_the_next_turns_begin_with_the_same_handle() -> None:
 def test_held_and_sent_chunks_are_the_whole_prompt(
     frame: some.Frame, messages: list[Message], data: st.DataObject
 ) -> None:
-    talk = Conversation([Message.user("hello"), *messages, Message.user("go on")])
-    rendered = render(replace(frame.call(talk, "now"), model=MODEL))
+    conversation = Conversation([Message.user("hello"), *messages, Message.user("go on")])
+    rendered = render(replace(frame.call(conversation, "now"), model=MODEL))
     whole = body_of(gemini.assemble(rendered, Plan()))
     chunks = data.draw(st.sampled_from(boundaries(rendered) or [0]))
     assume(chunks)
@@ -348,8 +348,8 @@ def test_the_sdk_creates_extends_and_deletes_alike() -> None:
         client.caches.update(name=HANDLE, config={"ttl": "600s"})
 
     longer = gemini.prelude(rendered, ExtendHandle(HANDLE, 600))
-    method, path, asked = sdk_asks(extend)
-    assert (method, path.partition("?")[0], asked) == (
+    method, path, requested = sdk_asks(extend)
+    assert (method, path.partition("?")[0], requested) == (
         longer.method,
         longer.path.partition("?")[0],
         body_of(longer),

@@ -401,8 +401,8 @@ def test_a_call_without_an_id_is_answered_without_one() -> None:
     reply = gemini.read_reply(raw)
     (call,) = reply.tool_calls
     assert call.id == "call_r7_0"
-    talk = chat(Message.user("hi"), reply.message, Message.tool(call.id, "found"))
-    assert body_of(talk)["contents"][1:] == [
+    conversation = chat(Message.user("hi"), reply.message, Message.tool(call.id, "found"))
+    assert body_of(conversation)["contents"][1:] == [
         {"role": "model", "parts": [{"functionCall": {"name": "look", "args": {}}}]},
         {
             "role": "user",
@@ -411,7 +411,9 @@ def test_a_call_without_an_id_is_answered_without_one() -> None:
     ]
     # Another provider gets the id, in both places.
     other = wire.get("openai_chat")
-    rendered = other.render(Call(ir=talk.ir, model="gpt-5"), catalog.profile("openai", "gpt-5"))
+    rendered = other.render(
+        Call(ir=conversation.ir, model="gpt-5"), catalog.profile("openai", "gpt-5")
+    )
     sent = other.assemble(rendered, Plan()).body.join()
     assert sent.count(b'"call_r7_0"') == 2
     assert rendered.notices == ()

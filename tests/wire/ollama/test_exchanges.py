@@ -88,8 +88,8 @@ SPOILED = [
 def test_a_split_recording_assembles_to_the_same_body(name: str) -> None:
     request = exchange(name).request
     cut = ollama.split(request.encode())
-    told = {"messages": [], **json.loads(request)}
-    assert json.loads(ollama.assemble(cut, Plan()).body.join()) == told
+    reported = {"messages": [], **json.loads(request)}
+    assert json.loads(ollama.assemble(cut, Plan()).body.join()) == reported
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if exchange(name).stream])

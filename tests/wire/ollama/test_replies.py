@@ -211,9 +211,9 @@ def test_an_answer_in_a_conversation_goes_back_as_it_came() -> None:
 
     reply = read(answer({"thinking": "hm", "tool_calls": [called("f")]}))
     (call,) = reply.tool_calls
-    talk = [Message.user("hi"), reply.message, Message.tool(call.id, "ok")]
+    conversation = [Message.user("hi"), reply.message, Message.tool(call.id, "ok")]
     rendered = ollama.render(
-        Call(ir=PromptIR.chat(talk), model="m"), catalog.profile("ollama", "m")
+        Call(ir=PromptIR.chat(conversation), model="m"), catalog.profile("ollama", "m")
     )
     body = json.loads(ollama.assemble(rendered, Plan()).body.join())
     assert body["messages"][1:] == [

@@ -695,11 +695,11 @@ def test_settings_that_the_model_refuses_are_rejected(
 
 
 def test_marks_have_a_notice_and_are_not_sent() -> None:
-    asked = PromptCachePlan(
+    requested = PromptCachePlan(
         marks=(BlockMark(0), ToolMark("f"), PartMark("m0")), mode="explicit", key="k", prewarm=True
     )
     block = PromptBlock.cached_long("one", "s")
-    rendered = render(chat(U, system=[block], tools=(Tool("f"),), cache=asked))
+    rendered = render(chat(U, system=[block], tools=(Tool("f"),), cache=requested))
     assert [(n.code, n.path) for n in rendered.notices] == [
         *(("cache_option_left_out", f"cache.{name}") for name in ("mode", "key", "prewarm")),
         *(("mark_left_out", f"cache.marks[{index}]") for index in range(3)),
@@ -715,8 +715,10 @@ def test_a_state_turn_that_drops_thinking_has_a_notice(strips: bool) -> None:
     thought = Thinking("hm", provider="ollama")
     loop = (U, Message.assistant(thought, ToolCall("c", "f")), Message.tool("c", "ok"))
 
-    def codes(*talk: Message, tail: tuple[Message, ...] = (Message.user("state"),)) -> list[str]:
-        call = Call(ir=PromptIR.chat(talk, tail=tail), model=MODEL)
+    def codes(
+        *conversation: Message, tail: tuple[Message, ...] = (Message.user("state"),)
+    ) -> list[str]:
+        call = Call(ir=PromptIR.chat(conversation, tail=tail), model=MODEL)
         return [notice.code for notice in render(call, strips_thinking=strips).notices]
 
     assert codes(*loop) == (["state_strips_thinking"] if strips else [])

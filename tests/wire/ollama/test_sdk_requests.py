@@ -47,9 +47,9 @@ SENT: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("asked", SENT)
+@pytest.mark.parametrize("requested", SENT)
 def test_requests_of_the_sdk_round_trip(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    requested: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict[str, Any]] = []
 
@@ -63,7 +63,7 @@ def test_requests_of_the_sdk_round_trip(
     with sdk.Client() as client:
         monkeypatch.setattr(client, "_request", catch)
         with pytest.raises(Stop):
-            client.chat(**asked)
+            client.chat(**requested)
     request = json.dumps(sent[0])
     outcome = check(RecordedExchange(id="", wire="ollama", request=request, response="{}"))
     assert (outcome.unparsed, outcome.changed, outcome.notices) == ("", "", ())

@@ -159,9 +159,12 @@ PAIRS: list[tuple[list[str], list[tuple[str | None, str | None]], list[str]]] = 
 def test_which_call_a_result_answers(
     called: list[str], answers: list[tuple[str | None, str | None]], expected: list[str]
 ) -> None:
-    asked = {"role": "assistant", "tool_calls": [{"function": {"name": name}} for name in called]}
+    requested = {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": name}} for name in called],
+    }
     results = [{"role": "tool", "tool_name": name, "tool_call_id": id_} for name, id_ in answers]
-    request = {"model": "m", "messages": [{"role": "user", "content": "x"}, asked, *results]}
+    request = {"model": "m", "messages": [{"role": "user", "content": "x"}, requested, *results]}
     for body in (request, with_unknown(request)):
         parts = [part for message in messages_of(read(body, {})) for part in message.parts]
         assert [part.name for part in parts if isinstance(part, ToolCall)] == called

@@ -378,8 +378,8 @@ def test_reply_becomes_history_unchanged(record: Json) -> None:
     message = openai_chat.read_reply(record["response"].encode()).message
     body = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "u"}]}).encode()
     call = openai_chat.parse(body)
-    talk = call.ir.run(call.ir.segments[0].role).append(message)
-    ir = type(call.ir).chat(talk)
+    conversation = call.ir.run(call.ir.segments[0].role).append(message)
+    ir = type(call.ir).chat(conversation)
     rendered = openai_chat.render(
         type(call)(ir=ir, model="gpt-5"), catalog.profile("openai", "gpt-5")
     )

@@ -464,10 +464,10 @@ def test_breakpoints_round_trip() -> None:
     ],
 )
 def test_mark_finds_its_part_or_gives_a_notice(mark: Any, codes: list[str]) -> None:
-    talk = (U, Message.assistant(ToolCall("c", "f")), Message.tool("c", "ok"))
+    conversation = (U, Message.assistant(ToolCall("c", "f")), Message.tool("c", "ok"))
     cache = PromptCachePlan(marks=(mark,))
     system = [PromptBlock("s", "s")]
-    call = chat(*talk, model=MARKS, system=system, tools=(Tool("f"),), cache=cache)
+    call = chat(*conversation, model=MARKS, system=system, tools=(Tool("f"),), cache=cache)
     body, notices = encoded(call)
     assert notices == codes
     assert body.count(MARKER) == (codes != ["mark_left_out"])

@@ -324,13 +324,13 @@ def test_successive_assistant_items_are_one_message() -> None:
         ToolCall("c2", "f"),
         id="m1",
     )
-    talk = [
+    conversation = [
         Message.user("u", id="m0"),
         answer,
         Message.tool("c1", (Text("x"),), id="m2"),
         Message.tool("c2", (Text("y"),), id="m3"),
     ]
-    encoded = input_of(*talk)
+    encoded = input_of(*conversation)
     kinds = [item["type"] for item in json.loads(encoded)]
     assert kinds == [
         "message",
@@ -342,7 +342,7 @@ def test_successive_assistant_items_are_one_message() -> None:
         "function_call_output",
         "function_call_output",
     ]
-    assert wire.parse(b'{"model":"m","input":' + encoded + b"}").ir.body_chat() == talk
+    assert wire.parse(b'{"model":"m","input":' + encoded + b"}").ir.body_chat() == conversation
 
 
 @pytest.mark.parametrize(
@@ -581,12 +581,12 @@ def test_breakpoints_round_trip() -> None:
         PartMark("m2", (0, 0), "30m"),
         PartMark("m2", (0, 1), "30m"),
     )
-    talk = (
+    conversation = (
         Message.user("u"),
         Message.assistant("a"),
         Message.tool("c", (Text("x"), Text("y"))),
     )
-    call = chat(*talk, system=BLOCKS[:1], cache=PromptCachePlan(marks=marks))
+    call = chat(*conversation, system=BLOCKS[:1], cache=PromptCachePlan(marks=marks))
     rendered = render(call)
     assert [notice.code for notice in rendered.notices] == ["ttl_changed"]  # the block's policy
     body = json.loads(body_of(rendered))
@@ -627,9 +627,9 @@ def test_marks_without_a_target_give_notices(mark: Any, model: str, reason: str)
     assert reason in notice.message
 
 
-@pytest.mark.parametrize("asked, encoded", [("5m", "30m"), ("1h", "30m"), ("24h", "12h")])
-def test_unsupported_ttl_becomes_the_nearest(asked: Any, encoded: str) -> None:
-    call = chat(Message.user("u"), cache=PromptCachePlan(marks=(PartMark("m0", (0,), asked),)))
+@pytest.mark.parametrize("requested, encoded", [("5m", "30m"), ("1h", "30m"), ("24h", "12h")])
+def test_unsupported_ttl_becomes_the_nearest(requested: Any, encoded: str) -> None:
+    call = chat(Message.user("u"), cache=PromptCachePlan(marks=(PartMark("m0", (0,), requested),)))
     rendered = render(call)
     assert [notice.code for notice in rendered.notices] == ["ttl_changed"]
     assert [mark.ttl for mark in rendered.marks] == [encoded]
@@ -653,13 +653,13 @@ def test_unsupported_options_give_notices() -> None:
 
 
 def continued(store: bool | None, boundary: str | None = "a", model: str = OLD) -> Rendered:
-    talk = (Message.user("one"), Message.assistant("two", id="a"), Message.user("three"))
+    conversation = (Message.user("one"), Message.assistant("two", id="a"), Message.user("three"))
     ir = PromptIR(
         system_blocks=BLOCKS,
         segments=(
             Segment.of(SegmentRole.STABLE_PREFIX, Message.user("guide")),
             Segment.of(SegmentRole.SYSTEM_REMAINDER, Message.system("rest")),
-            Segment(SegmentRole.CONVERSATION, Conversation(talk)),
+            Segment(SegmentRole.CONVERSATION, Conversation(conversation)),
             Segment.of(SegmentRole.VOLATILE_TAIL, Message.user("state")),
         ),
         continuation=Continuation("resp_1", boundary),
@@ -707,10 +707,10 @@ def test_without_a_boundary_the_whole_conversation_is_sent() -> None:
 
 
 def test_mark_on_a_stored_message_gives_a_notice() -> None:
-    talk = (Message.user("one"), Message.assistant("two", id="a"), Message.user("three"))
+    conversation = (Message.user("one"), Message.assistant("two", id="a"), Message.user("three"))
     marks = (PartMark("m0", (0,), "30m"), PartMark("m2", (0,), "30m"))
     ir = PromptIR(
-        segments=(Segment(SegmentRole.CONVERSATION, Conversation(talk)),),
+        segments=(Segment(SegmentRole.CONVERSATION, Conversation(conversation)),),
         cache=PromptCachePlan(marks=marks),
         continuation=Continuation("resp_1", "a"),
     )

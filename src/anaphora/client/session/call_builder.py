@@ -11,15 +11,7 @@ from anaphora.client.arguments import params_of
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.turn import TurnRequest
-from anaphora.prompt import (
-    Call,
-    Continuation,
-    Earlier,
-    Params,
-    PromptCachePlan,
-    PromptIR,
-    Segment,
-)
+from anaphora.prompt import Call, Continuation, Earlier, Params, PromptCachePlan, PromptIR, Segment
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Extras, Message, SegmentRole

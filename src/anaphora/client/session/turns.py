@@ -25,14 +25,7 @@ from .call_builder import CallBuilder
 from .handles import Handles
 from .preview import OnPrefixBreak, check_prefix
 from .provider_state import ProviderState
-from .turn_prompt import (
-    Prompt,
-    PromptMemory,
-    StateText,
-    TurnPrompt,
-    returned_prompt,
-    turn_prompt,
-)
+from .turn_prompt import Prompt, PromptMemory, StateText, TurnPrompt, returned_prompt, turn_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION

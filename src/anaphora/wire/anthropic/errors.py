@@ -26,6 +26,7 @@ _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
     errors.RateLimited: (429, "rate_limit_error"),
     errors.Overloaded: (529, "overloaded_error"),
 }
+_SPEND_LIMIT = "enforced_spend_limit_reached"
 
 #: A rate limit but for its code: PROVIDERS.md, section 1.
 _SPEND_LIMIT = "enforced_spend_limit_reached"
@@ -71,8 +72,9 @@ def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
     if error.code == _SPEND_LIMIT:
         status, kind = _STATUS_AND_TYPE[errors.RateLimited]
     content: dict[str, object] = {"type": kind, "message": str(error)}
-    # A code of another class, as other wires have them, would be read as that class.
-    if error.code not in (None, kind) and _BY_CODE.get(error.code, type(error)) is type(error):
+    # The type of another class would be read as that class; a spend limit comes as a rate limit.
+    named = (type(error), None) if error.code != _SPEND_LIMIT else (errors.QuotaExhausted,)
+    if error.code not in (None, kind) and _BY_CODE.get(error.code) in named:
         content["details"] = {"error_code": error.code}
     body = {"type": "error", "error": content, "request_id": error.request_id}
     return error.status or status, error_headers(error, "request-id"), dumps(body)

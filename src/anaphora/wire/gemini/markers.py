@@ -26,12 +26,7 @@ from anaphora.rendered import (
 from anaphora.rendered.log import Piece
 from anaphora.rendered.plan import misfit, unholdable
 from anaphora.wire import rendering
-from anaphora.wire.reading import (
-    converts_errors,
-    decode_members,
-    decode_value,
-    reply_error,
-)
+from anaphora.wire.reading import converts_errors, decode_members, decode_value, reply_error
 
 from .params import VERSION, tool_config
 from .render import CLOSE, CONTENTS, GLUE

@@ -28,28 +28,10 @@ from anaphora.wire.params import (
     schema_only_notices,
     whole_number,
 )
-from anaphora.wire.reading import (
-    Members,
-    decode_members,
-    extras_of,
-    object_members,
-    request_error,
-)
+from anaphora.wire.reading import Members, decode_members, extras_of, object_members, request_error
 
-from .types import (
-    FORM,
-    MEMO,
-    NULL,
-    OWN,
-    WIRE,
-    FunctionCallingConfig,
-    GenerateContentRequest,
-    GenerationConfig,
-    ThinkingConfig,
-    ToolConfig,
-    json_schema,
-    read_form,
-)
+from . import types
+from .types import FORM, MEMO, NULL, OWN, WIRE, json_schema, read_form
 
 # ── The path ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,7 +133,7 @@ def _thinking_notices(reasoning: Reasoning | None) -> list[Notice]:
     return notices + [_left_out(f"reasoning.{field}", reason) for field, reason in reasons]
 
 
-def _read_thinking(config: ThinkingConfig) -> Reasoning | None:
+def _read_thinking(config: types.ThinkingConfig) -> Reasoning | None:
     level, budget, shown = config.thinkingLevel, config.thinkingBudget, config.includeThoughts
     if level is None and budget is None and shown is None:
         return None
@@ -182,7 +164,7 @@ def _function_calling(choice: ToolChoice) -> bytes:
     return dumps({"mode": _MODES[choice.mode]})
 
 
-def _read_function_calling(config: FunctionCallingConfig) -> ToolChoice:
+def _read_function_calling(config: types.FunctionCallingConfig) -> ToolChoice:
     if config.allowedFunctionNames is not None:
         return ToolChoice("tool", config.allowedFunctionNames[0])
     return ToolChoice(_READ_MODES[config.mode or "AUTO"])  # type: ignore[arg-type]
@@ -385,7 +367,7 @@ def _notices(call: Call) -> list[Notice]:
 
 
 def read_params(
-    request: GenerateContentRequest, rest: Members, stream: bool
+    request: types.GenerateContentRequest, rest: Members, stream: bool
 ) -> tuple[Params, Extras | None]:
     """The parameters, and everything that has none, with the unknown members `rest`, as extras."""
     for name in ("safetySettings", "cachedContent"):
@@ -404,7 +386,7 @@ def read_params(
     return params, {**(extras_of(WIRE, rest) or {}), **form} or None
 
 
-def _read_budget(config: GenerationConfig, rest: Members) -> GenerationConfig:
+def _read_budget(config: types.GenerationConfig, rest: Members) -> types.GenerationConfig:
     """A budget beside a level, which Gemini rejects, is sent as it came."""
     thinking = config.thinkingConfig
     if thinking is None or thinking.thinkingBudget is None:
@@ -417,7 +399,9 @@ def _read_budget(config: GenerationConfig, rest: Members) -> GenerationConfig:
     return msgspec.structs.replace(config, thinkingConfig=thinking)
 
 
-def _read_output(config: GenerationConfig, rest: Members, form: Extras) -> GenerationConfig:
+def _read_output(
+    config: types.GenerationConfig, rest: Members, form: Extras
+) -> types.GenerationConfig:
     """The output schema as JSON Schema. One in Gemini's own form is added to `form`. Other media
     types, and JSON without a schema, have no parameter."""
     schema, own = bytes(config.responseJsonSchema), bytes(config.responseSchema)
@@ -434,7 +418,7 @@ def _read_output(config: GenerationConfig, rest: Members, form: Extras) -> Gener
     return msgspec.structs.replace(config, responseJsonSchema=NULL)
 
 
-def _read_tool_config(config: ToolConfig, rest: Members) -> ToolConfig | None:
+def _read_tool_config(config: types.ToolConfig, rest: Members) -> types.ToolConfig | None:
     """The tool config. A list of several functions has no parameter, nor has a mode that checks
     calls without forcing them."""
     calling = config.functionCallingConfig

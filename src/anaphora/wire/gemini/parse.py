@@ -73,16 +73,7 @@ from anaphora.wire.splitting import (
 from . import types
 from .params import envelope_of, frozen_with, model_id, path_of, read_params, read_path
 from .parts import read_response
-from .render import (
-    CLOSE,
-    CONTENTS,
-    GLUE,
-    SYSTEM,
-    SYSTEM_CLOSE,
-    SYSTEM_PLACE,
-    TOOLS,
-    join_tools,
-)
+from .render import CLOSE, CONTENTS, GLUE, SYSTEM, SYSTEM_CLOSE, SYSTEM_PLACE, TOOLS, join_tools
 from .types import CONTENT_FIELDS, FORM, MADE_ID, MEMO, NULL, WIRE, camel, raw_elements, raw_list
 
 _REQUEST = LenientDecoder[types.GenerateContentRequest](types.GenerateContentRequest, protobuf=True)

@@ -41,10 +41,7 @@ from anaphora.wire.parts import (
     is_fields_part,
     object_arguments,
 )
-from anaphora.wire.reading import (
-    DECODE_ERRORS,
-    decode_members,
-)
+from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .types import CONTENT_FIELDS, FORM, MADE_ID, OWN, WIRE, read_form
 

@@ -33,15 +33,7 @@ from anaphora.wire.rendering import (
 )
 
 from . import params
-from .parts import (
-    FindCall,
-    Notices,
-    closing,
-    content_fields,
-    open_content,
-    write_parts,
-    write_text,
-)
+from .parts import FindCall, Notices, closing, content_fields, open_content, write_parts, write_text
 from .types import FORM, MEMO, OWN, WIRE, json_schema, read_form
 
 #: What stands before and after the system instruction, the tools and the contents.

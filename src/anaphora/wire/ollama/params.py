@@ -26,13 +26,7 @@ from anaphora.wire.params import (
     whole_number,
 )
 from anaphora.wire.parts import foreign_extras
-from anaphora.wire.reading import (
-    LenientDecoder,
-    Unknown,
-    encode_members,
-    extras_of,
-    request_error,
-)
+from anaphora.wire.reading import LenientDecoder, Unknown, encode_members, extras_of, request_error
 
 from .types import MEMO, NULL, WIRE, ChatRequest, ModelOptions
 

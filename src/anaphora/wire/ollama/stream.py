@@ -36,32 +36,15 @@ from anaphora.values import (
 )
 from anaphora.wire.ndjson import LineDecoder, encode_line
 from anaphora.wire.parts import fields_part
-from anaphora.wire.reading import (
-    DECODE_ERRORS,
-    Members,
-    decode_members,
-    known_text,
-    reply_error,
-)
+from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, known_text, reply_error
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
 from anaphora.wire.sse import BODY_LIMIT
 
 from .errors import from_success, write_failure
 from .messages import is_message_fields, message_fields, sort_parts
-from .parse import (
-    compact_date,
-    decode_message,
-    read_call,
-    read_image,
-)
+from .parse import compact_date, decode_message, read_call, read_image
 from .reply import EPOCH, RESPONSE, read_end, read_reply, write_end
-from .types import (
-    MESSAGE_FIELDS,
-    NULL,
-    WIRE,
-    ChatResponse,
-    read_form,
-)
+from .types import MESSAGE_FIELDS, NULL, WIRE, ChatResponse, read_form
 
 
 class _TextMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

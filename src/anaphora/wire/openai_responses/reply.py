@@ -50,14 +50,7 @@ from .render import (
     message_opening,
     reasoning_item,
 )
-from .types import (
-    ITEM,
-    WIRE,
-    IncompleteDetails,
-    InputDetails,
-    ReplyFields,
-    ResponsesUsage,
-)
+from .types import ITEM, WIRE, IncompleteDetails, InputDetails, ReplyFields, ResponsesUsage
 
 #: Why a reply is incomplete.
 _REASONS: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
