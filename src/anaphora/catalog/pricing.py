@@ -24,23 +24,14 @@ from .values import CacheRules, Figure
 #: The digits to which multiples are published, and compared with price data.
 _DIGITS = Decimal("0.001")
 
-#: Our providers by their names in genai-prices.
+_RENAMED = {"bedrock": "aws", "xai": "x-ai", "moonshot": "moonshotai"}
+#: The names of our providers in genai-prices.
 NAMES = {
-    "anthropic": "anthropic",
-    "openai": "openai",
-    "google": "google",
-    "azure": "azure",
-    "bedrock": "aws",
-    "minimax": "minimax",
-    "deepseek": "deepseek",
-    "xai": "x-ai",
-    "mistral": "mistral",
-    "moonshot": "moonshotai",
-    "zai": "zai",
-    "groq": "groq",
-    "cerebras": "cerebras",
-    "openrouter": "openrouter",
-    "together": "together",
+    name: _RENAMED.get(name, name)
+    for name in (
+        "anthropic openai google azure bedrock minimax deepseek xai mistral moonshot zai groq"
+        " cerebras openrouter together"
+    ).split()
 }
 
 #: Names of the standard service tier.

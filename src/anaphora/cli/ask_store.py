@@ -104,8 +104,7 @@ class StoredConversation:
         """Read the file, and lock it until `close`."""
         try:
             file = self._open()
-            with os.fdopen(os.dup(file), "rb") as opened:
-                data = opened.read()
+            data = self.path.read_bytes()
             whole = data.rfind(b"\n") + 1
             if whole < len(data):
                 self.torn = True

@@ -267,7 +267,16 @@ def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
         if len(explained.turns) > len(calls):
             yield name, "bold"
         yield from _conversation(calls, everything)
-    yield from _total(explained)
+    total = explained.summary
+    counts = f"{total.hit} hits, {total.partial} partial, {total.miss} missed, {total.first} first"
+    yield f"{total.turns} calls: {counts}", "bold"
+    if total.lost:
+        yield f"{total.lost:,} tokens paid again: {format_loss(total.cost_usd)}"
+    if total.broke:
+        plural = "" if total.broke == 1 else "s"
+        yield f"the prefix broke at {total.broke} call{plural}", "red"
+    if explained.unpriced:
+        yield unpriced_note(explained.unpriced), "dim"
 
 
 def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line]:
@@ -298,16 +307,3 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
             yield f"    {sign} {shown}", colour
     if verdict.billed is not None and verdict.predicted is not None and verdict.result != "hit":
         yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"
-
-
-def _total(explained: Explanation) -> Iterator[Line]:
-    total = explained.summary
-    counts = f"{total.hit} hits, {total.partial} partial, {total.miss} missed, {total.first} first"
-    yield f"{total.turns} calls: {counts}", "bold"
-    if total.lost:
-        yield f"{total.lost:,} tokens paid again: {format_loss(total.cost_usd)}"
-    if total.broke:
-        calls = "call" if total.broke == 1 else "calls"
-        yield f"the prefix broke at {total.broke} {calls}", "red"
-    if explained.unpriced:
-        yield unpriced_note(explained.unpriced), "dim"

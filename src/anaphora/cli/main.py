@@ -46,12 +46,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _print_error("interrupted")
         return INTERRUPTED
-    except AnaphoraError as problem:
+    except (AnaphoraError, OSError) as problem:
         _print_error(str(problem))
         return exit_code(problem)
-    except OSError as problem:
-        _print_error(str(problem))
-        return FOUND
     except Exception as problem:
         package = (getattr(problem, "name", None) or "").partition(".")[0]
         if isinstance(problem, ModuleNotFoundError) and package in _EXTRA:
@@ -63,7 +60,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return INTERNAL
 
 
-def exit_code(problem: AnaphoraError) -> int:
+def exit_code(problem: AnaphoraError | OSError) -> int:
     if isinstance(problem, MissingSecret | Unauthenticated):
         return UNMET
     return USAGE if isinstance(problem, InvalidRequest | InvalidConfig) else FOUND

@@ -1,4 +1,5 @@
-"""Printing with rich: colours on a terminal, plain text elsewhere."""
+"""Printing pages with rich, and answers as they stream: colours on a terminal, plain text
+elsewhere."""
 
 from __future__ import annotations
 

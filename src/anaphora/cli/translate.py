@@ -13,8 +13,7 @@ from rich.syntax import Syntax
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Plan, Request
-from anaphora.values import Notice
+from anaphora.rendered import Plan
 from anaphora.wire.detect import detect
 
 from .common import WireName, print_json
@@ -73,11 +72,7 @@ def command(
     else:
         planned = Plan(marks=rendered.marks, automatic=rendered.automatic)
     request = codec.assemble(rendered, planned)
-    _print(request, (*rendered.notices, *planned.notices), as_json)
-
-
-def _print(request: Request, notices: tuple[Notice, ...], as_json: bool) -> None:
-    body = request.body.join()
+    body, notices = request.body.join(), (*rendered.notices, *planned.notices)
     if as_json:
         fields = {"method": request.method, "path": request.path, "headers": dict(request.headers)}
         print_json(fields | {"body": msgspec.Raw(body), "notices": notices})

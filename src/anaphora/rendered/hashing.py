@@ -43,20 +43,18 @@ class RunningHash:
     def digest(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> bytes:
         with self._lock:
             self._advance(before, lead, log, count)
-            known = self._digests.get(count)
-            if known is None:
-                ahead = self._reached > count
-                state = self._separate(before, lead, log, count) if ahead else self._state
-                known = self._digests[count] = state.digest()
-            return known
+            if count not in self._digests:
+                self._digests[count] = self._state_at(before, lead, log, count).digest()
+            return self._digests[count]
 
     def state(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> blake3:
         """A copy of the state, to continue from."""
         with self._lock:
             self._advance(before, lead, log, count)
-            if self._reached > count:
-                return self._separate(before, lead, log, count)
-            return self._state.copy()
+            return self._state_at(before, lead, log, count).copy()
+
+    def _state_at(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> blake3:
+        return self._state if self._reached == count else self._separate(before, lead, log, count)
 
     def _advance(self, before: Stretches, lead: bytes, log: ChunkLog, count: int) -> None:
         # Logs compare by identity, so only the glue is compared by bytes.

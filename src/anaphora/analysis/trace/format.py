@@ -67,7 +67,6 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     t: float | None = None
     t_end: float | None = None
     dur: float | None = None
-    seq: int | None = None
     usage: TraceUsage | None = None
     breakpoints: tuple[Breakpoint, ...] | None = None
     """None where they were not recorded."""
@@ -163,9 +162,6 @@ class RecordedParams:
 
     def __init__(self, trace: Trace) -> None:
         self._messages = trace.messages
-        self._searched = 0
-        """Messages that were searched for thinking."""
-        self._thinks = False
         self._chosen: str | None = None
         self._level: str | None = None
         self._default: str | None = None
@@ -176,7 +172,8 @@ class RecordedParams:
         chosen = _last_value(call.note, "thinking_level_change")
         if chosen is not None:
             if self._default is None:
-                self._default = self._guess(call, chosen)
+                thinks = any(one.has_thinking for one in self._messages[: call.messages])
+                self._default = ("on" if chosen == "off" else chosen) if thinks else "off"
             self._chosen = chosen
         if not in_loop:
             self._level = self._chosen
@@ -184,14 +181,6 @@ class RecordedParams:
         if self._level is None or self._level == self._default:
             return {}
         return {"thinking": self._level.encode()}
-
-    def _guess(self, call: TraceCall, level: str) -> str:
-        new = self._messages[self._searched : call.messages]
-        self._thinks = self._thinks or any(message.has_thinking for message in new)
-        self._searched = call.messages
-        if not self._thinks:
-            return "off"
-        return "on" if level == "off" else level
 
 
 def _last_value(note: str | None, name: str) -> str | None:

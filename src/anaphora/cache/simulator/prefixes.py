@@ -112,12 +112,8 @@ class PrefixTree:
             if high == 0 or key_of(0) not in chains:
                 return PrefixMatch(-1, None)
             low = 0
-        while high - low > 1:
-            middle = (low + high) // 2
-            if key_of(middle) in chains:
-                low = middle
-            else:
-                high = middle
+        known = range(low + 1, high)
+        low += bisect_left(known, True, key=lambda position: key_of(position) not in chains)
         return PrefixMatch(low, chains[key_of(low)])
 
     def add(

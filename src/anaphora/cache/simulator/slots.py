@@ -6,6 +6,7 @@ how the server was started. The number of slots is learned from bills (`SlotCach
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable
 
 import msgspec
@@ -48,10 +49,9 @@ class UnbilledCall(msgspec.Struct, frozen=True):
 
     prompt: PromptView
     key_of: KeyOf
-    reused: int
+    choice: SlotChoice
     others: int
     """How many other prompts were computed since the one it continues."""
-    restored: bool
     continues: bool
     """It begins with most of an earlier prompt: a shared beginning alone proves nothing."""
 
@@ -110,14 +110,8 @@ class SlotCache:
         slot, restored = self._slots[choice.slot], choice.restored
         source = restored or slot
         others = sum(other.used > source.used for other in (*self._slots, *self._evicted))
-        self._unbilled = UnbilledCall(
-            prompt,
-            key_of,
-            choice.reused,
-            others,
-            restored=restored is not None,
-            continues=2 * choice.reused > source.tokens,
-        )
+        continues = 2 * choice.reused > source.tokens
+        self._unbilled = UnbilledCall(prompt, key_of, choice, others, continues)
         if restored is not None:
             self._evicted.remove(restored)
             self._evict(slot)
@@ -143,10 +137,10 @@ class SlotCache:
         call, self._unbilled = self._unbilled, None
         if call is None:
             return
-        prompt, expected = call.prompt, call.reused
+        prompt, expected = call.prompt, call.choice.reused
         tokens = share * prompt.total if len(prompt) else 0
         if call.continues and 2 * tokens < expected:
-            if call.restored:
+            if call.choice.restored is not None:
                 self._keeps_evicted = False
             elif call.others:
                 self._limit_slots(call.others)
@@ -198,16 +192,10 @@ def _shared_tokens(slot: Slot, prompt: PromptView, key_of: KeyOf, shared: int) -
 
 def _shared_blocks(keys: list[Hashable], prompt: PromptView, key_of: KeyOf) -> int:
     """How many leading blocks agree, by bisection: a key identifies a whole prefix."""
-    low, high = 0, min(len(keys), len(prompt))
+    high = min(len(keys), len(prompt))
     if high and keys[high - 1] == key_of(high - 1):
         return high
-    while low < high:
-        middle = (low + high) // 2
-        if keys[middle] == key_of(middle):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect_left(range(high), True, key=lambda position: keys[position] != key_of(position))
 
 
 def _salt_of(key: Hashable) -> Hashable:

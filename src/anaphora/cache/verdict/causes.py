@@ -11,7 +11,7 @@ from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Price, Profile
-from anaphora.rendered import Chunk, ChunkRun, Kind, Plan, Rendered
+from anaphora.rendered import Chunk, Kind, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, Section, Ttl, Usage
 
@@ -242,21 +242,21 @@ def _images(earlier: Rendered, later: Rendered, rules: CacheRules) -> Cause | No
 
 
 def _has_image(rendered: Rendered) -> bool:
-    return any(_run_has_image(run) for run in rendered.runs if run.section == "messages")
-
-
-def _run_has_image(run: ChunkRun) -> bool:
     """Searches only chunks that were not searched before."""
-    log = run.log
-    searched, first = log.first_image
-    if first is None and searched < run.count:
-        for index in range(searched, run.count):
-            data = log.slice(log.start(index), log.ends[index])
-            if log.kinds[index] is Kind.IMAGE or _IMAGE.search(data):
-                first = index
-                break
-        log.first_image = run.count, first
-    return first is not None and first < run.count
+    for run in rendered.runs:
+        log, (searched, first) = run.log, run.log.first_image
+        if run.section != "messages":
+            continue
+        if first is None and searched < run.count:
+            for index in range(searched, run.count):
+                data = log.slice(log.start(index), log.ends[index])
+                if log.kinds[index] is Kind.IMAGE or _IMAGE.search(data):
+                    first = index
+                    break
+            log.first_image = run.count, first
+        if first is not None and first < run.count:
+            return True
+    return False
 
 
 def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> Cause | None:

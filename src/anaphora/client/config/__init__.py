@@ -179,6 +179,8 @@ class ProviderConfig(_Table, frozen=True):
 
 
 class Hop(_Table, frozen=True):
+    """One target of a route."""
+
     provider: Name
     model: Name | None = None
     weight: Annotated[float, Meta(ge=0)] = 0
