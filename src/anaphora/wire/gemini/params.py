@@ -404,6 +404,8 @@ def _read_output(
 ) -> types.GenerationConfig:
     """The output schema as JSON Schema. One in Gemini's own form is added to `form`. Other media
     types, and JSON without a schema, have no parameter."""
+    if config.responseMimeType is None and config.responseJsonSchema is config.responseSchema:
+        return config  # neither is given
     schema, own = bytes(config.responseJsonSchema), bytes(config.responseSchema)
     if config.responseMimeType == "application/json" and (schema == b"null") != (own == b"null"):
         if own == b"null":
