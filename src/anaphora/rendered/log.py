@@ -45,17 +45,16 @@ class LogAppend:
         """The index of the source message that is being added."""
         return self.first_message + len(self.ids)
 
-    def chunk(self, kind: Kind, data: bytes, splice: int | None) -> None:
+    def chunk(self, kind: Kind, data: bytes, splice: int | None, opens: str | None = None) -> None:
         """One chunk with its glue. `splice` counts back from its end: -1 is inside the closing
-        brace, 0 after it, None where no marker is allowed."""
+        brace, 0 after it, None where no marker is allowed. `opens` is the role of a message on the
+        wire that begins with it."""
+        if opens is not None:
+            self.opens.append(self.first_chunk + len(self.pieces))
+            self.roles.append(opens)
         self.pieces.append(data)
         self.splices.append(splice)
         self.kinds.append(kind)
-
-    def item(self, role: str, kind: Kind, data: bytes, splice: int | None) -> None:
-        """One chunk that begins a message on the wire."""
-        self.open(role)
-        self.chunk(kind, data, splice)
 
     def open(self, role: str) -> None:
         """The next chunk begins a message on the wire."""

@@ -38,6 +38,7 @@ class Handles:
         self._state = state
         self._holders = holders
         self._alive: dict[str, float] = {}
+        """When each handle expires."""
 
     async def run_preludes(self, prepared: PreparedRequest) -> None:
         """Carries out the plan's preludes, and plans the request again with the handles."""

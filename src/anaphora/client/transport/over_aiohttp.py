@@ -12,13 +12,11 @@ from collections.abc import Mapping
 from weakref import WeakSet
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from anaphora.client.config import Timeouts
 from anaphora.errors import Transport
 
 from . import HttpRequest, errors
@@ -54,7 +52,7 @@ class AiohttpTransport:
         else:
             head = route.head(request.method, request.headers, size)
         while True:
-            exchange, reused = await self._connect(connector, route, request.timeouts)
+            exchange, reused = await self._connect(connector, route, request)
             try:
                 message, content = await exchange.send(method, head, request.body)
                 break
@@ -73,7 +71,7 @@ class AiohttpTransport:
             except BaseException:
                 exchange.abort()
                 raise
-        response = AiohttpResponse(exchange, message, content, request, route.url, self._timer)
+        response = AiohttpResponse(exchange, message, content)
         if not content.is_eof():
             self._open.add(response)
         return response
@@ -94,10 +92,10 @@ class AiohttpTransport:
         return connector
 
     async def _connect(
-        self, connector: aiohttp.TCPConnector, route: UrlRoute, timeouts: Timeouts
+        self, connector: aiohttp.TCPConnector, route: UrlRoute, request: HttpRequest
     ) -> tuple[HttpExchange, bool]:
         """An exchange on a connection, and whether the connection was used before."""
-        connections = self._connections
+        connections, timeouts = self._connections, request.timeouts
         while True:
             limits = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
             try:
@@ -121,7 +119,8 @@ class AiohttpTransport:
                 # The server sent data unasked; it would be read as our response.
                 connection.close()
                 continue
-            return HttpExchange(connection, connections.active, timeouts, self._timer), reused
+            exchange = HttpExchange(connection, connections, request, route.url, self._timer)
+            return exchange, reused
 
 
 class HttpExchange:
@@ -131,17 +130,19 @@ class HttpExchange:
     def __init__(
         self,
         connection: Connection,
-        active: dict[ResponseHandler, HttpExchange | None],
-        timeouts: Timeouts,
+        connections: Connections,
+        request: HttpRequest,
+        url: URL,
         timer: SharedTimer,
     ) -> None:
         assert connection.protocol is not None
         self.written = False
         self._connection: Connection | None = connection
         self._protocol = connection.protocol
-        self._active = active
-        self._timeouts = timeouts
-        self._timer = timer
+        self._active = connections.active
+        self.request = request
+        self.url = url
+        self.timer = timer
         self._content: aiohttp.StreamReader | None = None
         self._writing: asyncio.Task[None] | None = None
         self._set_active(self)
@@ -159,7 +160,7 @@ class HttpExchange:
                 if not 100 <= message.code < 200 or message.code == 101:
                     break
         finally:
-            self._timer.end(self)
+            self.timer.end(self)
         self._content = content
         return message, content
 
@@ -223,7 +224,7 @@ class HttpExchange:
         protocol = self._protocol
         try:
             while rest or protocol.writing_paused:
-                async with asyncio.timeout(self._timeouts.idle):
+                async with asyncio.timeout(self.request.timeouts.idle):
                     await protocol._drain_helper()
                 if protocol.transport is None:
                     return
@@ -239,30 +240,21 @@ class HttpExchange:
     def _finish_writing(self) -> None:
         self.written = True
         if self._content is None:
-            self._timer.begin(self, self._timeouts.first_byte)
+            self.timer.begin(self, self.request.timeouts.first_byte)
 
 
 class AiohttpResponse:
     """A response; its body is read once, by `read` or by iteration."""
 
     def __init__(
-        self,
-        exchange: HttpExchange,
-        message: RawResponseMessage,
-        content: aiohttp.StreamReader,
-        request: HttpRequest,
-        url: URL,
-        timer: SharedTimer,
+        self, exchange: HttpExchange, message: RawResponseMessage, content: aiohttp.StreamReader
     ) -> None:
         self.status: int = message.code
         self._exchange = exchange
         self._message = message
         self._content = content
         self._headers: dict[str, str] | None = None
-        self._request = request
-        self._url = url
         self._received = 0
-        self._timer = timer
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -310,27 +302,28 @@ class AiohttpResponse:
         self._content.set_exception(TimeoutError())
 
     async def _next(self) -> bytes:
-        content = self._content
+        content, exchange = self._content, self._exchange
+        request = exchange.request
         try:
             if content.is_eof():
                 data = content.read_nowait()
             else:
                 # The limit is for the server: time between two reads does not count.
-                self._timer.begin(self, self._request.timeouts.idle)
+                exchange.timer.begin(self, request.timeouts.idle)
                 try:
                     data = await content.readany()
                 finally:
-                    self._timer.end(self)
+                    exchange.timer.end(self)
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
-            self._exchange.abort()
-            raise errors.body_error(error, self._request.timeouts, self._url) from None
+            exchange.abort()
+            raise errors.body_error(error, request.timeouts, exchange.url) from None
         except BaseException:
-            self._exchange.abort()
+            exchange.abort()
             raise
         self._received += len(data)
-        if self._received > self._request.max_response_bytes:
-            self._exchange.abort()
-            raise errors.too_long(self._request.max_response_bytes, self._url)
+        if self._received > request.max_response_bytes:
+            exchange.abort()
+            raise errors.too_long(request.max_response_bytes, exchange.url)
         if content.at_eof():
-            self._exchange.release()
+            exchange.release()
         return data

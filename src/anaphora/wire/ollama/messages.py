@@ -81,7 +81,7 @@ def add_messages(
             for notice in notices_below(notices, place):
                 append.notice(notice)
         for role, kind, data in pieces:
-            append.item(role, kind, data if last_role is None else b"," + data, None)
+            append.chunk(kind, data if last_role is None else b"," + data, None, role)
             last_role = role
         note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)

@@ -10,8 +10,6 @@ message, so that a miss is explained by the bytes that were sent.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections import deque
 
@@ -40,6 +38,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.wire.openai import decode_base64, split_tools
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -327,14 +326,11 @@ def compact_date(created_at: str | None) -> str:
 
 def read_image(encoded: str) -> Image | Opaque:
     """An image of a known type; anything else as it came."""
-    try:
-        data = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        data = b""
-    kind = types.image_media_type(data)
-    if kind is None or base64.b64encode(data).decode() != encoded:
+    source = decode_base64(encoded, "")
+    kind = types.image_media_type(source.data) if source is not None else None
+    if source is None or kind is None:
         return Opaque(WIRE, OTHER_IMAGE, dumps({"data": encoded}).decode())
-    return Image(Bytes(data, kind))
+    return Image(Bytes(source.data, kind))
 
 
 # ── Tools ────────────────────────────────────────────────────────────────────────────────────────
@@ -417,19 +413,9 @@ def _split_system(raw: bytes) -> SplitSection | None:
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    tools = list_elements(raw, "$.tools", request_error)
-    labels = [_tool_label(tool, index) for index, tool in enumerate(tools)]
-    blocks = [SplitBlock(Kind.TOOL, bytes(tool)) for tool in tools]
-    return cut_section("tools", blocks, labels, lead=TOOLS, close=CLOSE_TOOLS)
-
-
-def _tool_label(raw: Raw, index: int) -> str:
-    path = f"$.tools[{index}]"
-    function = object_members(raw, path, request_error).get("function", NULL)
-    if bytes(function) == b"null":
-        return f"tools{index}"
-    name = known_text(object_members(function, f"{path}.function", request_error), "name")
-    return f"tool {name}" if name else f"tools{index}"
+    return split_tools(
+        raw, lambda tool: tool.function.name if tool.function else None, TOOLS, CLOSE_TOOLS
+    )
 
 
 def _split_message(raw: Raw, path: str) -> SplitMessage:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from anaphora.canonical import check_object, string
+from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
@@ -18,12 +18,12 @@ from anaphora.values import (
     CachePolicy,
     Message,
     Notice,
-    ProviderTool,
     SegmentRole,
     Thinking,
     Tool,
 )
-from anaphora.wire.parts import extra_members, inner_and_outer, render_items
+from anaphora.wire.openai import tool_log
+from anaphora.wire.parts import extra_members, inner_and_outer
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
@@ -182,16 +182,9 @@ def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
 
 
 def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    append = render_items("tools", tools, _tool_definition, None)
-    return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
+    return tool_log(tools, _tool_definition)
 
 
-def _tool_definition(tool: AnyTool) -> bytes:
-    """A function, in OpenAI's form; or a tool of another type, as it came."""
-    if isinstance(tool, ProviderTool):
-        return check_object(tool.json, path="json").encode()
+def _tool_definition(tool: Tool, members: bytes) -> bytes:
     inner, outer = inner_and_outer(tool.extras, WIRE, "function")
-    description = b',"description":' + string(tool.description) if tool.description else b""
-    schema = check_object(tool.schema, path="schema").encode()
-    function = string(tool.name) + description + b',"parameters":' + schema + inner
-    return b'{"type":"function","function":{"name":' + function + b"}" + outer + b"}"
+    return b'{"type":"function","function":{%b%b}%b}' % (members, inner, outer)

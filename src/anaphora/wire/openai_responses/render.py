@@ -82,8 +82,7 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
-from .markers import AUTOMATIC, MARKERS, Traits, traits_of
-from .params import automatic_ttl, continues, envelope
+from .params import AUTOMATIC, MARKERS, Traits, automatic_ttl, continues, envelope, traits_of
 from .types import APP_ITEMS, ITEM, MEMO, WIRE
 
 Notices: TypeAlias = list[Notice]
@@ -288,6 +287,13 @@ def add_messages(
     splice = BEFORE_BRACE if traits.explicit else None
     followed = ReasoningFollowed(messages, _follows)
     for index, message in enumerate(messages):
+        plain = _plain(message)
+        if plain is not None:
+            for kind, data, markable, after in plain:
+                append.chunk(kind, glue(state) + data, splice if markable else None, after)
+                state = after
+            append.end_message(message.id)
+            continue
         place = f"{where}[{append.message}]"
         notices: Notices = []
         pieces = encode_at(place, lay_out, message, notices, traits, partial(followed, index))
@@ -296,12 +302,44 @@ def add_messages(
             if piece.state is not None:
                 data = glue(state) + piece.data
                 state = piece.state
-                append.open(state)
-            append.chunk(piece.kind, data, splice if piece.markable else None)
+            append.chunk(piece.kind, data, splice if piece.markable else None, piece.state)
         for notice in notices:
             append.notice(notice)
         note_foreign_fields(append, message, WIRE, place)
         append.end_message(message.id)
+
+
+def _plain(message: Message) -> list[tuple[Kind, bytes, bool, str]] | None:
+    """The items of a message of texts, calls and texts of results without extras, one chunk each:
+    its kind, its bytes without glue, whether it may be marked, and the state after it. Nearly all
+    messages are such, and `lay_out` takes three times as long for the same bytes. None for other
+    messages, and for those that it rejects."""
+    role, parts = message.role, message.parts
+    items: list[tuple[Kind, bytes, bool, str]] = []
+    try:
+        for part in parts:
+            if isinstance(part, Text) and part.extras is None:
+                if role == "assistant":
+                    data = _ASSISTANT_TEXT + string(part.text) + b"}"
+                    items.append((_TEXT, data, False, CLOSED))
+                elif role == "user" and len(parts) == 1:
+                    data = _USER_TEXT + string(part.text) + b"}"
+                    items.append((_TEXT, data, bool(part.text), role))
+                else:
+                    return None
+            elif isinstance(part, ToolCall) and part.extras is None and role == "assistant":
+                items.append((_CALL, function_call(part), False, CLOSED))
+            elif isinstance(part, ToolResult) and part.extras is None and role == "tool":
+                content = part.content
+                if part.error or not isinstance(content, str):
+                    return None
+                data = _RESULT_TEXT % (string(part.call_id), string(content))
+                items.append((_RESULT, data, bool(content), "user"))
+            else:
+                return None
+    except InvalidRequest:
+        return None
+    return items or None
 
 
 def lay_out(
@@ -425,6 +463,11 @@ def message_opening(role: str, fields: bytes = b"") -> bytes:
 
 
 _INPUT_TEXT = b'{"type":"input_text","text":'
+_USER_TEXT = message_opening("user") + _INPUT_TEXT
+_ASSISTANT_TEXT = b'{"type":"message","role":"assistant","content":'
+_RESULT_TEXT = (
+    b'{"type":"function_call_output","call_id":%b,"output":[{"type":"input_text","text":%b}'
+)
 
 
 def _easy_message(part: Text | Refusal) -> bytes:
