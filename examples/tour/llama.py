@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from anaphora import AsyncClient
+from anaphora import AsyncClient, Response
 from anaphora.values import PartDelta
 
 #: The only model of the server.
@@ -59,22 +59,25 @@ async def cold_and_warm(tokens: int = _PREFIX_TOKENS) -> LlamaTiming:
             # The tiny model has one token for each byte.
             rules = "".join(_RULE.format(index) for index in range(-(-tokens // len(_RULE))))
             cold, _ = await _ask(client, rules, "What is the capital of Italy?")
-            warm, (total, cached, predicted) = await _ask(client, rules, "And of Greece?")
-    return LlamaTiming(tokens=total, cached=cached, predicted=predicted, cold=cold, warm=warm)
+            warm, last = await _ask(client, rules, "And of Greece?")
+    return LlamaTiming(
+        tokens=last.usage.input or 0,
+        cached=last.usage.read or 0,
+        predicted=last.record.predicted or 0,
+        cold=cold,
+        warm=warm,
+    )
 
 
-async def _ask(
-    client: AsyncClient, rules: str, question: str
-) -> tuple[float, tuple[int, int, int]]:
-    """Seconds to the first token; input, cached and predicted tokens."""
+async def _ask(client: AsyncClient, rules: str, question: str) -> tuple[float, Response]:
+    """Seconds to the first token, and the response."""
     session = client.session("llama", system=rules, max_tokens=20)
     started, first = time.perf_counter(), 0.0
     async for event in session.send(question):
         if not first and isinstance(event, PartDelta):
             first = time.perf_counter() - started
     assert session.last is not None
-    record = session.last.record
-    return first, (record.usage.input or 0, record.usage.read or 0, record.predicted or 0)
+    return first, session.last
 
 
 @contextmanager

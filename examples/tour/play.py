@@ -256,21 +256,11 @@ class BaselineAgent:
     async def take(self, turn: int, step: Step) -> Response:
         if step.user:
             self._messages = self._messages.append(Message.user(step.user))
-        response = await self._client.complete(
-            self._call(turn), f"{self._stop.dialect} baseline", model=self._stop.model
-        )
-        self._messages = self._messages.append(response.reply.message)
-        if response.tool_calls:
-            results = await dispatch_all(self._registry, response.tool_calls)
-            self._messages = self._messages.append(Message(role="tool", parts=results))
-        return response
-
-    def _call(self, turn: int) -> Call:
         now = state(turn, self._workspace.failing(), self._workspace.edited)
         prompt = f"{now}\n\n{STORY.identity}\n{STORY.knowledge}\n{_RATES}"
         tools = self._registry.tools()
         first = turn % len(tools)
-        return Call(
+        call = Call(
             ir=PromptIR.chat(
                 self._messages,
                 system=(PromptBlock.plain("prompt", prompt),),
@@ -280,6 +270,13 @@ class BaselineAgent:
             tools=tools[first:] + tools[:first],
             params=_PARAMS,
         )
+        provider, model = f"{self._stop.dialect} baseline", self._stop.model
+        response = await self._client.complete(call, provider, model=model)
+        self._messages = self._messages.append(response.reply.message)
+        if response.tool_calls:
+            results = await dispatch_all(self._registry, response.tool_calls)
+            self._messages = self._messages.append(Message(role="tool", parts=results))
+        return response
 
 
 class _Visit:

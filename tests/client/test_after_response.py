@@ -298,7 +298,9 @@ class SlowTransport(RecordingTransport):
 
 
 @pytest.mark.parametrize("through", ["client", "session"])
-def test_timeout_while_a_connection_is_closed(emu: Emulator, through: str) -> None:
+def test_timeout_while_a_connection_is_closed_keeps_the_response(
+    emu: Emulator, through: str
+) -> None:
     async def main() -> None:
         transport = SlowTransport()
         client = AsyncClient.from_config(
@@ -389,7 +391,7 @@ def test_invalid_price_row_is_rejected_before_any_call(emu: Emulator) -> None:
 
 
 @every_way
-def test_service_tier_without_a_price(emu: Emulator, way: Way) -> None:
+def test_service_tier_without_a_price_gives_a_notice(emu: Emulator, way: Way) -> None:
     played = play_tier(way, emu, "openai_responses", "gpt-5.2", "scale")
     (answered,) = played.answers
     assert codes(answered) == ["price_unknown"]
@@ -421,7 +423,7 @@ def test_preview_reports_an_unknown_price(emu: Emulator) -> None:
     assert preview.cost_usd is None
 
 
-def test_prices_change_during_the_day(emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_price_follows_the_time_of_day(emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSeek costs twice as much at its peak hours; a client lives longer than one of them."""
     deepseek = {"dialect": "deepseek", "base_url": f"{emu.url}/deepseek", "key": {"env": "KEY"}}
     settings = {"providers": {"main": deepseek | {"model": "deepseek-v4-flash"}}}
@@ -512,7 +514,7 @@ def test_failing_step_loses_nothing(
 
 
 @in_a_session
-def test_failure_to_add_the_reply_to_the_conversation(
+def test_failure_to_add_the_reply_to_the_conversation_gives_a_notice(
     emu: Emulator, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*args: Any, **kwargs: Any) -> None:
@@ -558,7 +560,7 @@ class Picky(msgspec.Struct):
 
 
 @every_way
-def test_failing_output_type(emu: Emulator, way: Way) -> None:
+def test_failing_output_type_raises_with_the_reply(emu: Emulator, way: Way) -> None:
     with pytest.raises(errors.Parse, match="code of the type raised KeyError") as raised:
         play(way, emu, output=Picky)
     assert isinstance(raised.value.partial, Reply)

@@ -93,7 +93,9 @@ def codes(answered: Response) -> set[str]:
 @pytest.mark.parametrize("question", ["ponder", "muse"], ids=["at max_tokens", "signed"])
 @both
 @every
-def test_conversation_continues(emu: Emulator, name: str, stream: bool, question: str) -> None:
+def test_conversation_continues_after_cut_off_reasoning(
+    emu: Emulator, name: str, stream: bool, question: str
+) -> None:
     notice = "empty_message" if name in HIDDEN else "unfinished_thinking"
 
     async def main() -> None:

@@ -79,7 +79,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value, content", VALUES)
-def test_return_values(value: object, content: object) -> None:
+def test_return_value_becomes_a_tool_result(value: object, content: object) -> None:
     assert answered(value) == ToolResult("c1", content, name="tool")  # type: ignore[arg-type]
 
 
@@ -103,7 +103,7 @@ UNSAYABLE = [
 
 
 @pytest.mark.parametrize("value, reason", UNSAYABLE)
-def test_results_that_json_cannot_hold(value: object, reason: str) -> None:
+def test_result_that_json_cannot_hold_is_an_error(value: object, reason: str) -> None:
     result = answered(value)
     assert result.error
     assert isinstance(result.content, str)
@@ -150,7 +150,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("name, arguments, message", FAILURES)
-def test_failures(name: str, arguments: str, message: str) -> None:
+def test_failure_becomes_an_error_result(name: str, arguments: str, message: str) -> None:
     registry = registry_of(
         divide, divide_later, silent, exhausted, times_out_itself, odd_message, timeout=60
     )
@@ -276,7 +276,7 @@ def test_parallel_calls_run_together_and_answer_in_order() -> None:
     assert (results[0].content, results[2].content) == ("first", "second")
 
 
-def test_sequential_calls() -> None:
+def test_sequential_calls_run_one_at_a_time() -> None:
     running: list[str] = []
     most = 0
 
@@ -294,7 +294,7 @@ def test_sequential_calls() -> None:
     assert most == 1
 
 
-def test_no_calls() -> None:
+def test_no_calls_give_no_results() -> None:
     assert asyncio.run(dispatch_all(ToolRegistry(), [])) == ()
 
 

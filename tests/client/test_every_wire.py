@@ -257,7 +257,7 @@ def test_single_call(emu: Emulator, name: str, stream: bool) -> None:
     asyncio.run(main())
 
 
-def test_plain_text_is_a_call(emu: Emulator) -> None:
+def test_plain_text_is_sent_as_a_call(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
             whole = await emulated.client.complete("Hello", "anthropic")
@@ -357,7 +357,7 @@ def test_thinking_is_sent_back_unchanged(emu: Emulator, name: str, stream: bool)
 
 @both
 @every
-def test_typed_output(emu: Emulator, name: str, stream: bool) -> None:
+def test_typed_output_is_parsed(emu: Emulator, name: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             chat = emulated.client.session(name)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import anaphora
-from anaphora import emulator
+from anaphora.emulator.server import Emulator
 
 
 async def _one_shot(client: Any) -> Callable[[], Awaitable[object]]:
@@ -58,6 +58,5 @@ async def _left_over(url: str, way: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("way", [_one_shot, _turn, _streamed_turn])
-def test_no_reference_cycles_are_left(way: Any) -> None:
-    with emulator.running() as emu:
-        assert asyncio.run(_left_over(emu.url, way)) == set()
+def test_no_reference_cycles_are_left(emu: Emulator, way: Any) -> None:
+    assert asyncio.run(_left_over(emu.url, way)) == set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from support.emulated_client import WIRES, connected
 from anaphora import emulator
 from anaphora.emulator.engine import EmulatorOptions
 from anaphora.emulator.replies.script import Script
+from anaphora.emulator.server import Emulator
 from anaphora.tools import ToolRegistry
 
 SCRIPT = """
@@ -75,9 +77,18 @@ RESULTS: list[tuple[dict[str, Any], str, int]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[Emulator]:
+    options = EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))
+    with emulator.running(options) as running:
+        yield running
+
+
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("result, word, times", RESULTS)
-def test_result_is_sent_once(wire: str, result: dict[str, Any], word: str, times: int) -> None:
+def test_duplicate_content_of_a_result_is_sent_once(
+    scripted: Emulator, wire: str, result: dict[str, Any], word: str, times: int
+) -> None:
     registry = ToolRegistry()
 
     async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -87,12 +98,10 @@ def test_result_is_sent_once(wire: str, result: dict[str, Any], word: str, times
     registry.add_mcp([{"name": "look", "inputSchema": {"type": "object"}}], call)
 
     async def main() -> None:
-        script = EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))
-        with emulator.running(script) as emu:
-            async with connected(emu, [wire]) as emulated:
-                chat = emulated.client.session(wire, tools=registry)
-                await chat.run("begin")
-                sent = json.dumps(json.loads(emulated.transport.bodies[-1]))
-                assert sent.count(word) == times
+        async with connected(scripted, [wire]) as emulated:
+            chat = emulated.client.session(wire, tools=registry)
+            await chat.run("begin")
+            sent = json.dumps(json.loads(emulated.transport.bodies[-1]))
+            assert sent.count(word) == times
 
     asyncio.run(main())

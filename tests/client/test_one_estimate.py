@@ -63,7 +63,9 @@ def run_cli(*arguments: object) -> Any:
 
 @every
 @pytest.mark.parametrize("content", ["text", "image"])
-def test_all_interfaces_agree(emu: Emulator, name: str, content: str, tmp_path: Path) -> None:
+def test_all_interfaces_count_the_same_tokens(
+    emu: Emulator, name: str, content: str, tmp_path: Path
+) -> None:
     message = Message.user("What is this?", *([PICTURE] if content == "image" else []))
 
     async def main() -> tuple[int, dict[str, Any]]:
@@ -170,7 +172,7 @@ def test_limits_reserve_the_estimate_of_a_preview(emu: Emulator, name: str, room
 
 
 @on_every_wire
-def test_single_call_reserves_the_same(emu: Emulator, name: str) -> None:
+def test_limits_reserve_the_same_for_a_single_call(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             seen = emulated.client.session(name, system=LONG).preview("Hello")

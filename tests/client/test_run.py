@@ -201,7 +201,9 @@ def test_seconds_bound_the_tools(emu: Emulator) -> None:
 
 @both
 @pytest.mark.parametrize("text, stopped", [("cut off", "length"), ("cannot", "refusal")])
-def test_other_stop_reasons(emu: Emulator, text: str, stopped: str, stream: bool) -> None:
+def test_other_stop_reasons_end_the_run_after_one_turn(
+    emu: Emulator, text: str, stopped: str, stream: bool
+) -> None:
     """Cut off in the middle of a call: it is not made."""
 
     async def main() -> None:

@@ -237,7 +237,9 @@ def test_only_new_messages_are_sent_to_a_provider_that_stores(emu: Emulator, str
 
 
 @both
-def test_missing_stored_response_is_sent_again(emu: Emulator, stream: bool) -> None:
+def test_history_is_sent_again_when_a_stored_response_is_missing(
+    emu: Emulator, stream: bool
+) -> None:
     name = "openai_responses"
 
     async def main() -> None:
@@ -420,7 +422,7 @@ def test_later_prewarm_does_not_change_the_conversation(emu: Emulator) -> None:
 
 
 @pytest.mark.parametrize("name", ["openai_chat", "gemini", "ollama"])
-def test_missing_prewarm_is_reported(emu: Emulator, name: str) -> None:
+def test_unsupported_prewarm_is_rejected(emu: Emulator, name: str) -> None:
     async def main() -> None:
         async with connected(emu, [name]) as emulated:
             with pytest.raises(errors.InvalidRequest, match="prewarm"):

@@ -398,7 +398,7 @@ def registry() -> ToolRegistry:
 
 
 @every
-def test_run_whose_function_returns_the_saved_history(emu: Emulator, name: str) -> None:
+def test_run_accepts_a_function_that_returns_the_saved_history(emu: Emulator, name: str) -> None:
     """An app that renders from its own store sees every message there, calls and results too."""
     saved: list[Message] = []
 
@@ -425,7 +425,7 @@ def test_run_whose_function_returns_the_saved_history(emu: Emulator, name: str) 
 
 
 @every
-def test_run_whose_function_returns_the_history_before_it(emu: Emulator, name: str) -> None:
+def test_run_accepts_a_function_that_returns_the_earlier_history(emu: Emulator, name: str) -> None:
     """Messages appended since the last turn are kept."""
     past = conversation("u0", "a1")
 

@@ -44,7 +44,7 @@ def no_thread_is_left() -> Iterator[None]:
     assert threads() == before
 
 
-def test_single_call(running: emulator.Emulator) -> None:
+def test_single_call_and_turn_give_the_same_text(running: emulator.Emulator) -> None:
     with client_of(running.url) as client:
         assert client.providers == ("main",)
         answered = client.complete("Hello?", "main")
@@ -52,7 +52,7 @@ def test_single_call(running: emulator.Emulator) -> None:
         assert client.send("Hello?", "main").result().text == answered.text
 
 
-def test_session(running: emulator.Emulator) -> None:
+def test_session_keeps_its_messages_and_forks(running: emulator.Emulator) -> None:
     with client_of(running.url) as client:
         chat = client.session("main", system=LONG)
         assert (chat.preview("One?").usage.input or 0) > 1000
@@ -73,7 +73,9 @@ def test_session(running: emulator.Emulator) -> None:
         chat.close()
 
 
-def test_other_methods_of_the_client(running: emulator.Emulator) -> None:
+def test_stream_prewarm_preview_and_state_work_in_the_sync_client(
+    running: emulator.Emulator,
+) -> None:
     with client_of(running.url) as client:
         assert client.notices == ()
         *_, last = client.stream("Hello?", "main")
@@ -90,7 +92,7 @@ def test_other_methods_of_the_client(running: emulator.Emulator) -> None:
             list(turn)
 
 
-def test_call_inside_a_running_loop(running: emulator.Emulator) -> None:
+def test_call_works_inside_a_running_loop(running: emulator.Emulator) -> None:
     """As in a notebook."""
 
     async def cell() -> str:
@@ -128,7 +130,7 @@ def test_errors_are_those_of_the_client(running: emulator.Emulator) -> None:
     client.close()  # may be called again
 
 
-def test_concurrent_threads(running: emulator.Emulator) -> None:
+def test_threads_share_a_client(running: emulator.Emulator) -> None:
     texts: list[str] = []
     with client_of(running.url) as client:
 
@@ -225,7 +227,7 @@ def test_keyboard_interrupt_cancels_the_call(streamed: bool) -> None:
         assert chat.messages == ()
 
 
-def test_timeout_of_a_call() -> None:
+def test_timed_out_call_closes_its_connection() -> None:
     with silent_server() as (background, server), client_of(server.url) as client:
         with pytest.raises(errors.Timeout):
             list(client.send("Hello?", "main", timeout=0.1))

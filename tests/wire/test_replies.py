@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,6 +113,28 @@ def test_nothing_is_read_after_the_end(wire: str) -> None:
     reader = case.codec.reader()
     assert isinstance((reader.feed(case.whole) + reader.close())[-1], ReplyEnd)
     assert reader.feed(case.whole) + reader.close() == []
+
+
+RECORDED = [
+    (name, file)
+    for name in BY_NAME
+    for pattern in ("*.chunks.txt", "*.reply.ndjson")
+    for file in sorted((Path(__file__).parent / name / "fixtures").glob(pattern))
+]
+
+
+@pytest.mark.parametrize("wire, file", RECORDED, ids=lambda value: getattr(value, "name", value))
+def test_stream_events_do_not_depend_on_chunking(wire: str, file: Path) -> None:
+    case, stream = BY_NAME[wire], file.read_bytes()
+    expected = case.events(stream)
+    assert isinstance(expected[-1], ReplyEnd | ReplyFail)
+    for size in (1, 2, 3, 7, 1000):
+        pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+        assert case.events(*pieces) == expected
+    # In two pieces, around every end of a line.
+    ends = [match.end() for match in re.finditer(rb"\r?\n", stream)]
+    for cut in {end + beside for end in ends for beside in (-2, -1, 0, 1)}:
+        assert case.events(stream[:cut], stream[cut:]) == expected
 
 
 @rows("endless", "beginning", "piece")

@@ -72,9 +72,6 @@ class Journal:
         self._by_reply: dict[tuple[str, str], JournalEntry] = {}
         self._count = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def open(self, now: float, method: str, path: str) -> JournalEntry:
         self._count += 1
         return JournalEntry(number=self._count, at=now, method=method, path=path)

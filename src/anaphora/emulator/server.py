@@ -39,7 +39,6 @@ _MAX_BODY = 128 * 1024 * 1024
 _HANG_SECONDS = 900.0
 #: How often `close` checks for open responses, every hundredth of a second.
 _CLOSE_CHECKS = 100
-
 #: Seconds to wait for the server to start or stop.
 _START_SECONDS = 10.0
 #: Seconds that Granian's threads may take to end.
@@ -106,7 +105,8 @@ def running(
         yield emulator
     finally:
         if thread.is_alive():
-            asyncio.run_coroutine_threadsafe(stop(), loop)
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
+                asyncio.run_coroutine_threadsafe(stop(), loop)
         thread.join(_START_SECONDS)
 
 

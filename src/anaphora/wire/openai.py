@@ -41,7 +41,7 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
-from anaphora.wire.markers import MarkLocation, find_message
+from anaphora.wire.markers import MarkLocation, find_message, supported_ttl
 from anaphora.wire.params import (
     Param,
     ParamTable,
@@ -197,6 +197,19 @@ def options_free(call: Call) -> bool:
     if cache.prewarm or any(option is not None for option in options):
         return False
     return not _in_extras(call, "prompt_cache_options")
+
+
+def option_notices(
+    call: Call, names: Iterable[str], nearest: Mapping[Ttl, Ttl], *, explicit: bool
+) -> list[Notice]:
+    """What becomes of the cache options: a model without breakpoints has none of these."""
+    cache = call.ir.cache
+    notices: list[Notice] = []
+    if explicit and cache.automatic is not None:
+        supported_ttl(cache.automatic, nearest, "cache.automatic", notices)
+    left_out = [] if explicit else [name for name in names if getattr(cache, name)]
+    why = f"{call.model} has no such option; left out"
+    return notices + [Notice("cache_option_left_out", why, f"cache.{name}") for name in left_out]
 
 
 def _in_extras(call: Call, field: str) -> bool:

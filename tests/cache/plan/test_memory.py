@@ -40,7 +40,9 @@ def call(
         ("google", "gemini-2.5-flash", _MOST_BLOCKS),
     ],
 )
-def test_prefixes_beginnings_and_conversations(provider: str, model: str, most: int) -> None:
+def test_memory_of_prefixes_beginnings_and_conversations_is_bounded(
+    provider: str, model: str, most: int
+) -> None:
     memory = AppMemory(catalog.rules(provider, model))
     for conversation in range(12_000):
         call(memory, conversation)

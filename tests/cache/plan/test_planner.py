@@ -142,7 +142,7 @@ def test_incremental_counts_equal_recounting(pauses: list[float]) -> None:
     assert one.within(300, at) == pytest.approx(other.within(300, now))
 
 
-def test_expensive_writes_are_weighed_against_savings() -> None:
+def test_pauses_of_400_s_make_1h_cheapest_and_5m_dearest() -> None:
     seen, at = gaps(*[400.0] * 5)
     assert TtlCosts(RULES).by_ttl(seen, at)["1h"] < TtlCosts(RULES).by_ttl(seen, at)[None]
     assert TtlCosts(RULES).by_ttl(seen, at)[None] < TtlCosts(RULES).by_ttl(seen, at)["5m"]
@@ -255,7 +255,7 @@ def test_openai_does_not_write_a_volatile_end() -> None:
     assert b'"prompt_cache_options":{"mode":"explicit"}' in body
 
 
-def test_the_callers_cache_options_are_kept() -> None:
+def test_the_callers_automatic_breakpoint_is_kept() -> None:
     conversation = PlannedConversation("openai", "gpt-5.6")
     conversation.add(question(1))
     plan = conversation.turn(0, tail=[Message.user("now")], cache=PromptCachePlan(automatic="30m"))

@@ -155,13 +155,13 @@ def test_more_than_four_markers_drop_the_smallest_with_a_notice() -> None:
 
 
 def test_the_callers_marks_are_kept_and_counted() -> None:
-    question = (
+    own_marks = (
         ToolMark("tool0", "1h"),
         BlockMark(0, "1h"),
         PartMark("u1", (0,)),
         PartMark("a2"),
     )
-    rendered, plan = planned(tools=(NONE,), system=(LONG,), messages=HISTORY, marks=question)
+    rendered, plan = planned(tools=(NONE,), system=(LONG,), messages=HISTORY, marks=own_marks)
     assert marked(rendered, plan) == [
         ("tools[0]", "1h"),
         ("system[0]", "1h"),
@@ -172,8 +172,8 @@ def test_the_callers_marks_are_kept_and_counted() -> None:
 
 
 def test_a_fifth_mark_of_the_caller_is_left_out_with_a_notice() -> None:
-    question = tuple(PartMark(message.id) for message in HISTORY)
-    _, plan = planned(messages=HISTORY, marks=question)
+    own_marks = tuple(PartMark(message.id) for message in HISTORY)
+    _, plan = planned(messages=HISTORY, marks=own_marks)
     assert len(plan.marks) == 4
     assert any("the caller's own on conversation u2" in str(n) for n in plan.notices)
 

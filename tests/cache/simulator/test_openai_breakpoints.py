@@ -97,7 +97,7 @@ def test_a_read_needs_a_boundary_in_the_current_request(
     assert cache.call(conversation(3, marks=marks, implicit=implicit), at=1).read == read
 
 
-def test_extending_a_message_loses_it() -> None:
+def test_an_extended_message_is_not_read() -> None:
     cache = simulator()
     cache.call(TokenRuns([("a", 2000)], automatic="30m"), at=0)
     assert cache.call(TokenRuns([("a and more", 2100)], automatic="30m"), at=1).read == 0
@@ -113,7 +113,7 @@ def test_the_first_two_and_the_latest_fifty_markers_are_looked_up() -> None:
 
 
 @pytest.mark.parametrize("implicit, first", [(True, 5), (False, 3)])
-def test_four_write_and_the_implicit_one_is_among_them(implicit: bool, first: int) -> None:
+def test_four_breakpoints_write_the_implicit_one_among_them(implicit: bool, first: int) -> None:
     """Implicit uses one, so the latest three explicit write; in explicit mode the latest four."""
     cache = simulator()
     cache.call(conversation(6, marks=(1, 3, 5, 7, 9), implicit=implicit), at=0)
@@ -125,18 +125,18 @@ def test_four_write_and_the_implicit_one_is_among_them(implicit: bool, first: in
     assert written == [at for at in (3, 5, 7, 9, 11) if at >= first and (implicit or at < 11)]
 
 
-def test_explicit_mode_without_markers_is_no_cache() -> None:
+def test_explicit_mode_without_markers_caches_nothing() -> None:
     cache = simulator()
     outcome = [cache.call(conversation(3, implicit=False), at=at) for at in (0, 1)][1]
     assert (outcome.read, outcome.written) == (0, {})
 
 
 @pytest.mark.parametrize("tokens, written", [(1023, {}), (1024, {"30m": 1024})])
-def test_the_minimum(tokens: int, written: dict[str, int]) -> None:
+def test_a_write_needs_the_minimum(tokens: int, written: dict[str, int]) -> None:
     assert simulator().call(TokenRuns([("a", tokens)], automatic="30m"), at=0).written == written
 
 
-def test_reuse_refreshes_and_half_an_hour_is_the_least() -> None:
+def test_a_read_restarts_the_half_hour() -> None:
     cache = simulator()
     prompt = TokenRuns([("a", 2000)], automatic="30m")
     cache.call(prompt, at=0)

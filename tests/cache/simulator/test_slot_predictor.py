@@ -225,8 +225,8 @@ def test_the_number_of_slots_is_learned(slots: int, aside: bool, order: list[str
     """Whatever order conversations speak in. Each surprise teaches something: there are never more
     than it takes to know the number of slots, and that there is something beside them."""
     conversations = ServedConversations(slots, aside=aside)
-    printed = [conversations.run_turn(name) for name in order]
-    surprises = sum(expected != match for expected, match in printed)
+    outcomes = [conversations.run_turn(name) for name in order]
+    surprises = sum(expected != match for expected, match in outcomes)
     assert surprises <= 2 + (4 - slots) * 2
 
 

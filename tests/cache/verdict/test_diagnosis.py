@@ -45,7 +45,7 @@ def openai_reply(diagnostics: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "prompt, expected",
+    "diagnostics, expected",
     [
         (None, None),
         ({"cache_miss_reason": None}, None),
@@ -72,12 +72,12 @@ def openai_reply(diagnostics: Any) -> Any:
         ),
     ],
 )
-def test_anthropic_diagnostics(prompt: Any, expected: Diagnosis | None) -> None:
-    assert diagnosis_of(anthropic_reply(prompt)) == expected
+def test_anthropic_diagnostics(diagnostics: Any, expected: Diagnosis | None) -> None:
+    assert diagnosis_of(anthropic_reply(diagnostics)) == expected
 
 
 @pytest.mark.parametrize(
-    "prompt, expected",
+    "diagnostics, expected",
     [
         (None, None),
         ({"type": "cache_hit"}, Diagnosis(provider="openai", code="cache_hit")),
@@ -91,8 +91,8 @@ def test_anthropic_diagnostics(prompt: Any, expected: Diagnosis | None) -> None:
         ),
     ],
 )
-def test_openai_prompt_cache_diagnostics(prompt: Any, expected: Diagnosis | None) -> None:
-    assert diagnosis_of(openai_reply(prompt)) == expected
+def test_openai_prompt_cache_diagnostics(diagnostics: Any, expected: Diagnosis | None) -> None:
+    assert diagnosis_of(openai_reply(diagnostics)) == expected
 
 
 def test_diagnostics_in_a_stream() -> None:
@@ -162,9 +162,9 @@ def test_a_diagnosis_without_a_changed_byte_is_contradicted() -> None:
 def test_an_inconclusive_diagnosis_neither_agrees_nor_disagrees() -> None:
     place = PLACES["anthropic"]
     before, after = moved_tools()
-    prompt = Diagnosis(provider="anthropic", code="unavailable", conclusive=False)
+    diagnosis = Diagnosis(provider="anthropic", code="unavailable", conclusive=False)
     one, two = split(place, body(place, before)), split(place, body(place, after))
-    assert verdict_of(place, one, two, diagnosis=prompt).agrees is None
+    assert verdict_of(place, one, two, diagnosis=diagnosis).agrees is None
 
 
 @pytest.mark.parametrize(

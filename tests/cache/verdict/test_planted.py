@@ -173,7 +173,7 @@ def test_a_changed_byte_is_found(name: str, planted: str) -> None:
 
 
 @pytest.mark.parametrize("name", WIRES)
-def test_white_space_and_key_order_of_a_whole_body(name: str) -> None:
+def test_white_space_and_key_order_of_a_body_are_distinguished(name: str) -> None:
     place = PLACES[name]
     before, after = spec(), grown(spec())
     one = split(place, body(place, before))
@@ -321,7 +321,7 @@ CLOCK: dict[str, tuple[str, float, str]] = {
 
 
 @pytest.mark.parametrize("planted", CLOCK)
-def test_clock_causes(planted: str) -> None:
+def test_the_time_between_calls_is_found_as_cause(planted: str) -> None:
     name, gap, cause = CLOCK[planted]
     place = PLACES[name]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
@@ -385,7 +385,7 @@ def test_a_marker_on_volatile_content_is_found() -> None:
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "gemini"])
-def test_below_the_minimum(name: str) -> None:
+def test_a_prompt_below_the_minimum_is_found(name: str) -> None:
     place = PLACES[name]
     before = {**spec(), "system": ["Be brief."], "tools": []}
     before["messages"] = [("user", ["What is in the box?"])]
@@ -395,7 +395,7 @@ def test_below_the_minimum(name: str) -> None:
     assert found.lost == 0
 
 
-def test_beyond_the_look_back() -> None:
+def test_a_write_beyond_the_look_back_is_found() -> None:
     place = PLACES["anthropic"]
     before, after = spec(), grown(spec())
     after["messages"][-1] = ("user", [f"part {at}" for at in range(25)])
@@ -405,7 +405,7 @@ def test_beyond_the_look_back() -> None:
     assert "27 blocks" in found.sentence
 
 
-def test_within_the_look_back_it_is_not_blamed() -> None:
+def test_a_write_within_the_look_back_is_not_blamed() -> None:
     place = PLACES["anthropic"]
     before, after = spec(), grown(spec())
     after["messages"][-1] = ("user", [f"part {at}" for at in range(18)])

@@ -70,7 +70,7 @@ def test_unbound_thinking_is_not_reported(change: str) -> None:
     assert "thinking_bound" not in [notice.code for notice in looked_at(before, after)]
 
 
-def test_moving_a_marker_changes_nothing() -> None:
+def test_a_grown_conversation_gives_no_notice() -> None:
     assert looked_at(thoughtful(THOUGHT), grown(thoughtful(THOUGHT)), rules=True) == ()
 
 

@@ -20,7 +20,6 @@ from anaphora.values import (
     Refusal,
     Reply,
     ReplyEnd,
-    ReplyFail,
     ReplyStart,
     Text,
     Thinking,
@@ -267,19 +266,6 @@ def test_content_as_a_list_of_parts() -> None:
         Thinking("hm", provider="openai_chat", extras=reasoned("content")),
         Text("a"),
     )
-
-
-@pytest.mark.parametrize("file", STREAMS, ids=lambda file: file.name)
-def test_stream_events_do_not_depend_on_chunking(file: Path) -> None:
-    body = file.read_bytes()
-    expected = events(body)
-    assert isinstance(expected[-1], ReplyEnd | ReplyFail)
-    for cut in range(len(body) + 1):
-        reader = openai_chat.reader()
-        assert reader.feed(body[:cut]) + reader.feed(body[cut:]) + reader.close() == expected
-    reader = openai_chat.reader()
-    one_by_one = [e for at in range(len(body)) for e in reader.feed(body[at : at + 1])]
-    assert one_by_one + reader.close() == expected
 
 
 @pytest.mark.parametrize("file", STREAMS, ids=lambda file: file.name)

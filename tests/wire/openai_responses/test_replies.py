@@ -212,15 +212,6 @@ def test_stream_ends_with_the_reply(name: str) -> None:
     assert [ended[index] for index in sorted(ended)] == list(end.reply.message.parts)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_stream_events_do_not_depend_on_chunking(name: str) -> None:
-    data = stream(name)
-    expected = events_of(data)
-    for cut in range(len(data) + 1):
-        reader = wire.reader()
-        assert [*reader.feed(data[:cut]), *reader.feed(data[cut:]), *reader.close()] == expected
-
-
 def test_stream_events() -> None:
     events = events_of(stream("everything"))
     begun = [(e.index, e.kind, e.item, e.id, e.name) for e in events if isinstance(e, PartStart)]

@@ -152,30 +152,27 @@ class TokenRuns:
             next_kind = kind
 
 
-def tool_run_positions(prompt: PromptView, position: int, reach: int) -> Iterator[int]:
-    """The positions from a marker back, where a run of tool calls or results counts as one step."""
-    steps = 0
-    last: Kind | None = None
-    while position >= 0:
-        kind = prompt.kind(position)
-        if kind not in _RUN_KINDS or kind is not last:
-            steps += 1
-            if steps > reach:
-                return
+def _run_steps(kinds: Iterable[Kind]) -> Iterator[int]:
+    """The steps up to each block, where a run of tool calls or results is one step."""
+    steps, last = 0, None
+    for kind in kinds:
+        steps += kind not in _RUN_KINDS or kind is not last
         last = kind
+        yield steps
+
+
+def tool_run_positions(prompt: PromptView, marker: int, reach: int) -> Iterator[int]:
+    """The positions from a marker back, where a run of tool calls or results counts as one step."""
+    positions = range(marker, -1, -1)
+    for position, steps in zip(positions, _run_steps(map(prompt.kind, positions)), strict=True):
+        if steps > reach:
+            return
         yield position
-        position -= 1
 
 
 def lookback_steps(kinds: Iterable[Kind], unit: LookbackUnit) -> int:
     """How many steps a look-back takes over these blocks, from the marker back."""
-    steps = 0
-    last: Kind | None = None
-    for kind in kinds:
-        if unit != "tool_runs" or kind not in _RUN_KINDS or kind is not last:
-            steps += 1
-        last = kind
-    return steps
+    return max(_run_steps(kinds), default=0) if unit == "tool_runs" else len(list(kinds))
 
 
 def request_boundaries(rules: CacheRules, prompt: PromptView, marks: tuple[Mark, ...]) -> list[int]:

@@ -93,16 +93,13 @@ def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | N
     if usage is None or price is None:
         return None
     rates = price.at(usage.input or 0)
-    ttls = {
-        None if ttl == "unsplit" else ttl: count for ttl, count in (usage.written or {}).items()
-    }
-    written = sorted(ttls, key=lambda ttl: 0 if ttl is None else -TTL_SECONDS[ttl])
+    paid = [(lost, rates.input)]
+    by_ttl = {None if ttl == "unsplit" else ttl: n for ttl, n in (usage.written or {}).items()}
+    for ttl in sorted(by_ttl, key=lambda ttl: TTL_SECONDS[ttl] if ttl else 0):
+        paid.insert(0, (by_ttl[ttl], rates.writing(ttl)))
     total, left = Decimal(0), lost
     with localcontext(prec=60):
-        for tokens, rate in (
-            *((ttls[ttl], rates.writing(ttl)) for ttl in written),
-            (lost, rates.input),
-        ):
+        for tokens, rate in paid:
             again = min(left, tokens)
             if again and (rate is None or rates.read is None):
                 return None

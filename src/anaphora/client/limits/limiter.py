@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from anaphora.client.config import LimitsConfig, Rate
+from anaphora.client.config import LimitsConfig
 from anaphora.errors import AnaphoraError, RateLimited, Throttled
 from anaphora.values import Usage
 from anaphora.wire.ratelimits import read_limits
@@ -52,22 +52,19 @@ class Reservation(msgspec.Struct, eq=False):
         return f"<Reservation {self.number}: {self.tokens} tokens, {self.state} at {self.at:g}>"
 
 
-class ModelLane:
+class ModelLane(msgspec.Struct, eq=False):
     """One model: its limits and its queue. Calls of a lane start in order of arrival."""
 
-    __slots__ = ("blocked_until", "counts_reads", "model", "own", "queue", "stated")
-
-    def __init__(self, model: str, rate: Rate | None, *, counts_reads: bool) -> None:
-        self.model = model
-        self.counts_reads = counts_reads
-        """Whether the provider counts tokens read from its cache; if not, calls are reserved for
-        the number of the others."""
-        self.own = None if rate is None else RateWindow.of(rate)
-        self.stated: list[tuple[bool, StatedLimit]] = []
-        """Limits from response headers, and whether they count tokens and not requests. Providers
-        count each model separately."""
-        self.blocked_until = 0.0
-        self.queue: OrderedDict[Reservation, None] = OrderedDict()
+    model: str
+    counts_reads: bool
+    """Whether the provider counts tokens read from its cache; if not, calls are reserved for the
+    number of the others."""
+    own: RateWindow | None
+    stated: list[tuple[bool, StatedLimit]] = []
+    """Limits from response headers, and whether they count tokens and not requests. Providers count
+    each model separately."""
+    blocked_until: float = 0.0
+    queue: OrderedDict[Reservation, None] = msgspec.field(default_factory=OrderedDict)
 
     @property
     def first(self) -> Reservation:
@@ -142,7 +139,8 @@ class Limiter:
         lane = self._lanes.get(model)
         if lane is None:
             rate = self._limits.models.get(model)
-            lane = self._lanes[model] = ModelLane(model, rate, counts_reads=counts_reads)
+            own = None if rate is None else RateWindow.of(rate)
+            lane = self._lanes[model] = ModelLane(model, counts_reads, own)
         return lane
 
     def wait(self, lane: ModelLane, tokens: int, now: float) -> float:

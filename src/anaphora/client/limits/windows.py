@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
+
 from anaphora.client.config import Rate
 from anaphora.wire.ratelimits import RemainingLimit
 
@@ -21,37 +23,28 @@ _INF = float("inf")
 _ROUNDING = 1e-6
 
 
-class RateWindow:
+class RateWindow(msgspec.Struct, eq=False):
     """The calls of the last minute and those that run, against a configured rate. The time passed
     to its methods never goes back."""
 
-    __slots__ = (
-        "concurrency",
-        "requests",
-        "running",
-        "started",
-        "tokens",
-        "used_requests",
-        "used_tokens",
-        "windowed",
-    )
-
-    def __init__(self, rate: Rate) -> None:
-        self.requests: float = rate.requests_per_minute or _INF
-        self.tokens: float = rate.tokens_per_minute or _INF
-        self.concurrency: float = rate.concurrency or _INF
-        self.windowed = min(self.requests, self.tokens) < _INF
-        """Whether the last minute matters; else `started` stays empty."""
-        self.started: deque[Reservation] = deque()
-        self.used_requests = 0
-        self.used_tokens = 0
-        self.running = 0
+    requests: float
+    tokens: float
+    concurrency: float
+    windowed: bool
+    """Whether the last minute matters; else `started` stays empty."""
+    started: deque[Reservation] = msgspec.field(default_factory=deque)
+    used_requests: int = 0
+    used_tokens: int = 0
+    running: int = 0
 
     @classmethod
     def of(cls, rate: Rate) -> RateWindow | None:
         """None for a rate that limits nothing."""
-        window = cls(rate)
-        return window if window.windowed or window.concurrency < _INF else None
+        requests, tokens = rate.requests_per_minute or _INF, rate.tokens_per_minute or _INF
+        windowed = min(requests, tokens) < _INF
+        if not windowed and rate.concurrency is None:
+            return None
+        return cls(requests, tokens, rate.concurrency or _INF, windowed)
 
     def forget(self, now: float) -> None:
         started = self.started

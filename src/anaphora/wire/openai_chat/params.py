@@ -1,7 +1,8 @@
-"""The parameters of Chat Completions, and the envelope around the prompt."""
+"""The parameters and breakpoints of Chat Completions, and the envelope around the prompt."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,11 +12,14 @@ from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.prompt import Call, OutputSchema, Params
 from anaphora.rendered import Envelope
-from anaphora.values import Extras, Notice
-from anaphora.wire.markers import supported_ttl
+from anaphora.values import Extras, Notice, Ttl
+from anaphora.wire.markers import nearest_ttls
 from anaphora.wire.openai import (
+    NEAREST,
     check_forced_tools,
     decode_params,
+    option_notices,
+    profile_value,
     schema_members,
     skip,
     tool_choice_params,
@@ -43,10 +47,62 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .markers import REQUEST_TTL, Traits
 from .types import MEMO, NULL, PATH, WIRE, ChatRequest, ResponseFormat
 
 _SENT_APART = ("model", "messages", "tools")
+
+#: The bytes that mark a part. Without a TTL it has the request's, which is always 30 minutes.
+MARKERS: dict[Ttl, bytes] = {
+    "30m": b',"prompt_cache_breakpoint":{"mode":"explicit"}',
+    "12h": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"12h"}',
+}
+
+#: The breakpoint that OpenAI sets by itself takes a slot, but no bytes in the request.
+AUTOMATIC: dict[Ttl, bytes] = {"30m": b""}
+
+#: The TTL of `prompt_cache_options` for each that may be asked for.
+REQUEST_TTL: dict[Ttl, Ttl] = dict.fromkeys(NEAREST, "30m")
+
+#: Types of content parts that may carry a breakpoint.
+MARKABLE = frozenset({"text", "image_url", "input_audio", "file"})
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """How a model's profile and its provider's dialect change requests."""
+
+    max_tokens_field: str
+    """max_completion_tokens or max_tokens."""
+    system_role: str
+    """developer or system."""
+    breakpoints: bool
+    """Parts may be marked."""
+    options: bool
+    """Takes OpenAI's `prompt_cache_options`, and OpenAI sets a breakpoint by itself."""
+    markers: Mapping[Ttl, bytes]
+    nearest: Mapping[Ttl, Ttl]
+    reasoning_field: str | None
+    """The field for reasoning; None: the one that it came in."""
+    host: str
+    """The provider: reasoning is sent back only to the host it came from."""
+    reasoning_needed: bool
+    """Rejects an assistant message with tool calls and without reasoning."""
+
+
+def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> Traits:
+    """`markers` are the dialect's, where they differ from OpenAI's; empty: it has none."""
+    own = markers is None
+    breakpoints = profile_value(profile, "explicit_breakpoints", False) if own else bool(markers)
+    return Traits(
+        max_tokens_field=profile_value(profile, "max_tokens_field", "max_completion_tokens"),
+        system_role=profile_value(profile, "system_role", "developer"),
+        breakpoints=breakpoints,
+        options=own and breakpoints,
+        markers=(MARKERS if markers is None else markers) if breakpoints else {},
+        nearest=NEAREST if not markers else nearest_ttls(markers),
+        reasoning_field=profile_value(profile, "reasoning_field", None),
+        host=profile.provider,
+        reasoning_needed=profile_value(profile, "reasoning_needed", False),
+    )
 
 
 def _encode_output(output: OutputSchema) -> bytes:
@@ -153,24 +209,15 @@ def _envelope(call: Call, profile: Profile, traits: Traits, source: object) -> E
 
 def _notices(call: Call, traits: Traits) -> list[Notice]:
     """What the call sets and Chat Completions has no field for."""
-    notices = [
+    options = ("mode", "automatic")
+    return [
         *system_text_notices(call),
         *continuation_notices(call),
         *foreign_extras(call.extras, WIRE, "extras"),
         *foreign_tier_notices(call),
         *PARAMS.notices(call),
+        *option_notices(call, options, REQUEST_TTL, explicit=traits.options),
     ]
-    cache = call.ir.cache
-    if not traits.options:
-        why = "there is no such option here; left out"
-        notices += [
-            Notice("cache_option_left_out", why, f"cache.{name}")
-            for name in ("mode", "automatic")
-            if getattr(cache, name) is not None
-        ]
-    elif cache.automatic is not None:
-        supported_ttl(cache.automatic, REQUEST_TTL, "cache.automatic", notices)
-    return notices
 
 
 def read_params(

@@ -103,8 +103,7 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
-from .markers import MARKABLE, MARKERS
-from .params import PARAMS, read_params
+from .params import MARKABLE, MARKERS, PARAMS, read_params
 from .render import close, glue
 from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, NULL, OTHER_CALL, PATH, REASONING_FIELDS, WIRE
 

@@ -80,8 +80,7 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
-from .markers import AUTOMATIC, MARKABLE, Traits, traits_of
-from .params import envelope
+from .params import AUTOMATIC, MARKABLE, Traits, envelope, traits_of
 from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, OTHER_CALL, REASONING_FIELDS, WIRE
 
 Notices: TypeAlias = list[Notice]

@@ -1,9 +1,11 @@
-"""The parameters of Responses, and the envelope around the prompt."""
+"""The parameters and breakpoints of Responses, and the envelope around the prompt."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from anaphora.canonical import string
 from anaphora.catalog import Profile
@@ -17,7 +19,9 @@ from anaphora.wire.openai import (
     changed_role,
     check_forced_tools,
     decode_params,
+    option_notices,
     place_of,
+    profile_value,
     schema_members,
     skip,
     tool_choice_params,
@@ -35,10 +39,43 @@ from anaphora.wire.params import (
 )
 from anaphora.wire.reading import Members, Unknown, extras_of
 
-from .markers import Traits
 from .types import MEMO, PATH, WIRE, ResponsesRequest, TextFormat
 
 _SENT_APART = ("model", "input", "instructions", "tools")
+
+MARKERS: dict[Ttl, bytes] = {
+    "30m": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}',
+    "12h": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"12h"}',
+}
+
+#: The breakpoint that OpenAI sets by itself takes no bytes; its TTL is among the cache options.
+AUTOMATIC: dict[Ttl, bytes] = {"30m": b"", "12h": b""}
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """How a model's profile changes requests."""
+
+    system_role: str = "developer"
+    """The role of system messages: `developer` or `system`."""
+    system_slot: str = "instructions"
+    """System text as `instructions`, or as the first `message` where it can carry breakpoints."""
+    explicit: bool = False
+    """Takes `prompt_cache_breakpoint` and `prompt_cache_options`."""
+    kept: bool = False
+    """The slot is the one that the system text came in, not the profile's."""
+
+
+def traits_of(profile: Profile, slot: str | None = None) -> Traits:
+    """The profile's traits. `slot` is the one that the system text came in, if any."""
+    default = Traits()
+    traits = Traits(
+        system_role=profile_value(profile, "system_role", default.system_role),
+        system_slot=profile_value(profile, "system_slot", default.system_slot),
+        explicit=profile_value(profile, "explicit_breakpoints", default.explicit),
+    )
+    if slot is None or slot == traits.system_slot:
+        return traits
+    return msgspec.structs.replace(traits, system_slot=slot, kept=True)
 
 
 def _encode_format(output: OutputSchema) -> bytes:
@@ -162,6 +199,7 @@ def _stays_in_chain(call: Call) -> bool:
 
 def _notices(call: Call, traits: Traits) -> list[Notice]:
     """What the call sets and Responses has no field for."""
+    cache = call.ir.cache
     notices = PARAMS.notices(call)
     if traits.system_slot == "message":
         notices += system_text_notices(call)
@@ -173,7 +211,11 @@ def _notices(call: Call, traits: Traits) -> list[Notice]:
             " there, as it could in a developer message"
         )
         notices.append(Notice("system_in_instructions", why, "system"))
-    notices += _cache_notices(call, traits)
+    options = ("mode", "prewarm", "automatic", "compare_with")
+    notices += option_notices(call, options, NEAREST, explicit=traits.explicit)
+    if cache.diagnose and cache.compare_with is None:
+        why = "a diagnosis needs a response to compare with; left out"
+        notices.append(Notice("cache_option_left_out", why, "cache.diagnose"))
     if call.ir.continuation is not None:
         notices += _continuation_notices(call)
     return [
@@ -181,27 +223,6 @@ def _notices(call: Call, traits: Traits) -> list[Notice]:
         *foreign_comparison_notices(call, OPENAI),
         *foreign_field_notices(call, WIRE),
         *foreign_tier_notices(call),
-    ]
-
-
-def _cache_notices(call: Call, traits: Traits) -> list[Notice]:
-    cache = call.ir.cache
-    reasons: list[tuple[str, str]] = []
-    notices: list[Notice] = []
-    if not traits.explicit:
-        reasons += [
-            (name, f"{call.model} has no such option")
-            for name in ("mode", "prewarm", "automatic", "compare_with")
-            if getattr(cache, name)
-        ]
-    elif cache.automatic is not None and NEAREST[cache.automatic] != cache.automatic:
-        why = f"OpenAI has no {cache.automatic}; {NEAREST[cache.automatic]} is asked for"
-        notices.append(Notice("ttl_changed", why, "cache.automatic"))
-    if cache.diagnose and cache.compare_with is None:
-        reasons.append(("diagnose", "a diagnosis needs a response to compare with"))
-    return notices + [
-        Notice("cache_option_left_out", f"{why}; left out", f"cache.{name}")
-        for name, why in reasons
     ]
 
 

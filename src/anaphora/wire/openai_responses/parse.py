@@ -98,8 +98,7 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
-from .markers import AUTOMATIC, MARKERS
-from .params import PARAMS, read_params
+from .params import AUTOMATIC, MARKERS, PARAMS, read_params
 from .render import (
     CLOSED,
     INPUT,

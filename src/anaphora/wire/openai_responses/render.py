@@ -82,8 +82,7 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
-from .markers import AUTOMATIC, MARKERS, Traits, traits_of
-from .params import automatic_ttl, continues, envelope
+from .params import AUTOMATIC, MARKERS, Traits, automatic_ttl, continues, envelope, traits_of
 from .types import APP_ITEMS, ITEM, MEMO, WIRE
 
 Notices: TypeAlias = list[Notice]
