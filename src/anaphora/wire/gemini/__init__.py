@@ -6,9 +6,9 @@ from .errors import read_error, write_error
 from .markers import assemble, prelude, read_held
 from .parse import parse, split
 from .render import render
+from .reply import StreamWriter as writer
 from .reply import read_reply, write_reply
 from .stream import StreamReader as reader
-from .stream import StreamWriter as writer
 
 __all__ = [
     "assemble",

@@ -357,11 +357,7 @@ def _read_function(function: types.FunctionDeclaration, unknown: Unknown | None,
 
 # ── Chunks of a request's bytes ──────────────────────────────────────────────────────────────────
 
-_KINDS = {
-    "text": Kind.TEXT,
-    "functionCall": Kind.TOOL_CALL,
-    "functionResponse": Kind.TOOL_RESULT,
-}
+_KINDS = {"text": Kind.TEXT, "functionCall": Kind.TOOL_CALL, "functionResponse": Kind.TOOL_RESULT}
 _MEDIA = {"image": Kind.IMAGE, "audio": Kind.AUDIO}
 
 

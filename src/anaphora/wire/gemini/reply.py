@@ -1,4 +1,5 @@
 """A complete response of Gemini's in both directions: bytes to `Reply` and back, losing nothing.
+Also a reply as a stream of chunks.
 
 The first candidate is the answer. Further candidates, and the fields of a candidate beside its
 content, are kept in the reply's extras as `candidates` and `candidate`.
@@ -13,8 +14,26 @@ from msgspec import Raw
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
-from anaphora.values import Message, Part, Reply, StopReason, ToolCall, Usage
-from anaphora.wire.parts import own_members, own_usage, partition
+from anaphora.values import (
+    Event,
+    Message,
+    Part,
+    PartDelta,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    ReplyStart,
+    StopReason,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+    UsageUpdate,
+)
+from anaphora.wire.parts import extra_members, own_members, own_usage, partition
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -28,11 +47,12 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import valid_count
+from anaphora.wire.sse import encode_event
 
-from .errors import error_of
+from .errors import error_of, write_failure
 from .parse import PartReader
-from .parts import open_content, write_parts
-from .types import NULL, WIRE, GenerateContentResponse, UsageMetadata, raw_list
+from .parts import is_content_fields, open_content, write_parts
+from .types import NULL, OWN, WIRE, GenerateContentResponse, UsageMetadata, raw_list
 
 RESPONSE = LenientDecoder[GenerateContentResponse](GenerateContentResponse, protobuf=True)
 _FIRST = Raw(b"0")
@@ -193,6 +213,82 @@ def _finish_reason(reply: Reply) -> str | None:
     if reply.stop_reason == "other" and reply.stop_reason_raw is None:
         return None
     return _FINISH_REASONS.get(reply.stop_reason, "OTHER")
+
+
+# ── Writing streams ──────────────────────────────────────────────────────────────────────────────
+
+_OPEN = open_content(Message(role="assistant", parts=()))
+
+
+class StreamWriter:
+    """Events in, bytes out. Text is written as it comes, everything else when it is complete."""
+
+    def __init__(self) -> None:
+        self._start = ReplyStart("", "")
+        self._usage = Usage()
+        self._thought: dict[int, bool] = {}
+        """The indexes of open texts, and which of them are thoughts."""
+        self._written: set[int] = set()
+
+    def write(self, event: Event) -> bytes:
+        if isinstance(event, ReplyStart):
+            self._start = event
+        elif isinstance(event, PartStart):
+            if event.kind in ("text", "refusal", "thinking"):
+                self._thought[event.index] = event.kind == "thinking"
+        elif isinstance(event, PartDelta):
+            return self._delta(event)
+        elif isinstance(event, PartEnd):
+            return self._part(event.index, event.part)
+        elif isinstance(event, UsageUpdate):
+            self._usage = event.usage
+        elif isinstance(event, ReplyEnd):
+            return self._end(event.reply)
+        elif isinstance(event, ReplyFail):
+            return encode_event("", write_failure(event))
+        return b""
+
+    def _delta(self, event: PartDelta) -> bytes:
+        thought = self._thought.get(event.index)
+        if thought is None:
+            return b""
+        self._written.add(event.index)
+        flag = b',"thought":true' if thought else b""
+        return self._chunk(b'{"text":' + string(event.delta) + flag + b"}")
+
+    def _part(self, index: int, part: Part) -> bytes:
+        """A complete part. The signature and extras of a text that was written already follow in an
+        empty text."""
+        if index in self._written and isinstance(part, Text | Refusal | Thinking):
+            rest = _without_text(part)
+            if rest is None:
+                return b""
+            part = rest
+        message = Message(role="assistant", parts=(part,))
+        if is_content_fields(part):
+            return self._chunk(opening=open_content(message))
+        data = [encoded for _, encoded in write_parts(message.parts, [])]
+        return self._chunk(*data) if data else b""
+
+    def _end(self, reply: Reply) -> bytes:
+        usage = reply.usage if reply.usage != Usage() else self._usage
+        body = write_response(reply, b"", usage, self._start.id, self._start.model)
+        return encode_event("", body)
+
+    def _chunk(self, *parts: bytes, opening: bytes = _OPEN) -> bytes:
+        candidate = b'{"content":' + opening + b",".join(parts) + b']},"index":0}'
+        members = [b'"candidates":[' + candidate + b"]"]
+        members += write_identity(self._start.id, self._start.model)
+        return encode_event("", b"{" + b",".join(members) + b"}")
+
+
+def _without_text(part: Text | Refusal | Thinking) -> Part | None:
+    """The part with an empty text, for its signature and extras; None when it has neither."""
+    if isinstance(part, Thinking):
+        own = part.provider in (None, *OWN)
+        signed = own and (part.signature is not None or extra_members(part.extras, WIRE))
+        return Thinking("", part.signature, provider=WIRE, extras=part.extras) if signed else None
+    return Text("", part.extras) if extra_members(part.extras, WIRE) else None
 
 
 # ── Token counts ─────────────────────────────────────────────────────────────────────────────────

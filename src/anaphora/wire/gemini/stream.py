@@ -1,4 +1,4 @@
-"""Gemini's event stream, reader and writer: each chunk is a response with a little more content.
+"""Gemini's event stream: each chunk is a response with a little more content.
 
 There is no last event: the reply is complete when the connection ends after a finish reason, and
 broken when it ends without one. Unknown chunks are skipped, and so is everything after the end; an
@@ -16,28 +16,9 @@ from typing import Any
 
 import msgspec
 
-from anaphora.canonical import dumps, string
+from anaphora.canonical import dumps
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import (
-    Event,
-    Message,
-    Opaque,
-    Part,
-    PartDelta,
-    PartEnd,
-    PartStart,
-    Refusal,
-    Reply,
-    ReplyEnd,
-    ReplyFail,
-    ReplyStart,
-    Text,
-    Thinking,
-    ToolCall,
-    Usage,
-    UsageUpdate,
-)
-from anaphora.wire.parts import extra_members
+from anaphora.values import Event, Opaque, Part, Reply, Text, Thinking, ToolCall
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
@@ -50,11 +31,10 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.sse import EventDecoder, encode_event
+from anaphora.wire.sse import EventDecoder
 
-from .errors import error_of, write_failure
+from .errors import error_of
 from .parse import PartReader
-from .parts import is_content_fields, open_content, write_parts
 from .reply import (
     RESPONSE,
     block_reason,
@@ -63,10 +43,8 @@ from .reply import (
     read_usage,
     write_candidate,
     write_content,
-    write_identity,
-    write_response,
 )
-from .types import CONTENT_FIELDS, NULL, OWN, WIRE, Candidate, WirePart, raw_list
+from .types import CONTENT_FIELDS, NULL, WIRE, Candidate, WirePart, raw_list
 
 #: Gemini returns at most eight candidates; a response with more than this is rejected.
 _MAX_CANDIDATES = 128
@@ -456,79 +434,3 @@ def _child(holder: Any, step: str | int, new: Any) -> Any:
     if step == len(holder):
         holder.append(new)
     return holder[step]
-
-
-# ── Writing ──────────────────────────────────────────────────────────────────────────────────────
-
-_OPEN = open_content(Message(role="assistant", parts=()))
-
-
-class StreamWriter:
-    """Events in, bytes out. Text is written as it comes, everything else when it is complete."""
-
-    def __init__(self) -> None:
-        self._start = ReplyStart("", "")
-        self._usage = Usage()
-        self._thought: dict[int, bool] = {}
-        """The indexes of open texts, and which of them are thoughts."""
-        self._written: set[int] = set()
-
-    def write(self, event: Event) -> bytes:
-        if isinstance(event, ReplyStart):
-            self._start = event
-        elif isinstance(event, PartStart):
-            if event.kind in ("text", "refusal", "thinking"):
-                self._thought[event.index] = event.kind == "thinking"
-        elif isinstance(event, PartDelta):
-            return self._delta(event)
-        elif isinstance(event, PartEnd):
-            return self._part(event.index, event.part)
-        elif isinstance(event, UsageUpdate):
-            self._usage = event.usage
-        elif isinstance(event, ReplyEnd):
-            return self._end(event.reply)
-        elif isinstance(event, ReplyFail):
-            return encode_event("", write_failure(event))
-        return b""
-
-    def _delta(self, event: PartDelta) -> bytes:
-        thought = self._thought.get(event.index)
-        if thought is None:
-            return b""
-        self._written.add(event.index)
-        flag = b',"thought":true' if thought else b""
-        return self._chunk(b'{"text":' + string(event.delta) + flag + b"}")
-
-    def _part(self, index: int, part: Part) -> bytes:
-        """A complete part. The signature and extras of a text that was written already follow in an
-        empty text."""
-        if index in self._written and isinstance(part, Text | Refusal | Thinking):
-            rest = _without_text(part)
-            if rest is None:
-                return b""
-            part = rest
-        message = Message(role="assistant", parts=(part,))
-        if is_content_fields(part):
-            return self._chunk(opening=open_content(message))
-        data = [encoded for _, encoded in write_parts(message.parts, [])]
-        return self._chunk(*data) if data else b""
-
-    def _end(self, reply: Reply) -> bytes:
-        usage = reply.usage if reply.usage != Usage() else self._usage
-        body = write_response(reply, b"", usage, self._start.id, self._start.model)
-        return encode_event("", body)
-
-    def _chunk(self, *parts: bytes, opening: bytes = _OPEN) -> bytes:
-        candidate = b'{"content":' + opening + b",".join(parts) + b']},"index":0}'
-        members = [b'"candidates":[' + candidate + b"]"]
-        members += write_identity(self._start.id, self._start.model)
-        return encode_event("", b"{" + b",".join(members) + b"}")
-
-
-def _without_text(part: Text | Refusal | Thinking) -> Part | None:
-    """The part with an empty text, for its signature and extras; None when it has neither."""
-    if isinstance(part, Thinking):
-        own = part.provider in (None, *OWN)
-        signed = own and (part.signature is not None or extra_members(part.extras, WIRE))
-        return Thinking("", part.signature, provider=WIRE, extras=part.extras) if signed else None
-    return Text("", part.extras) if extra_members(part.extras, WIRE) else None
