@@ -725,13 +725,13 @@ def test_key_in_a_provider_error_is_hidden(ask: Ask, home: Path) -> None:
 # ── Completion ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_shell_completion(ask: Ask, home: Path, run_process: Any) -> None:
+def test_shell_completion(ask: Ask, home: Path, run: Any) -> None:
     id = ask("--json", "hello").json["conversation"]
 
     def complete(*words: str) -> list[str]:
         line = " ".join(("anaphora", "ask", *words))
         result = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) + 1)}
-        found = run_process(_ANAPHORA_COMPLETE="bash_complete", **result).stdout
+        found = run(_ANAPHORA_COMPLETE="bash_complete", **result).stdout
         return [row.removeprefix("plain,") for row in found.split()]
 
     assert complete("-p", "cl") == ["claude"]

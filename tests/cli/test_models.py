@@ -130,10 +130,10 @@ def test_help_explains_the_signs() -> None:
         assert expected in shown
 
 
-def test_shell_completion(run_process: Any) -> None:
+def test_shell_completion(run: Any) -> None:
     def complete(*words: str) -> list[str]:
         line = " ".join(("anaphora", "models", *words))
-        found = run_process(
+        found = run(
             _ANAPHORA_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(1 + len(words))
         )
         return [item.removeprefix("plain,") for item in found.stdout.split()]

@@ -284,9 +284,9 @@ class TestPlot:
         assert not [one for one in self.of(root, "read") if one.get("height") != "11"]
 
 
-def test_shell_completion(run_process: Any) -> None:
+def test_shell_completion(run: Any) -> None:
     line = "anaphora simulate --as anthropic/claude-opus-5-"
-    found = run_process(_ANAPHORA_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="3")
+    found = run(_ANAPHORA_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD="3")
     assert found.stdout == "plain,anthropic/claude-opus-5-5\n"
 
 
