@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
+from functools import partial
 
 from anaphora.cache.verdict import Change, Result, Verdict
 from anaphora.client.response import Response
@@ -76,11 +77,9 @@ def _response(response: Response) -> str:
 
 
 def _reply(reply: Reply) -> str:
-    stop = (
-        reply.stop_reason_raw
-        if reply.stop_reason == "other" and reply.stop_reason_raw
-        else reply.stop_reason
-    )
+    stop: str = reply.stop_reason
+    if stop == "other":
+        stop = reply.stop_reason_raw or stop
     summary = " · ".join((reply.model, stop, *_usage(reply.usage)))
     return _box(*map(_part, reply.message.parts), _faint(summary), _notices(reply.notices))
 
@@ -168,16 +167,12 @@ def _box(*pieces: str) -> str:
     return f'<div style="{_BOX}">{"".join(pieces)}</div>'
 
 
-def _prose(text: object) -> str:
-    return f'<div style="{_TEXT}">{_escaped(text)}</div>'
+def _prose(text: object, style: str = _TEXT) -> str:
+    return f'<div style="{style}">{_escaped(text)}</div>'
 
 
-def _code(text: object) -> str:
-    return f'<div style="{_CODE}">{_escaped(text)}</div>'
-
-
-def _faint(text: object) -> str:
-    return f'<div style="{_FAINT}">{_escaped(text)}</div>'
+_code = partial(_prose, style=_CODE)
+_faint = partial(_prose, style=_FAINT)
 
 
 def _folded(title: object, inside: str) -> str:

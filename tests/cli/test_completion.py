@@ -20,23 +20,25 @@ def test_scripts_are_printed(shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts_are_valid(shell: str, run: Any) -> None:
+def test_scripts_are_valid(shell: str, run_process: Any) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here to read it")
-    script = run("completion", shell).stdout
+    script = run_process("completion", shell).stdout
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
-def test_unknown_shell_is_a_usage_error(run: Any) -> None:
-    wrong = run("completion", "cmd")
+def test_unknown_shell_is_a_usage_error(run_process: Any) -> None:
+    wrong = run_process("completion", "cmd")
     assert wrong.returncode == 2
     assert "'bash', 'zsh', 'fish'" in wrong.stderr
 
 
-def test_commands_and_options_are_completed(run: Any) -> None:
+def test_commands_and_options_are_completed(run_process: Any) -> None:
     def complete(*words: str) -> str:
         line = " ".join(("anaphora", *words))
-        found = run(_ANAPHORA_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words)))
+        found = run_process(
+            _ANAPHORA_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words))
+        )
         return str(found.stdout)
 
     assert complete("de") == "plain,demo\n"

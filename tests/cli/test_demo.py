@@ -167,17 +167,17 @@ def test_no_network_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "One change, found and explained" in shown.stdout
 
 
-def test_unknown_provider(run: Any) -> None:
-    wrong = run("demo", "--providers", "anthropic,acme")
+def test_unknown_provider(run_process: Any) -> None:
+    wrong = run_process("demo", "--providers", "anthropic,acme")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("anaphora: --providers: 'acme' is none of ")
 
 
-def test_suggested_commands_exist(run: Any, piped: str) -> None:
+def test_suggested_commands_exist(run_process: Any, piped: str) -> None:
     commands = re.findall(r"^   anaphora (\w+)", piped.partition("Try next")[2], re.MULTILINE)
     assert len(commands) == 5
     for command in set(commands):
-        assert run(command, "--help").returncode == 0, command
+        assert run_process(command, "--help").returncode == 0, command
     for path in re.findall(r"docs/\S+", piped):
         assert (Path(__file__).parents[2] / path).exists()
 

@@ -22,8 +22,8 @@ from anaphora.errors import (
 )
 
 
-def test_help_names_every_command(run: Any) -> None:
-    shown = run("--help")
+def test_help_names_every_command(run_process: Any) -> None:
+    shown = run_process("--help")
     assert shown.returncode == 0
     assert shown.stderr == ""
     for expected in ("Usage: anaphora", "demo", "completion", "--version", "Exit codes"):
@@ -43,13 +43,13 @@ def test_every_command_has_help() -> None:
         assert (command.help or "").splitlines()[0] == common.COMMANDS[name]
 
 
-def test_helper_modules_are_not_commands(run: Any) -> None:
+def test_helper_modules_are_not_commands(run_process: Any) -> None:
     for name in ("main", "common", "terminal", "log_files", "ask_chat"):
-        assert run(name).returncode == 2
+        assert run_process(name).returncode == 2
 
 
-def test_version(run: Any) -> None:
-    shown = run("--version")
+def test_version(run_process: Any) -> None:
+    shown = run_process("--version")
     assert (shown.returncode, shown.stdout) == (0, f"anaphora {version('anaphora')}\n")
 
 
@@ -61,8 +61,8 @@ def test_console_script_is_main() -> None:
 @pytest.mark.parametrize(
     "arguments", [["nope"], ["demo", "--nope"], ["completion"], ["--nope"], []]
 )
-def test_usage_errors(run: Any, arguments: list[str]) -> None:
-    wrong = run(*arguments)
+def test_usage_errors(run_process: Any, arguments: list[str]) -> None:
+    wrong = run_process(*arguments)
     assert wrong.returncode == 2
     assert wrong.stdout == ""
     assert "Usage: anaphora" in wrong.stderr

@@ -33,11 +33,6 @@ from .values import (
     Profile,
 )
 
-#: Of the catalog of the package.
-profile = SHIPPED.catalog.profile
-rules = SHIPPED.catalog.rules
-models = SHIPPED.catalog.models
-
 
 def shipped() -> Catalog:
     return SHIPPED.catalog
@@ -50,6 +45,21 @@ def dialects() -> Dialects:
 def price_table_date() -> datetime.date:
     """The day the shipped price table was generated."""
     return SHIPPED.price_table.date
+
+
+def profile(provider: str, model: str) -> Profile:
+    """The model's profile; for an unknown one its provider's defaults, `known=False`."""
+    return SHIPPED.catalog.profile(provider, model)
+
+
+def rules(provider: str, model: str, wire: str | None = None) -> CacheRules:
+    """The model's cache rules on a wire; for an unknown one its provider's defaults."""
+    return SHIPPED.catalog.rules(provider, model, wire)
+
+
+def models(provider: str | None = None) -> tuple[Profile, ...]:
+    """Every known model, of one provider or of all."""
+    return SHIPPED.catalog.models(provider)
 
 
 def provider_named(name: str) -> str | None:

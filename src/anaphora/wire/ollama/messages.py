@@ -34,12 +34,12 @@ from anaphora.values import (
 )
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
+    encode_at,
     extra_members,
     fields_in_parts,
     inner_and_outer,
     is_fields_part,
     note_foreign_fields,
-    notices_below,
     object_arguments,
 )
 from anaphora.wire.reading import decode_value, request_error
@@ -73,13 +73,9 @@ def add_messages(
     for message in messages:
         place = f"{where}[{append.message}]"
         notices: Notices = []
-        try:
-            pieces = _wire_messages(message, calls, notices)
-        except InvalidRequest as problem:
-            raise problem.within(place) from None
-        if notices:
-            for notice in notices_below(notices, place):
-                append.notice(notice)
+        pieces = encode_at(place, _wire_messages, message, notices, calls)
+        for notice in notices:
+            append.notice(notice)
         for role, kind, data in pieces:
             append.chunk(kind, data if last_role is None else b"," + data, None, role)
             last_role = role
@@ -94,7 +90,7 @@ def _calls_of(message: Message | None) -> Calls:
     return {part.id: part for part in parts if isinstance(part, ToolCall)}
 
 
-def _wire_messages(message: Message, calls: Calls, notices: Notices) -> list[Piece]:
+def _wire_messages(message: Message, notices: Notices, calls: Calls) -> list[Piece]:
     """The messages on the wire that one message becomes."""
     if message.role == "assistant":
         data = write_assistant(message, notices)
@@ -166,7 +162,7 @@ def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
     for index, part in enumerate(message.parts):
         if isinstance(part, ToolResult) or is_message_fields(part):
             continue
-        field, value = _encode(part, notices, f"parts[{index}]")
+        field, value = encode_at(f"parts[{index}]", _encode, part, notices)
         if field == "texts":
             texts.append(MessageFields(texts=[value], images=waiting))
             waiting = []
@@ -197,19 +193,15 @@ def _results(message: Message, calls: Calls, notices: Notices) -> list[Piece]:
         if not isinstance(part, ToolResult):
             other = other or not is_message_fields(part)
             continue
-        found: Notices = []
+        place = f"parts[{index}]"
         if other:
-            found.append(Notice("parts_reordered", "tool results come first here"))
-        try:
-            data = _result(part, calls.get(part.call_id), found)
-        except InvalidRequest as problem:
-            raise problem.within(f"parts[{index}]") from None
+            notices.append(Notice("parts_reordered", "tool results come first here", place))
+        data = encode_at(place, _result, part, notices, calls.get(part.call_id))
         pieces.append(("tool", Kind.TOOL_RESULT, data))
-        notices += notices_below(found, f"parts[{index}]")
     return pieces
 
 
-def _result(part: ToolResult, call: ToolCall | None, notices: Notices) -> bytes:
+def _result(part: ToolResult, notices: Notices, call: ToolCall | None) -> bytes:
     """A tool's answer. Models look for the tool's name as well as the call's id, so the name comes
     from the call where the result has none; an id that was made here is not sent."""
     if part.error:
@@ -231,7 +223,7 @@ def _result(part: ToolResult, call: ToolCall | None, notices: Notices) -> bytes:
     answer = MessageFields()
     for index, inner in enumerate(content):
         place = f"content[{index}]"
-        field, value = _encode(inner, notices, place)
+        field, value = encode_at(place, _encode, inner, notices)
         if field and answer.add(field, value):
             notices.append(Notice("parts_reordered", _IMAGES_FIRST, place))
     answer.note_joined(notices, "answer")
@@ -261,7 +253,7 @@ def sort_parts(message: Message, notices: Notices, *, answer: bool) -> MessageFi
     fields = MessageFields(unknown=message_fields(message.parts))
     for index, part in enumerate(message.parts):
         place = f"parts[{index}]"
-        field, value = _encode(part, notices, place, assistant=True, answer=answer)
+        field, value = encode_at(place, _encode, part, notices, True, answer)
         if field and fields.add(field, value):
             why = "reasoning, images, text and calls stand in this order here"
             notices.append(Notice("parts_reordered", why, place))
@@ -282,36 +274,29 @@ def message_fields(parts: Iterable[Part]) -> bytes:
 
 
 def _encode(
-    part: Part, notices: Notices, place: str, *, assistant: bool = False, answer: bool = False
+    part: Part, notices: Notices, assistant: bool = False, answer: bool = False
 ) -> tuple[str, Any]:
     """The field of its message that a part goes to, and its value there; no field where the part is
     left out, with a notice."""
-    found: Notices = []
-    value: str | bytes | None
-    try:
-        if isinstance(part, Text) or (assistant and isinstance(part, Refusal)):
-            if isinstance(part, Refusal):
-                found.append(Notice("refusal_as_text", "Ollama has no refusal; sent as text"))
-            _note_extras(part.extras, found)
-            field, value = "texts", part.text
-        elif assistant and isinstance(part, ToolCall):
-            field, value = "calls", _tool_call(part, found)
-        elif assistant and isinstance(part, Thinking):
-            field, value = "thinking", _thinking(part, found, answer)
-        elif isinstance(part, Image):
-            field, value = "images", _image(part, found)
-        elif isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, OTHER_IMAGE):
-            image = decode_value(part.json.encode(), OpaqueImage, "json", request_error)
-            field, value = "images", string(image.data)
-        else:
-            field, value = "", None
-            if not (assistant and is_message_fields(part)):
-                found.append(_left_out(part))
-    except InvalidRequest as problem:
-        raise problem.within(place) from None
-    if found:
-        notices += notices_below(found, place)
-    return "" if value is None else field, value
+    if isinstance(part, Text) or (assistant and isinstance(part, Refusal)):
+        if isinstance(part, Refusal):
+            notices.append(Notice("refusal_as_text", "Ollama has no refusal; sent as text"))
+        _note_extras(part.extras, notices)
+        return "texts", part.text
+    if assistant and isinstance(part, ToolCall):
+        return "calls", _tool_call(part, notices)
+    if assistant and isinstance(part, Thinking):
+        text = _thinking(part, notices, answer)
+        return "" if text is None else "thinking", text
+    if isinstance(part, Image):
+        image = _image(part, notices)
+        return "" if image is None else "images", image
+    if isinstance(part, Opaque) and (part.provider, part.kind) == (WIRE, OTHER_IMAGE):
+        opaque = decode_value(part.json.encode(), OpaqueImage, "json", request_error)
+        return "images", string(opaque.data)
+    if not (assistant and is_message_fields(part)):
+        notices.append(_left_out(part))
+    return "", None
 
 
 def _thinking(part: Thinking, notices: Notices, answer: bool) -> str | None:

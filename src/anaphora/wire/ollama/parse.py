@@ -70,11 +70,23 @@ from anaphora.wire.splitting import (
 from . import types
 from .params import NO_MESSAGES, PATH, TABLE, read_params
 from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS, body_order
-from .types import FORM, MEMO, MESSAGE_FIELDS, NULL, OTHER_IMAGE, WIRE, PartForm, encode_form
+from .types import (
+    FORM,
+    MEMO,
+    MESSAGE_FIELDS,
+    NULL,
+    OTHER_IMAGE,
+    WIRE,
+    AssistantMessage,
+    PartForm,
+    ToolMessage,
+    UserMessage,
+    encode_form,
+)
 
 _REQUEST = LenientDecoder[types.ChatRequest](types.ChatRequest)
 _MESSAGE = LenientDecoder[types.ChatMessage](types.ChatMessage)
-_ANSWER = LenientDecoder[types.AssistantMessage](types.AssistantMessage, default_tag="assistant")
+_ANSWER = LenientDecoder[AssistantMessage](AssistantMessage, default_tag="assistant")
 _TOOL = LenientDecoder[types.ToolObject](types.ToolObject)
 
 #: The calls of the last assistant message that have no result yet: their ids, and their tools.
@@ -124,13 +136,13 @@ def _read_messages(messages: list[types.ChatMessage], unknown: dict[int, Unknown
     for index, message in enumerate(messages):
         if unknown:
             others = unknown.get(index)
-        if type(message) is types.ToolMessage:
+        if type(message) is ToolMessage:
             role, parts = "tool", (_read_result(message, others, pending, by_tool),)
-        elif type(message) is types.AssistantMessage:
+        elif type(message) is AssistantMessage:
             pending, by_tool = {}, {}
             role, parts = "assistant", _read_assistant(message, others, index, pending)
         else:
-            role = "user" if type(message) is types.UserMessage else "system"
+            role = "user" if type(message) is UserMessage else "system"
             parts = _read_content(message, others)
             if role == "system" and index == 0 and (blocks := _system_blocks(parts)):
                 continue
@@ -178,7 +190,7 @@ def _read_content(message: types.ChatMessage, unknown: Unknown | None) -> tuple[
 
 
 def _read_assistant(
-    message: types.AssistantMessage,
+    message: AssistantMessage,
     unknown: Unknown | None,
     place: int | str,
     pending: _Pending,
@@ -210,7 +222,7 @@ def _read_assistant(
 
 
 def _read_result(
-    message: types.ToolMessage, unknown: Unknown | None, pending: _Pending, by_tool: _ByTool
+    message: ToolMessage, unknown: Unknown | None, pending: _Pending, by_tool: _ByTool
 ) -> ToolResult:
     """A tool's answer: to the call it names, or else to the first one that it may answer."""
     name, call_id, text = message.tool_name or None, message.tool_call_id, message.content or ""
@@ -226,7 +238,10 @@ def _read_result(
     if message.images:
         images = tuple(map(read_image, message.images))
         content = (*images, Text(text)) if text else images
-    return ToolResult(call_id, content, False, name, _extras(unknown, form))
+    extras = None if form is None else {FORM: form}
+    if unknown is not None:
+        extras = _extras(unknown, extras)
+    return ToolResult(call_id, content, False, name, extras)
 
 
 # ── Calls and results ────────────────────────────────────────────────────────────────────────────
@@ -238,9 +253,8 @@ _NO_CALL_ID = encode_form(PartForm(("tool_call_id",)))
 _NO_CALL_ID_OR_NAME = encode_form(PartForm(("tool_call_id", "tool_name")))
 
 
-def _extras(unknown: Unknown | None, form: str | None) -> Extras | None:
-    extras = unknown.extras(WIRE) if unknown is not None else None
-    return extras if form is None else {**(extras or {}), FORM: form}
+def _extras(unknown: Unknown, form: Extras | None) -> Extras | None:
+    return {**(unknown.extras(WIRE) or {}), **(form or {})} or None
 
 
 def read_call(
@@ -266,7 +280,10 @@ def read_call(
             form = _NO_ID
         else:
             form = encode_form(PartForm(("id",), number, created_at))
-    return ToolCall(call_id, function.name, arguments, _extras(unknown, form))
+    extras = None if form is None else {FORM: form}
+    if unknown is not None:
+        extras = _extras(unknown, extras)
+    return ToolCall(call_id, function.name, arguments, extras)
 
 
 def _other_arguments(arguments: str, place: int | str, index: int, answer: str | None) -> str:
@@ -300,7 +317,7 @@ def _take_call(pending: _Pending, by_tool: _ByTool, tool: str | None) -> str:
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def decode_message(raw: Raw, path: str) -> tuple[types.AssistantMessage, Unknown | None]:
+def decode_message(raw: Raw, path: str) -> tuple[AssistantMessage, Unknown | None]:
     """The message of an answer, which is the assistant's."""
     message, unknown = _ANSWER.decode(raw, path, reply_error)
     if isinstance(message, OtherBlock):

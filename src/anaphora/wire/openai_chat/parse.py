@@ -206,6 +206,8 @@ def _read_message(
 class MessageReader:
     """Reads one message of a request or a reply; errors name its path."""
 
+    __slots__ = ("_fail", "_path", "marks")
+
     def __init__(self, path: str, fail: ErrorFactory) -> None:
         self._path = path
         self._fail = fail
@@ -221,7 +223,11 @@ class MessageReader:
             return "assistant", self.assistant(message, unknown) or _EMPTY, self.marks
         if isinstance(message, types.ToolMessage):
             return "tool", (self._result(message, unknown),), self.marks
-        parts = tuple(self._content(message.content, _elements(unknown, "content")))
+        parts: tuple[Part, ...]
+        if isinstance(message.content, str):
+            parts = (Text(message.content),)
+        else:
+            parts = tuple(self._content(message.content, _elements(unknown, "content")))
         role: Role = "user"
         if not isinstance(message, types.UserMessage):
             role = "system"
