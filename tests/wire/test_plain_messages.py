@@ -3,6 +3,8 @@ wire, which are left out, make a message take the longer way."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -14,8 +16,8 @@ from anaphora.values import Part
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",
-    "openai_chat": "gpt-5.1",
-    "openai_responses": "gpt-5.1",
+    "openai_chat": "gpt-5.6",
+    "openai_responses": "gpt-5.6",
     "ollama": "llama3.2",
     "gemini": "gemini-2.5-flash",
 }
@@ -43,7 +45,7 @@ def with_foreign_fields(message: Message) -> Message:
     return msgspec.structs.replace(message, parts=parts)
 
 
-def chunks(name: str, conversation: list[Message]) -> tuple[list[tuple[object, ...]], bytes]:
+def chunks(name: str, conversation: list[Message]) -> tuple[list[Any], bytes]:
     call = Call(
         ir=PromptIR.chat([*conversation, Message.user("The end.")]),
         model=MODELS[name],
