@@ -57,7 +57,8 @@ from anaphora.wire.reading import (
     LenientDecoder,
     Members,
     Unknown,
-    decode_value,
+    decode_members,
+    known_text,
     list_elements,
     object_members,
     request_error,
@@ -389,23 +390,25 @@ def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[Tool, bytes], bytes])
     return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
 
 
-class _ToolHead(msgspec.Struct, frozen=True):
-    name: str | None = None
-    type: str | None = None
-    function: _ToolHead | None = None
-
-
 def split_tools(
-    raw: bytes, name_of: Callable[[_ToolHead], str | None], lead: bytes, close: bytes
+    raw: bytes, name_of: Callable[[Members], str], lead: bytes, close: bytes
 ) -> SplitSection | None:
-    """The tools of a request."""
+    """The tools of a request. `name_of` takes a tool's members."""
     labels: list[str] = []
     tools = list_elements(raw, "$.tools", request_error)
     for index, tool in enumerate(tools):
-        name = name_of(decode_value(tool, _ToolHead, f"$.tools[{index}]", request_error))
+        name = name_of(object_members(tool, f"$.tools[{index}]", request_error))
         labels.append(f"tool {name}" if name else f"tools{index}")
     blocks = [SplitBlock(Kind.TOOL, bytes(tool)) for tool in tools]
     return cut_section("tools", blocks, labels, lead=lead, close=close)
+
+
+def function_name(tool: Members) -> str:
+    """The name of a tool whose function is an object inside it; empty where it has none."""
+    function = tool.get("function")
+    if function is None or not bytes(function).startswith(b"{"):
+        return ""
+    return known_text(decode_members(function), "name")
 
 
 def profile_value(profile: Profile, name: str, default: Any) -> Any:

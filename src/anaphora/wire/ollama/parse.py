@@ -38,7 +38,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.openai import decode_base64, split_tools
+from anaphora.wire.openai import decode_base64, function_name, split_tools
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -430,9 +430,7 @@ def _split_system(raw: bytes) -> SplitSection | None:
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    return split_tools(
-        raw, lambda tool: tool.function.name if tool.function else None, TOOLS, CLOSE_TOOLS
-    )
+    return split_tools(raw, function_name, TOOLS, CLOSE_TOOLS)
 
 
 def _split_message(raw: Raw, path: str) -> SplitMessage:

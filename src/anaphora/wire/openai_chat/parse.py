@@ -67,6 +67,7 @@ from anaphora.wire.markers import (
 from anaphora.wire.openai import (
     decode_base64,
     decode_data_url,
+    function_name,
     read_breakpoint,
     split_tools,
     system_blocks,
@@ -510,9 +511,7 @@ def _split_system(raw: bytes, markers: DialectMarkers | None) -> SplitSection | 
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    return split_tools(
-        raw, lambda tool: tool.function.name if tool.function else None, b'"tools":[', b"],"
-    )
+    return split_tools(raw, function_name, b'"tools":[', b"],")
 
 
 def _split_message(

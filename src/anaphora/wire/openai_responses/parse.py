@@ -583,7 +583,9 @@ def _split_system(raw: bytes, ttl: Ttl) -> SplitSection | None:
 
 
 def _split_tools(raw: bytes) -> SplitSection | None:
-    return split_tools(raw, lambda tool: tool.name or tool.type, TOOLS, b"]")
+    return split_tools(
+        raw, lambda tool: known_text(tool, "name") or known_text(tool, "type"), TOOLS, b"]"
+    )
 
 
 def _split_item(raw: bytes | msgspec.Raw, path: str, ttl: Ttl) -> SplitMessage:
