@@ -240,7 +240,7 @@ def _opaque(part: Opaque, notices: Notices) -> bytes | None:
 
 def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:
     """What the cache rules call a part's block, where in it a marker goes, and its encoder."""
-    known = (_ASSISTANT_ENCODERS if assistant else _ENCODERS).get(type(part))
+    known = (_ASSISTANT_ENCODERS if assistant else ENCODERS).get(type(part))
     if known is None:
         if isinstance(part, Opaque):
             return Kind.OTHER, BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, _opaque
@@ -263,7 +263,7 @@ def closing(extras: Extras | None) -> bytes:
     return b"," + members + b"}" if members else b"}"
 
 
-_ENCODERS: dict[type, tuple[Kind, int | None, Encoder]] = {
+ENCODERS: dict[type, tuple[Kind, int | None, Encoder]] = {
     Text: (Kind.TEXT, BEFORE_BRACE, _text),
     Image: (Kind.IMAGE, BEFORE_BRACE, _image),
     Document: (Kind.DOCUMENT, BEFORE_BRACE, _document),
@@ -273,4 +273,4 @@ _ENCODERS: dict[type, tuple[Kind, int | None, Encoder]] = {
     Thinking: (Kind.THINKING, None, _thinking),
     Refusal: (Kind.TEXT, BEFORE_BRACE, _refusal),
 }
-_ASSISTANT_ENCODERS = {**_ENCODERS, Text: (Kind.TEXT, BEFORE_BRACE, _assistant_text)}
+_ASSISTANT_ENCODERS = {**ENCODERS, Text: (Kind.TEXT, BEFORE_BRACE, _assistant_text)}

@@ -15,7 +15,7 @@ from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptCachePlan, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
-from anaphora.values import Message, Notice, SegmentRole, Text, Ttl
+from anaphora.values import Message, Notice, SegmentRole, Text, ToolCall, ToolResult, Ttl
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.rendering import (
     cacheable_count,
@@ -39,7 +39,7 @@ from .messages import (
     unmoved,
 )
 from .params import envelope_of
-from .parts import BEFORE_BRACE, TEXT, system_log, tool_log
+from .parts import BEFORE_BRACE, ENCODERS, TEXT, system_log, tool_log
 from .types import MEMO, WIRE
 
 # Looked up once: access to an enum member is slow, and every turn needs it.
@@ -207,14 +207,13 @@ def _segment_log(
                     name = segment.role.value
                     encoder = MessageEncoder(append, new, name, before, after, profile)
                 role, blocks = encoder.encode(index, last_role)
-            lead = b","
+            lead, opens = b",", None
             if blocks and not joins(role, last_role):
                 lead = b"" if last_role is None else b"]}," + opening(role)
-                append.open(role)
-                last_role = role
+                last_role = opens = role
             for kind, splice, block in blocks:
-                append.chunk(kind, lead + block, splice)
-                lead = b","
+                append.chunk(kind, lead + block, splice, opens)
+                lead, opens = b",", None
             append.end_message(message.id)
 
     shared = 0
@@ -226,22 +225,30 @@ def _segment_log(
 
 
 def _plain_blocks(message: Message) -> list[Block] | None:
-    """The blocks of a message that is only text, as most are; None for any other."""
-    parts = message.parts
-    if not parts or type(parts[-1]) is not Text or message.role not in ROLES:
+    """The blocks of a message of texts, calls and texts of results, as nearly all are; None for any
+    other, and for one that gives notices or is rejected."""
+    if message.role not in ROLES:
         return None
     blocks: list[Block] = []
-    for part in parts:
-        if type(part) is not Text or part.extras is not None:
-            return None
-        text = part.text
-        if not text or text.isspace():
-            return None
-        try:
-            blocks.append((_TEXT_KIND, BEFORE_BRACE, TEXT + string(text) + b"}"))
-        except InvalidRequest:
-            return None  # raised again, with its path
-    return blocks
+    notices: list[Notice] = []
+    try:
+        for part in message.parts:
+            if type(part) is Text:
+                text = part.text
+                if part.extras is not None or not text or text.isspace():
+                    return None
+                blocks.append((_TEXT_KIND, BEFORE_BRACE, TEXT + string(text) + b"}"))
+            elif type(part) is ToolCall or (type(part) is ToolResult and type(part.content) is str):
+                kind, splice, encode = ENCODERS[type(part)]
+                block = encode(part, notices)
+                if part.extras is not None or notices or block is None:
+                    return None
+                blocks.append((kind, splice, block))
+            else:
+                return None
+    except InvalidRequest:
+        return None  # raised again, with its path
+    return blocks or None
 
 
 def _settled_chunks(runs: list[ChunkRun]) -> int:

@@ -15,7 +15,18 @@ import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event, Opaque, Part, Refusal, Reply, Text, Thinking, ToolCall, Usage
+from anaphora.values import (
+    Event,
+    Opaque,
+    Part,
+    PartDelta,
+    Refusal,
+    Reply,
+    Text,
+    Thinking,
+    ToolCall,
+    Usage,
+)
 from anaphora.wire.openai_errors import from_json
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -70,19 +81,18 @@ class StreamReader:
     def feed(self, data: bytes) -> list[Event]:
         build = self._build
         events: list[Event] = []
+        if data.startswith(b"data: ") and data.endswith(b"\n\n") and self._sse.idle:
+            # One event in each piece. (Several events are not one JSON value.)
+            try:
+                if (more := self._more_text(data[6:])) is not None:
+                    return [more]
+            except Parse:
+                pass  # raised again
         try:
             for payload in self._sse.feed(data):
-                index = self._choice.text_index
-                if index is not None and not build.ended:
-                    # Nearly every chunk holds a piece of text and nothing else.
-                    try:
-                        (choice,) = _decode_text(payload).choices
-                    except (*DECODE_ERRORS, ValueError):
-                        pass
-                    else:
-                        if not choice.index and (text := choice.delta.content):
-                            events.append(build.add_text(index, text))
-                            continue
+                if (more := self._more_text(payload)) is not None:
+                    events.append(more)
+                    continue
                 if payload == b"[DONE]":
                     events += [] if build.ended else self._finish()
                 elif payload and not build.ended:
@@ -90,6 +100,18 @@ class StreamReader:
         except (AnaphoraError, *DECODE_ERRORS) as problem:
             events += build.fail(problem)
         return events
+
+    def _more_text(self, payload: bytes) -> PartDelta | None:
+        """The event of a chunk with a piece of text and nothing else, as nearly every chunk is."""
+        index = self._choice.text_index
+        if index is None or self._build.ended:
+            return None
+        try:
+            (choice,) = _decode_text(payload).choices
+        except (*DECODE_ERRORS, ValueError):
+            return None
+        text = choice.delta.content
+        return self._build.add_text(index, text) if text and not choice.index else None
 
     def close(self) -> list[Event]:
         """The connection ended. Without a finish reason before it, that is a failure."""
