@@ -16,6 +16,7 @@ from anaphora.values import Extras, Notice, SegmentRole, Ttl
 from anaphora.wire.openai import (
     NEAREST,
     OPENAI,
+    SystemPlace,
     changed_role,
     check_forced_tools,
     decode_params,
@@ -144,12 +145,14 @@ PARAMS = ParamTable(
 )
 
 
-def envelope(call: Call, profile: Profile, traits: Traits, last: Envelope | None) -> Envelope:
+def envelope(
+    call: Call, profile: Profile, traits: Traits, place: SystemPlace, last: Envelope | None
+) -> Envelope:
     """Everything but the runs; the last turn's if nothing in it changed."""
     context = (
         traits,
         call.ir.system_fields_agree(),
-        place_of(call.ir.system_field_blocks()),
+        place,
         _stays_in_chain(call),
         profile,
     )

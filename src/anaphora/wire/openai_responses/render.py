@@ -17,7 +17,7 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import BlockMark, Call, MarkRequest, PromptIR, Segment
+from anaphora.prompt import BlockMark, Call, MarkRequest, PromptBlock, PromptIR, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import (
     Audio,
@@ -47,6 +47,7 @@ from anaphora.wire.openai import (
     NEAREST,
     ONLY_MARKS,
     MarkPlace,
+    SystemPlace,
     arguments_text,
     block_log,
     changed_role,
@@ -115,14 +116,15 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     is the same either way.
     """
     blocks = call.ir.system_field_blocks()
-    traits = traits_of(profile, place_of(blocks).slot)
+    place = place_of(blocks)
+    traits = traits_of(profile, place.slot)
     previous = usable_previous(previous, WIRE, call.model)
     if previous is not None and previous.envelope.source[0] != traits:
         previous = None
     last = previous.envelope if previous is not None else None
-    request = envelope(call, profile, traits, last)
+    request = envelope(call, profile, traits, place, last)
     tools, foreign = without_foreign_tools(call.tools, ("openai", WIRE))
-    system = _system_run(call.ir, traits, previous)
+    system = _system_run(call.ir, blocks, place, traits, previous)
     listed = []
     if tools:
         log = partial(tool_log, encode=_tool_definition)
@@ -172,19 +174,24 @@ def _locate(
     return locate(mark, call, runs, places, explicit=traits.explicit, held=held)
 
 
-def _system_run(ir: PromptIR, traits: Traits, previous: Rendered | None) -> list[ChunkRun]:
-    blocks = ir.system_field_blocks()
+def _system_run(
+    ir: PromptIR,
+    blocks: tuple[PromptBlock, ...],
+    came_from: SystemPlace,
+    traits: Traits,
+    previous: Rendered | None,
+) -> list[ChunkRun]:
     source: Any = blocks
     if traits.system_slot == "message":
         nearest = NEAREST if traits.explicit else None
         render: Callable[[Any], ChunkLog] = partial(block_log, encode=_text_part, nearest=nearest)
         # The fields of the message itself, if it was read from a request.
-        role = role_of(place_of(blocks), traits.system_role)
+        role = role_of(came_from, traits.system_role)
         fields = following_extras(blocks[0].extras, ITEM) if blocks else b""
         lead, place = INPUT + message_opening(role, fields), "input[0].content"
     else:
         source, render = ir.system_field(), _instruction_log
-        if place_of(blocks).slot is None or not source.strip():
+        if came_from.slot is None or not source.strip():
             source = source.strip()
         lead, place = INSTRUCTIONS, "instructions"
     if not source:
