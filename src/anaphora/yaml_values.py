@@ -10,7 +10,7 @@ error of that field.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
@@ -29,6 +29,8 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)\Z")
 _STEP = re.compile(r"\.([^.\[`]+)|\[(\d+|\.\.\.)\]")
 #: Bits of the largest integer that converts to a float.
 _WIDEST = 1023
+#: No configuration has as many, but a few lines of aliases may stand for more.
+_MOST_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
 _KINDS = {
     "str": "a text",
@@ -74,7 +76,7 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
         node = loader.get_single_node()
         if node is None:
             return msgspec.convert({}, kind), origin
-        _note_lines(loader, node, "", origin)
+        _note_lines(loader, node, "", origin, iter(range(_MOST_VALUES)))
         return _decode(loader.construct_document(node), kind, origin), origin
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
@@ -120,22 +122,29 @@ def seconds_in(value: float | str, field: str) -> float:
 
 
 def _note_lines(
-    loader: Any, node: Node, path: str, origin: Origin, above: tuple[Node, ...] = ()
+    loader: Any,
+    node: Node,
+    path: str,
+    origin: Origin,
+    left: Iterator[int],
+    above: tuple[Node, ...] = (),
 ) -> None:
     """Notes the line of each field: that of its name, where it has one. Checks what YAML permits
-    and JSON does not."""
+    and JSON does not. `left` ends when there are too many values."""
     within = (*above, node)
 
     def fail(reason: str, at: Node) -> NoReturn:
         place = f"{path}: " if path else ""
         raise InvalidConfig(f"{place}{reason}", file=origin.file, line=at.start_mark.line + 1)
 
+    if next(left, None) is None:
+        fail(f"more than {_MOST_VALUES:,} values; an alias counts wherever it is used", node)
     if any(outer is node for outer in above):
         fail("a value that contains itself", node)
     origin.lines.setdefault(path, node.start_mark.line + 1)
     if node.id == "sequence":
         for index, item in enumerate(node.value):
-            _note_lines(loader, item, f"{path}[{index}]", origin, within)
+            _note_lines(loader, item, f"{path}[{index}]", origin, left, within)
     elif node.id == "mapping":
         names: set[str] = set()
         merged_first = sorted(node.value, key=lambda entry: entry[0].tag != _TAG + "merge")
@@ -143,7 +152,7 @@ def _note_lines(
             name = str(key.value)
             if key.tag == _TAG + "merge":  # `<<` adds the missing fields of other mappings
                 for other in value.value if value.id == "sequence" else [value]:
-                    _note_lines(loader, other, path, origin, within)
+                    _note_lines(loader, other, path, origin, left, within)
                 continue
             if key.tag != _TAG + "str":
                 fail(f"the name {name} is not a text; put it in quotes", key)
@@ -152,11 +161,11 @@ def _note_lines(
             names.add(name)
             field = f"{path}.{name}".removeprefix(".")
             origin.lines[field] = key.start_mark.line + 1
-            _note_lines(loader, value, field, origin, within)
+            _note_lines(loader, value, field, origin, left, within)
     else:
         try:
             value = loader.construct_object(node)
-        except (ValueError, LookupError, ArithmeticError):
+        except (ValueError, LookupError, ArithmeticError, AttributeError):
             # 0x_ looks like a number and is none; !!int may precede anything.
             kind = node.tag.removeprefix(_TAG)
             fail(f"looks like {kind} and cannot be read as such; put it in quotes", node)

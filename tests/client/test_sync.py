@@ -294,3 +294,20 @@ def test_sync_client_in_its_own_thread_is_rejected() -> None:
     with pytest.raises(errors.InvalidRequest, match="would never return"):
         background.call(inner)
     background.close(nothing)
+
+
+def test_attributes_of_a_session_are_assigned_from_anywhere(running: emulator.Emulator) -> None:
+    seen: list[object] = []
+
+    def save(message: object) -> None:
+        seen.append(chat.state)
+        chat.state = "Saved."
+
+    with client_of(running.url) as client:
+        chat = client.session("main", state="Begun.", save=save)
+        chat.send("Hello?").result()
+        assert (seen[0], chat.state) == ("Begun.", "Saved.")
+        with pytest.raises(AttributeError, match="cost_usd of a session cannot be assigned"):
+            chat.cost_usd = None
+    chat.state = None  # also when the client is closed
+    assert chat.state is None

@@ -869,6 +869,15 @@ def test_malformed_request_never_raises(name: str, bodies: list[Any]) -> None:
         assert error is None or wire.get(name).write_error(error)[0] in (400, 413)
 
 
+@pytest.mark.parametrize("kind", [[], {}, 5, None, True])
+def test_marked_block_of_an_odd_type_never_raises(kind: Any) -> None:
+    marker = {"cache_control": {"type": "ephemeral"}}
+    block = {"type": kind, "text": "s", **marker}
+    for fields in ({"system": [block]}, {"tools": [{"type": kind, "name": "t", **marker}]}):
+        error = checked("anthropic", claude(HI, **fields, **marker))
+        assert error is None or wire.get("anthropic").write_error(error)[0] == 400
+
+
 @pytest.mark.parametrize(
     "name, body",
     [

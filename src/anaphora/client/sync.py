@@ -129,26 +129,31 @@ class SyncRun:
 
 
 class _Attribute(Generic[T]):
-    """An attribute of the async session; assigned in the client's thread."""
+    """An attribute of the async session."""
+
+    def __init__(self, *, assigned: bool = False) -> None:
+        self._assigned = assigned
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, session: SyncSession, owner: type) -> T:
-        value: T = getattr(session._session, self._name)
+        value: T = getattr(Session if session is None else session._session, self._name)
         return value
 
     def __set__(self, session: SyncSession, value: T) -> None:
-        session._do(lambda: setattr(session._session, self._name, value))
+        if not self._assigned:
+            raise AttributeError(f"{self._name} of a session cannot be assigned")
+        setattr(session._session, self._name, value)
 
 
 class SyncSession:
     """`Session` without async: each method and attribute is that of `Session`. A function as
     `prompt` or `state` is called in the client's thread."""
 
-    prompt = _Attribute[Prompt | Callable[[], Prompt]]()
-    conversation = _Attribute[Conversation]()
-    state = _Attribute[StateText]()
+    prompt = _Attribute[Prompt | Callable[[], Prompt]](assigned=True)
+    conversation = _Attribute[Conversation](assigned=True)
+    state = _Attribute[StateText](assigned=True)
     last = _Attribute[Response | None]()
     cost_usd = _Attribute[Decimal | None]()
     messages = _Attribute[tuple[Message, ...]]()

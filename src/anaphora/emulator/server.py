@@ -224,16 +224,18 @@ class App:
         if chunks and chunks[0].delay:
             await self._wait(chunks[0].delay)
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        pending = b""
+        pending: list[bytes] = []
         for index, chunk in enumerate(chunks):
             if index and chunk.delay:
                 # Chunks without a delay between them are sent together.
-                await send({"type": "http.response.body", "body": pending, "more_body": True})
+                body = b"".join(pending)
+                await send({"type": "http.response.body", "body": body, "more_body": True})
                 await self._wait(chunk.delay)
-                pending = b""
-            pending += chunk.data
+                pending = []
+            pending.append(chunk.data)
         more = cut is not None
-        await send({"type": "http.response.body", "body": pending, "more_body": more})
+        body = b"".join(pending)
+        await send({"type": "http.response.body", "body": body, "more_body": more})
         if more:
             raise ConnectionCut
 

@@ -370,3 +370,17 @@ def refused(text: str) -> InvalidConfig | None:
     except InvalidConfig as problem:
         return problem
     return None
+
+
+def test_aliases_of_aliases_are_bounded() -> None:
+    levels = "\n".join(
+        f"x{level}: &x{level} [*x{level - 1}, *x{level - 1}]" for level in range(1, 40)
+    )
+    with pytest.raises(InvalidConfig, match="more than 100,000 values"):
+        ClientConfig.from_text(f"x0: &x0 [1]\n{levels}\n")
+
+
+def test_value_that_its_tag_cannot_read_is_named() -> None:
+    with pytest.raises(InvalidConfig, match="looks like timestamp") as raised:
+        ClientConfig.from_text("providers:\n  a:\n    wire: anthropic\n    model: !!timestamp x\n")
+    assert raised.value.line == 4

@@ -274,8 +274,10 @@ class _HistoryIds:
     def __init__(self, history: Conversation, brought: PromptMemory | None) -> None:
         self._history = history
         self._brought = brought
-        self._indexes: dict[str, int] | None = None
         self.turns = history if brought is None else brought.turns
+        self._indexes: dict[str, int] = {}
+        """Of the messages behind the first `_unread`; the last one where an id occurs twice."""
+        self._unread = len(self.turns)
 
     def at(self, index: int) -> str | None:
         """None where the history no longer has the message."""
@@ -290,8 +292,10 @@ class _HistoryIds:
         brought = self._brought
         if brought is None or (brought.turns.shares(self._history) and not brought.shift):
             return name
-        if self._indexes is None:  # one pass for all marks; the last one where an id occurs twice
-            self._indexes = {message.id: at for at, message in enumerate(brought.turns)}
+        while name not in self._indexes and self._unread:
+            # From the end, as far as needed: a boundary or mark is mostly there.
+            self._unread -= 1
+            self._indexes.setdefault(brought.turns[self._unread].id, self._unread)
         index = self._indexes.get(name)
         return name if index is None else self.at(index) or name
 

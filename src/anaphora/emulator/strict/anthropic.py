@@ -333,7 +333,7 @@ def _markers(request: CheckedRequest) -> None:
     able = [
         (path, block.get("cache_control"))
         for path, block, inside in slots
-        if not (inside or block.get("type") in _THINKING or _is_empty_text(block))
+        if not (inside or text(block.get("type")) in _THINKING or _is_empty_text(block))
     ]
     if automatic is None or clashes is None or not able:
         return
