@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.replies.gemini import answer, chunk, sse
 
+from anaphora.errors import Parse
 from anaphora.values import (
     Bytes,
     Event,
@@ -369,3 +370,19 @@ def test_invalid_argument_paths_fail(path: str) -> None:
     last = listen(sse(chunk(in_pieces({"jsonPath": path, "stringValue": "x"}, name="f"))))[-1]
     assert isinstance(last, ReplyFail)
     assert "partialArgs" in last.message
+
+
+@pytest.mark.parametrize("other", [None, 5, "x", [], {"content": 5}, {"finishReason": 7}])
+def test_further_candidate_may_be_anything(other: Any) -> None:
+    body = answer({"text": "so"})
+    body["candidates"].append(other)
+    reply = read(body)
+    assert reply.text == "so"
+    assert json.loads((reply.extras or {})["gemini"])["candidates"] == [other]
+    assert written(reply)["candidates"][1] == other
+
+
+@pytest.mark.parametrize("candidates", [5, "x", [5], [5, 5], {"content": 5}])
+def test_first_candidate_must_be_readable(candidates: Any) -> None:
+    with pytest.raises(Parse, match="candidates"):
+        read({**answer({"text": "so"}), "candidates": candidates})

@@ -190,7 +190,7 @@ def _roles(request: CheckedRequest) -> None:
         raise _rejected_at("", "role 'system' is not supported on this model")
     if "thread" in request.body:
         return  # the messages before are with the provider
-    if roles[:1] == ["assistant"]:
+    if roles[:1] == ["assistant"] and request.messages[0][0] == 0:
         raise _rejected_at("messages", 'first message must use the "user" role')
     for index in (index for index, role in enumerate(roles) if role == "system"):
         before = next((other for other in reversed(roles[:index]) if other != "system"), None)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from anaphora.canonical import dumps, string
-from anaphora.errors import Parse
+from anaphora.errors import InvalidRequest, Parse
 from anaphora.values import (
     Event,
     Message,
@@ -80,11 +80,29 @@ _FINISH_REASONS: dict[StopReason, str] = {
 }
 
 
+def _decode(body: bytes) -> tuple[GenerateContentResponse, Unknown | None, list[Raw]]:
+    """A response, its unknown fields, and the candidates behind the first. Those are not read, so
+    they may be anything."""
+    try:
+        response, unknown = RESPONSE.decode(body, "$", reply_error)
+        several = len(response.candidates or ()) > 1
+        return response, unknown, raw_list(body, "candidates")[1:] if several else []
+    except Parse as problem:
+        try:
+            first, *others = raw_list(body, "candidates")
+        except (InvalidRequest, KeyError, ValueError, *DECODE_ERRORS):
+            raise problem from None
+        if not others:
+            raise
+        members = {**decode_members(body), "candidates": Raw(b"[" + bytes(first) + b"]")}
+        return *RESPONSE.decode(encode_members(members), "$", reply_error), others
+
+
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The reply in `body`. `Parse` names a field that is missing or has the wrong type; an error
     object that came with status 200 is raised as its own class."""
-    response, unknown = RESPONSE.decode(body, "$", reply_error)
+    response, unknown, others = _decode(body)
     of_candidates = {} if unknown is None else unknown.take_elements("candidates")
     rest = {} if unknown is None else unknown.remaining()
     reply_id, usage = response.responseId or "", bytes(response.usageMetadata)
@@ -104,8 +122,7 @@ def read_reply(body: bytes) -> Reply:
             members["index"] = candidate.index
         if members:
             rest["candidate"] = Raw(encode_members(members))
-        if len(response.candidates) > 1:
-            others = raw_list(body, "candidates")[1:]
+        if others:
             rest["candidates"] = Raw(b"[" + b",".join(map(bytes, others)) + b"]")
     else:
         if "error" in rest and response.candidates is None:
