@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from support.raw_server import answering, raw_server
 
 import anaphora
 from anaphora.client.turn import Turn
-from anaphora.errors import Overloaded
+from anaphora.errors import Overloaded, RateLimited, Throttled
+from anaphora.values import Reply
+from anaphora.wire import anthropic
 
 BODY = b'{"type":"error","error":{"type":"api_error","message":"again"}}'
 #: No request is scarce; of the prompt's tokens none is left, and 167 come back each second.
@@ -59,3 +62,44 @@ def test_next_attempt_waits_for_the_tokens_it_needs(session: bool, stream: bool)
             assert all(other.queued > 0 for other in others)
 
     asyncio.run(main())
+
+
+FOREVER = b"1000000000"
+LIMITED = b'{"type":"error","error":{"type":"rate_limit_error","message":"later"}}'
+REPLY = anthropic.write_reply(
+    Reply(id="r", model="m", message=anaphora.Message.assistant("Hi."), stop_reason="end")
+)
+REFUSED = (
+    b"HTTP/1.1 429 Too Many Requests\r\nretry-after: %b\r\ncontent-length: %d\r\n\r\n"
+    % (FOREVER, len(LIMITED))
+) + LIMITED
+LAST_ONE = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+    b"anthropic-ratelimit-requests-limit: 50\r\nanthropic-ratelimit-requests-remaining: 0\r\n"
+    b"anthropic-ratelimit-requests-reset: %bs\r\ncontent-length: %d\r\n\r\n" % (FOREVER, len(REPLY))
+) + REPLY
+ANSWERED = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(REPLY) + REPLY
+
+
+@pytest.mark.parametrize("first", [REFUSED, LAST_ONE], ids=["an error", "a header"])
+def test_absurd_wait_is_not_believed(first: bytes) -> None:
+    async def main(**limits: float) -> str:
+        async with raw_server(answering(first, ANSWERED)) as server:
+            provider = {
+                "wire": "anthropic",
+                "base_url": server.url,
+                "key": {"env": "KEY"},
+                "model": "claude-sonnet-5-5",
+                "retry": {"max_attempts": 1},
+                "limits": limits,
+            }
+            config = {"providers": {"claude": provider}}
+            async with anaphora.AsyncClient.from_config(config, environ={"KEY": "k"}) as client:
+                with contextlib.suppress(RateLimited):
+                    await client.complete("Hello?", "claude")
+                return (await client.complete("Hello?", "claude", timeout=60.0)).text
+
+    assert asyncio.run(main(longest_wait=0.2)) == "Hi."
+    with pytest.raises(Throttled) as caught:  # an hour is longer than the call may take
+        asyncio.run(main())
+    assert 60 < caught.value.wait <= 3600

@@ -75,6 +75,9 @@ class LimitsConfig(Rate, frozen=True):
     """Limits of the provider as a whole, and additional ones of single models."""
 
     models: dict[str, Rate] = {}
+    longest_wait: Positive = 3600.0
+    """A provider that states a longer wait, in an error or in a header, is tried again after this
+    many seconds."""
 
 
 class PriceTier(_Table, frozen=True):

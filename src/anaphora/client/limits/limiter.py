@@ -60,6 +60,8 @@ class ModelLane(msgspec.Struct, eq=False):
     """Whether the provider counts tokens read from its cache; if not, calls are reserved for the
     number of the others."""
     own: RateWindow | None
+    longest_wait: float
+    """A longer wait that the provider states is not believed."""
     stated: list[tuple[bool, StatedLimit]] = []
     """Limits from response headers, and whether they count tokens and not requests. Providers count
     each model separately."""
@@ -99,7 +101,7 @@ class ModelLane(msgspec.Struct, eq=False):
         if not scarce and not (self.stated and read_limits(headers, epoch)):
             return False
         self.stated = [
-            (left.what == "tokens", StatedLimit(left, left.reset, now))
+            (left.what == "tokens", StatedLimit(left, min(left.reset, self.longest_wait), now))
             for left in scarce
             if left.reset is not None
         ]
@@ -109,7 +111,8 @@ class ModelLane(msgspec.Struct, eq=False):
         """Block the lane for a rate limit error's `retry_after`; return whether it has one."""
         if not isinstance(error, RateLimited) or error.retry_after is None:
             return False
-        self.blocked_until = max(self.blocked_until, now + error.retry_after)
+        wait = min(error.retry_after, self.longest_wait)
+        self.blocked_until = max(self.blocked_until, now + wait)
         return True
 
     def counted(self, usage: Usage) -> int | None:
@@ -140,7 +143,8 @@ class Limiter:
         if lane is None:
             rate = self._limits.models.get(model)
             own = None if rate is None else RateWindow.of(rate)
-            lane = self._lanes[model] = ModelLane(model, counts_reads, own)
+            longest = self._limits.longest_wait
+            lane = self._lanes[model] = ModelLane(model, counts_reads, own, longest)
         return lane
 
     def wait(self, lane: ModelLane, tokens: int, now: float) -> float:
