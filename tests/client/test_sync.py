@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -311,3 +313,42 @@ def test_attributes_of_a_session_are_assigned_from_anywhere(running: emulator.Em
             chat.cost_usd = None
     chat.state = None  # also when the client is closed
     assert chat.state is None
+
+
+FORKING = """
+import gc, os, sys
+from anaphora import Client
+from anaphora.errors import InvalidRequest
+
+main = {"wire": "anthropic", "base_url": sys.argv[1], "key": {"env": "KEY"}, "model": "claude-sonnet-4-5"}
+client = Client.from_config({"providers": {"main": main}}, environ={"KEY": "k"})
+assert client.complete("Hello?", "main").text
+if not (child := os.fork()):
+    for use in (lambda: client.complete("Hello?", "main"), lambda: list(client.stream("Hi", "main"))):
+        try:
+            use()
+        except InvalidRequest as error:
+            print(error)
+    client.close()
+    with Client.from_config({"providers": {"main": main}}, environ={"KEY": "k"}) as own:
+        assert own.complete("Hello?", "main").text
+    del client
+    gc.collect()
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert client.complete("Hello?", "main").text
+client.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_client_made_before_a_fork_says_what_to_do(running: emulator.Emulator) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKING, running.url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.count("made before this process was forked") == 2

@@ -12,6 +12,7 @@ that is left early, cancel the call.
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 import weakref
@@ -200,6 +201,7 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._process = os.getpid()
         self._closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
         # A daemon, so that a script can end without closing its client.
@@ -253,8 +255,8 @@ class Background:
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Cancels all calls, awaits `last`, and ends the thread. May be called again."""
-        if self._closed:
-            return
+        if self._closed or os.getpid() != self._process:
+            return  # after a fork, thread and connections are the parent's
         if threading.current_thread() is self._thread:
             # The garbage collector may run in this thread.
             threading.Thread(target=self.close, args=(last,)).start()
@@ -285,6 +287,13 @@ class Background:
             )
         if self._closed:
             raise InvalidRequest("the client is closed")
+        if os.getpid() != self._process:
+            raise InvalidRequest(
+                "the client was made before this process was forked, and its thread and connections"
+                " are the parent's; make one in each process, for example in gunicorn's post_fork"
+                " or on Celery's worker_process_init",
+                path="client",
+            )
         done: Future[T] = Future()
         begun: Future[asyncio.Task[T]] = Future()
 
