@@ -14,7 +14,24 @@ import msgspec
 
 from .errors import InvalidJson
 
-_encode = msgspec.json.Encoder().encode
+
+def _plain_value(value: object) -> object:
+    """For types that the encoder does not know: subclasses of JSON's types are the value they hold,
+    and so are numpy's numbers."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    item = getattr(value, "item", None)
+    held: object = item() if callable(item) else None
+    if type(held) in (bool, int, str) or (isinstance(held, float) and math.isfinite(held)):
+        return held
+    raise InvalidJson(f"{type(value).__name__} is not a JSON value")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain_value).encode
 _check_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -35,6 +52,8 @@ def dumps(value: object, *, path: str = "$") -> bytes:
     except UnicodeEncodeError:
         _raise_for_invalid(value, path)
         raise
+    except TypeError as error:  # keys are not handed to `_plain_value`
+        raise InvalidJson(str(error), path=path) from None
 
 
 def check_object(text: str, *, path: str = "$") -> str:
@@ -59,11 +78,20 @@ def loads(text: str | bytes, *, path: str = "$") -> Any:
 
 def _decode(decode: Callable[[Any], Any], text: str | bytes, path: str, expected: str) -> Any:
     try:
-        return decode(text)
+        return decode(text if type(text) in (str, bytes) else _exact(text))
     except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidJson(f"not {expected}: {error}", path=path) from None
     except RecursionError:
         raise InvalidJson("nested too deeply", path=path) from None
+
+
+def _exact(text: object) -> str | bytes:
+    """The text of a subclass of `str` or `bytes`, which the decoder does not accept."""
+    if isinstance(text, str):
+        return str.__str__(text)
+    if isinstance(text, bytes):
+        return bytes(text)
+    raise InvalidJson(f"expected a text, not {type(text).__name__}")
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))

@@ -100,8 +100,8 @@ def _params_key(call: Call) -> object:
     1.0 and one order of metadata from another."""
     try:
         return _encode((call.params, call.extras, call.ir.cache, call.ir.continuation))
-    except UnicodeEncodeError:
-        return object()  # a lone surrogate: equal to nothing
+    except (UnicodeEncodeError, TypeError):
+        return object()  # a lone surrogate, or a foreign type: equal to nothing
 
 
 def _scalar_types(call: Call) -> tuple[type, ...] | None:

@@ -1,0 +1,83 @@
+"""Subclasses of JSON's types are sent as the values they hold, numpy's numbers too. Whatever else is
+given, the error is an `AnaphoraError`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.emulated_client import settings
+
+from anaphora import Client, Message, Tool, ToolCall, canonical, emulator, wire
+from anaphora.errors import AnaphoraError
+
+
+class Words(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "not what it holds"
+
+
+class Number(int):
+    def __int__(self) -> int:
+        return -1
+
+
+class Scalar:
+    """As numpy's scalars are."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def item(self) -> object:
+        return self._value
+
+
+def test_json_of_subclasses_is_what_they_hold() -> None:
+    assert canonical.string(Words("a")) == b'"a"'
+    assert canonical.dumps([Words("a"), Number(5)]) == b'["a",5]'
+    assert canonical.check_object(Words("{}")) == "{}"
+
+
+def client_of(running: emulator.Emulator, name: str) -> Client:
+    config = {"providers": settings(running.url, [name])}
+    return Client.from_config(config, environ={"KEY": "k"})
+
+
+GIVEN: dict[str, Callable[[Any, str], object]] = {
+    "content": lambda client, name: client.complete(Words("Hello?"), name),
+    "system": lambda client, name: client.session(name, system=Words("Be brief.")).send("Hi."),
+    "state": lambda client, name: client.session(name, state=Words("It is late.")).send("Hi."),
+    "messages": lambda client, name: client.session(
+        name,
+        messages=[
+            Message.user(Words("Look.")),
+            Message.assistant(ToolCall(Words("c1"), Words("look"), Words("{}"))),
+            Message.tool(Words("c1"), Words("Seen.")),
+        ],
+        tools=[Tool(Words("look"), Words("Looks."), Words('{"type":"object","properties":{}}'))],
+    ).send("Hi."),
+    "a number": lambda client, name: client.session(name, max_tokens=Number(500)).send("Hi."),
+}
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@pytest.mark.parametrize("given", GIVEN)
+def test_subclasses_are_sent_as_what_they_hold(
+    running_emulator: emulator.Emulator, name: str, given: str
+) -> None:
+    with client_of(running_emulator, name) as client:
+        turn: Any = GIVEN[given](client, name)
+        response = turn.result() if hasattr(turn, "result") else turn
+        assert response.reply.stop_reason in ("end", "length")
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@pytest.mark.parametrize("value", [object(), Scalar(object()), Scalar(float("nan")), b"5", {1, 2}])
+def test_other_types_are_an_error_of_ours(
+    running_emulator: emulator.Emulator, name: str, value: Any
+) -> None:
+    with client_of(running_emulator, name) as client, pytest.raises(AnaphoraError):
+        client.session(name, temperature=value).send("Hi.").result()
