@@ -14,7 +14,16 @@ from support import strategies as some
 from anaphora import cache, catalog
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Plan, Rendered
-from anaphora.values import Conversation, Message, SegmentRole, Tool, from_json, to_json
+from anaphora.values import (
+    Conversation,
+    Message,
+    Refusal,
+    SegmentRole,
+    Thinking,
+    Tool,
+    from_json,
+    to_json,
+)
 from anaphora.wire import anthropic
 
 MODEL = "claude-sonnet-4-5"
@@ -179,3 +188,13 @@ def test_threads_that_continue_one_turn_each_get_their_own_branch() -> None:
     for number, rendered in done.items():
         assert f"branch {number} ".encode() * 50 in rendered.data()
         assert cache.fingerprint(rendered).extends(cache.fingerprint(trunk))
+
+
+def test_reasoning_before_an_empty_refusal_is_sent_once_the_assistant_goes_on() -> None:
+    """Left out at the end of a turn, it is rendered again with the next."""
+    parts = (Thinking(data=""), Refusal(""))
+    begun = Conversation([Message.user("Hi."), Message(role="assistant", parts=parts)])
+    went_on = begun.append(Message.assistant("Yes."))
+    first = anthropic.render(call(begun), PROFILE)
+    warm = anthropic.render(call(went_on), PROFILE, first)
+    assert warm.data() == anthropic.render(call(Conversation(list(went_on))), PROFILE).data()

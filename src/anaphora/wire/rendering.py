@@ -33,12 +33,14 @@ from anaphora.values import (
     Conversation,
     Message,
     Notice,
-    Opaque,
     ProviderTool,
+    Refusal,
     Section,
     SegmentRole,
     Text,
     Thinking,
+    ToolCall,
+    ToolResult,
     Ttl,
 )
 
@@ -204,9 +206,10 @@ def _settles_reasoning(message: Message) -> bool:
     for part in reversed(message.parts):
         if isinstance(part, Thinking):
             return False
-        if isinstance(part, Opaque) or (isinstance(part, Text) and not part.text.strip()):
-            continue
-        return True
+        if isinstance(part, ToolCall | ToolResult):
+            return True
+        if isinstance(part, Text | Refusal) and part.text.strip():
+            return True
     return False
 
 

@@ -83,7 +83,7 @@ def check_marked(part: Json) -> None:
 
 
 def check_body(body: Json) -> None:
-    assert "cache_control" not in json.dumps(body)
+    assert '"cache_control":' not in json.dumps(body)
     for message in body["messages"]:
         assert isinstance(message.get("content", []), list)
 

@@ -140,7 +140,7 @@ def check_marked(part: Json) -> None:
 
 
 def check_body(body: Json) -> None:
-    assert "cache_control" not in json.dumps(body)
+    assert '"cache_control":' not in json.dumps(body)
     for item in body["input"]:
         if item["type"] == "message" and item["role"] != "assistant":
             assert isinstance(item["content"], list)
