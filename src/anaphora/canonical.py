@@ -16,18 +16,14 @@ from .errors import InvalidJson
 
 
 def _plain_value(value: object) -> object:
-    """For types that the encoder does not know: subclasses of JSON's types are the value they hold,
-    and so are numpy's numbers."""
+    """For types that the encoder does not know: subclasses of JSON's types are the value they
+    hold."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
-    item = getattr(value, "item", None)
-    held: object = item() if callable(item) else None
-    if type(held) in (bool, int, str) or (isinstance(held, float) and math.isfinite(held)):
-        return held
     raise InvalidJson(f"{type(value).__name__} is not a JSON value")
 
 

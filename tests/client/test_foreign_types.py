@@ -1,15 +1,27 @@
-"""Subclasses of JSON's types are sent as the values they hold, numpy's numbers too. Whatever else is
-given, the error is an `AnaphoraError`."""
+"""Subclasses of JSON's types are sent as the values they hold. Whatever else is given, numpy's numbers
+among them, the error is an `AnaphoraError`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from support.emulated_client import settings
+from support.emulated_client import MODELS, settings
 
-from anaphora import Client, Message, Tool, ToolCall, canonical, emulator, wire
+from anaphora import (
+    Call,
+    Client,
+    Message,
+    Params,
+    PromptIR,
+    Tool,
+    ToolCall,
+    canonical,
+    emulator,
+    wire,
+)
 from anaphora.errors import AnaphoraError
 
 
@@ -25,14 +37,7 @@ class Number(int):
         return -1
 
 
-class Scalar:
-    """As numpy's scalars are."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def item(self) -> object:
-        return self._value
+OTHERS = [object(), b"5", {1, 2}, np.int64(1), np.float32(0.5), np.float32("nan")]
 
 
 def test_json_of_subclasses_is_what_they_hold() -> None:
@@ -75,9 +80,21 @@ def test_subclasses_are_sent_as_what_they_hold(
 
 
 @pytest.mark.parametrize("name", wire.WIRES)
-@pytest.mark.parametrize("value", [object(), Scalar(object()), Scalar(float("nan")), b"5", {1, 2}])
+@pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
 def test_other_types_are_an_error_of_ours(
     running_emulator: emulator.Emulator, name: str, value: Any
 ) -> None:
     with client_of(running_emulator, name) as client, pytest.raises(AnaphoraError):
         client.session(name, temperature=value).send("Hi.").result()
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
+def test_other_types_in_a_call_are_an_error_of_ours(
+    running_emulator: emulator.Emulator, name: str, value: Any
+) -> None:
+    """The parameters of a call are not checked when it is made."""
+    params = Params(max_tokens=9, temperature=value)
+    call = Call(ir=PromptIR.chat([Message.user("Hi.")]), model=MODELS[name], params=params)
+    with client_of(running_emulator, name) as client, pytest.raises(AnaphoraError):
+        client.complete(call, name)

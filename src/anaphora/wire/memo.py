@@ -112,6 +112,6 @@ def _scalar_types(call: Call) -> tuple[type, ...] | None:
     values = (*astuple(call.params), *astuple(call.ir.cache))
     kinds = tuple(map(type, values))
     for kind, value in zip(kinds, values, strict=True):
-        if kind not in _SCALARS and value != ():
+        if kind not in _SCALARS and (kind is not tuple or value):
             return None
     return kinds

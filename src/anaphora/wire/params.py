@@ -59,7 +59,11 @@ class Param(msgspec.Struct, frozen=True):
         else:
             holder: Any = call.ir.cache if group == "cache" else getattr(call.params, group)
             value = None if holder is None else getattr(holder, name)
-        return None if value == () or (group == "cache" and value is False) else value
+        return (
+            None
+            if (type(value) is tuple and not value) or (group == "cache" and value is False)
+            else value
+        )
 
     def notice(self) -> Notice:
         code = "cache_option_left_out" if self.name.startswith("cache.") else "param_left_out"
