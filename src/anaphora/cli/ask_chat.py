@@ -131,8 +131,7 @@ class AskChat:
         """Print what would happen; nothing is sent."""
         self._introduce()
         session = self._session(AsyncClient(self._choice.providers, self._choice.routes))
-        params = {} if self._output is None else {"output": self._output.output}
-        preview = session.preview(self._content, **params)
+        preview = session.preview(self._content, output=self._output)
         if self._options.as_json:
             self._print_json(preview)
         else:
