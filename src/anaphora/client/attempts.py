@@ -213,7 +213,9 @@ class Attempts:
 
     def _response_began(self, answer: HttpResponse, admission: Admission) -> None:
         now = self._flight.first_at = time.time()
-        self._flight.guarded("limits_failed", None, admission.update, answer.headers, now)
+        self._flight.guarded(
+            "limits_failed", None, admission.update, answer.status, answer.headers, now
+        )
 
     def _answered(
         self, reply: Reply, raw_hash: str, answer: HttpResponse, admission: Admission

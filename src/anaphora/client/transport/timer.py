@@ -98,4 +98,3 @@ class Deadline:
         assert self._task is not None
         self._expired = True
         self._task.cancel()
-
