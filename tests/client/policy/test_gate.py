@@ -420,7 +420,8 @@ def test_one_probe_goes_first_after_a_wait_that_was_cut_short(by_header: bool) -
             assert at == [0, 105, 210, 215, 215, 215]
         await exchange(gate, log, "later", 200)
         assert round(log[-1][0] - begun) == at[-1] + 10, "the lane is open"
-        assert gate.lane.probe is None and not gate.lane.unproven
+        assert gate.lane.probe is None
+        assert not gate.lane.unproven
 
     run(main)
 

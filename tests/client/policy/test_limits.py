@@ -416,7 +416,8 @@ def test_cost_does_not_grow_with_the_calls_of_the_last_minute(calls: int) -> Non
     assert len(window.started.firsts) <= 240
     assert (window.used_requests, window.used_tokens) == (calls, 2 * calls)
     waiting = limiter.reserve(lane, 1, 59.999)
-    assert waiting.state == "waiting" and 60.0 <= waiting.at <= 60.25
+    assert waiting.state == "waiting"
+    assert 60.0 <= waiting.at <= 60.25
     assert limiter.advance(waiting.at) == [waiting]
     assert window.is_open(1, 121.0)
     assert (window.used_requests, window.used_tokens) == (0, 0)

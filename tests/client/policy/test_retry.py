@@ -135,7 +135,8 @@ def test_longer_retry_after_is_not_waited_for(seconds: float, deadline: float | 
     run = Run(retries, lambda hop: denied if hop else slow, deadline=deadline)
     assert run.steps == [Try(0), Try(1)]
     assert run.error is slow
-    assert f"{seconds:,.0f} s" in str(slow) and "longest_wait" in str(slow)
+    assert f"{seconds:,.0f} s" in str(slow)
+    assert "longest_wait" in str(slow)
 
 
 def test_zero_wait_is_no_wait() -> None:
