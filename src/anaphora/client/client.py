@@ -155,6 +155,7 @@ class AsyncClient:
         except TimeoutError:
             pass  # handles expire by themselves
         finally:
+            self._affinity.close()
             for transport in self._transports.values():
                 await transport.close()
 

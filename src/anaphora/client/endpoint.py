@@ -20,6 +20,7 @@ from .limits import Gate
 from .prices import find_price
 from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
+from .transport.timer import SharedTimer
 
 #: Headers that hold a list: values of the configuration and of a call are joined.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
@@ -29,19 +30,28 @@ class LoopAffinity:
     """The event loop that holds a client's connections: the first that it is used in."""
 
     def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self._timer: SharedTimer | None = None
 
-    def enter(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self.loop is loop:
-            return
-        if self.loop is not None:
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        return None if self._timer is None else self._timer.loop
+
+    def enter(self) -> SharedTimer:
+        """The timer for all time limits of the client's calls, in the loop that runs now."""
+        loop, timer = asyncio.get_running_loop(), self._timer
+        if timer is None:
+            timer = self._timer = SharedTimer(loop)
+        elif timer.loop is not loop:
             raise InvalidRequest(
                 "this client was used in another event loop, where its connections are; make one"
                 " in each loop, or use the synchronous Client",
                 path="client",
             )
-        self.loop = loop
+        return timer
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
 
 
 class Target(msgspec.Struct, frozen=True, eq=False):
@@ -86,7 +96,7 @@ class Endpoint:
         transport: HttpTransport,
         affinity: LoopAffinity | None = None,
     ) -> None:
-        self._affinity = affinity or LoopAffinity()
+        self.affinity = affinity or LoopAffinity()
         self.id = resolved.id
         self.config = resolved.provider
         self.wire_name = resolved.wire
@@ -128,7 +138,7 @@ class Endpoint:
 
     def outgoing(self, request: Request) -> HttpRequest:
         """The request with address, key and all headers."""
-        self._affinity.enter()
+        self.affinity.enter()
         return HttpRequest(
             method=request.method,
             url=self.base_url + request.path,
