@@ -16,7 +16,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
@@ -27,7 +27,7 @@ from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
-from .arguments import Content
+from .arguments import Content, wrong_client
 from .client import AsyncClient, CallOptions
 from .config import ClientConfig
 from .response import Response
@@ -41,7 +41,9 @@ T = TypeVar("T")
 class Client:
     """`AsyncClient` without async. Use it as a context manager, or `close` it."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient | None = None) -> None:
+        if not isinstance(client, AsyncClient):
+            raise wrong_client(type(self).__name__, client)
         self._client = client
         self._background = Background("anaphora")
         # A client that was not closed ends its thread when it is collected, or at exit.
@@ -52,6 +54,11 @@ class Client:
         cls, source: str | Path | ClientConfig | dict[str, Any], **options: Any
     ) -> Self:
         return cls(AsyncClient.from_config(source, **options))
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> Self:
+        """As `AsyncClient.from_env`."""
+        return cls(AsyncClient.from_env(environ, **options))
 
     def __enter__(self) -> Self:
         return self
@@ -73,23 +80,23 @@ class Client:
         return self._client.notices
 
     def complete(
-        self, call: Call | Content, provider: str, **options: Unpack[CallOptions]
+        self, call: Call | Content, provider: str | None = None, **options: Unpack[CallOptions]
     ) -> Response:
         """As `AsyncClient.complete`."""
         return self._background.call(lambda: self._client.complete(call, provider, **options))
 
     def stream(
-        self, call: Call | Content, provider: str, **options: Any
+        self, call: Call | Content, provider: str | None = None, **options: Any
     ) -> Generator[Event, None, None]:
         """As `AsyncClient.stream`."""
         return iter(self.send(call, provider, **options))
 
-    def send(self, call: Call | Content, provider: str, **options: Any) -> SyncTurn:
+    def send(self, call: Call | Content, provider: str | None = None, **options: Any) -> SyncTurn:
         """As `AsyncClient.send`."""
         do = self._background.do
         return SyncTurn(self, do(lambda: self._client.send(call, provider, **options)))
 
-    def session(self, provider: str, **options: Any) -> SyncSession:
+    def session(self, provider: str | None = None, **options: Any) -> SyncSession:
         """As `AsyncClient.session`."""
         do = self._background.do
         return SyncSession(self, do(lambda: self._client.session(provider, **options)))
@@ -216,6 +223,19 @@ class Background:
             return _result(done)
         except BaseException:
             self._end(done, task)
+            raise
+
+    async def call_from_loop(self, make: Callable[[], Awaitable[T]]) -> T:
+        """As `call`, from another event loop, which is not blocked. A cancelled wait cancels the
+        call, and is raised once that has ended."""
+        done, task = self._begin(make)
+        result = asyncio.wrap_future(done)
+        try:
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            self._loop.call_soon_threadsafe(lambda: task.result().cancel())
+            await asyncio.wait([result])
+            result.exception()  # it was retrieved
             raise
 
     def do(self, act: Callable[[], T]) -> T:
