@@ -134,8 +134,7 @@ class AskChat:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnknownModelWarning)
             session = self._session(AsyncClient(self._choice.providers, self._choice.routes))
-        params = {} if self._output is None else {"output": self._output.output}
-        preview = session.preview(self._content, **params)
+        preview = session.preview(self._content, output=self._output)
         if self._options.as_json:
             self._print_json(preview)
         else:

@@ -179,7 +179,7 @@ def name_at(one: ResolvedProvider, model: str) -> str:
 def _without(one: ResolvedProvider, prefix: str, rest: str) -> str:
     """The model without the provider's name, unless that is part of the model's name."""
     whole, config = f"{prefix}/{rest}", one.provider
-    if whole in (*config.known_models, config.model):
+    if whole in config.known_models or (whole == config.model and not one.own_models_only):
         return whole
     return whole if prefix == one.system and catalog.is_self_named(prefix, rest) else rest
 

@@ -11,14 +11,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypedDict, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
-from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
+from anaphora.prompt import Call
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notice
+from anaphora.values import Event, Notice
 
 from .arguments import (
     Content,
@@ -40,13 +40,23 @@ from .config.resolve import ResolvedProvider, resolve
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
+from .options import (
+    CALL_KEYWORDS,
+    CLIENT_KEYWORDS,
+    SESSION_KEYWORDS,
+    CallOptions,
+    ClientOptions,
+    OnPrefixBreak,
+    SessionOptions,
+    check_keywords,
+)
 from .response import Response
 from .routing import SessionRoute, conversation_key
-from .session import OnPrefixBreak, Session
+from .session import Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
 from .session.handles import Handles
-from .session.turn_prompt import Prompt, StateText, prompt_of
+from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import output_of
 from .transport import HttpTransport
@@ -58,24 +68,21 @@ _RELEASE_TIMEOUT = 5.0
 _Chosen: TypeAlias = tuple[tuple[Target, ...], tuple[Hop, ...]]
 """The targets of a call; for a route with the hop of each."""
 
+#: Where a call holds what a keyword of `send` stands for.
+_PLACES_IN_CALL = {
+    "system": "ir.system_text or ir.system_blocks",
+    "tools": "tools",
+    "cache": "ir.cache",
+    "extras": "extras",
+}
+
 #: Where a prompt holds what a keyword of a session stands for.
-_PLACES = {
+_PLACES_IN_PROMPT = {
     "system": "system_text or system_blocks",
     "messages": "a conversation segment (or turns)",
     "state": "a volatile tail segment (or state_turn)",
     "cache": "cache",
 }
-
-
-class SingleCallOptions(TypedDict, total=False):
-    """The options of a single call besides the model: see `AsyncClient.send`."""
-
-    output: Any
-    timeout: float | None
-
-
-class CallOptions(SingleCallOptions, total=False):
-    model: str | None
 
 
 class AsyncClient:
@@ -116,10 +123,11 @@ class AsyncClient:
         source: str | Path | ClientConfig | Mapping[str, Any],
         *,
         environ: Mapping[str, str] | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> Self:
         """From the path of `llm.yaml`, or its content. Raises for everything that is wrong with it,
         missing secrets included."""
+        check_keywords(options, CLIENT_KEYWORDS)
         if isinstance(source, ClientConfig):
             config = source
         elif isinstance(source, Mapping):
@@ -133,15 +141,18 @@ class AsyncClient:
         return cls(resolve(config, environ=environ), config.routes, **options)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, **options: Any) -> Self:
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **options: Unpack[ClientOptions]
+    ) -> Self:
         """Every provider of the catalog whose key is in the environment: `ANTHROPIC_API_KEY`,
         `OPENAI_API_KEY`, …. Raises `MissingSecret` if there is none."""
+        check_keywords(options, CLIENT_KEYWORDS)
         environment = Environment(environ)
         environment.require_any()
         return cls.of_environment(environment, **options)
 
     @classmethod
-    def of_environment(cls, environment: Environment, **options: Any) -> Self:
+    def of_environment(cls, environment: Environment, **options: Unpack[ClientOptions]) -> Self:
         client = cls(environment.providers, **options)
         client._chooser = ProviderChooser(client._resolved, (), environment)
         return client
@@ -173,108 +184,98 @@ class AsyncClient:
         except TimeoutError:
             pass  # handles expire by themselves
         finally:
+            self._affinity.close()
             for transport in self._transports.values():
                 await transport.close()
 
     def send(
         self,
-        call: Call | Content,
+        content: Call | Content,
         provider: str | None = None,
         *,
-        model: str | None = None,
         output: Any = None,
-        timeout: float | None = None,
+        **options: Unpack[CallOptions],
     ) -> Turn:
         """A single call: await it for the response, or iterate over it to stream.
 
-        `provider` is the name of a provider or a route; without it, the model decides (see
-        `choice.py`). `model` goes before the call's own, and may be `provider/model`; `output` is
-        the form that the reply must have; `timeout` is for everything, in seconds.
+        `content` is a text, messages or parts, or a whole `Call`; `provider` is the name of a
+        provider or a route, and without it the model decides (see `choice.py`); `output` is the
+        form that the reply must have. `CallOptions` describes the other keywords. With a `Call`,
+        `model`, `params` and parameters replace its own; `system`, `tools`, `cache` and `extras`
+        cannot be combined with it. Tools are not run: `Response.tool_calls` has the calls of the
+        model.
         """
-        timeout = seconds_of(timeout, "timeout")
-        if not isinstance(call, Call):
-            targets, hops = self._targets(provider, model)
-            call = Call(ir=PromptIR.chat(messages_of(call)), model=targets[0].model)
-        else:
-            targets, hops = self._targets(provider, model or call.model)
-            if call.params.stream:  # awaiting or iterating decides
-                params = msgspec.structs.replace(call.params, stream=False)
-                call = msgspec.structs.replace(call, params=params)
+        if options:
+            check_keywords(options, CALL_KEYWORDS)
+        model = options.get("model")
+        if model is None and isinstance(content, Call):
+            model = content.model
+        targets, hops = self._targets(provider, model)
+        call = _call(content, targets[0].model, options)
         if len(targets) > 1:
             key = conversation_key(call)
             targets = SessionRoute(targets, hops).order(lambda: key, time.monotonic())
         form = None if output is None else output_of(output)
         once = OneShot(call, targets, on_wait=self._on_wait, watchers=self._watchers)
+        timeout = seconds_of(options.get("timeout"), "timeout")
         return Turn(once, TurnRequest(output=form, timeout=timeout))
 
     async def complete(
-        self, call: Call | Content, provider: str | None = None, **options: Unpack[CallOptions]
-    ) -> Response:
-        """The response to a single call."""
-        return await self.send(call, provider, **options)
-
-    def stream(
-        self, call: Call | Content, provider: str | None = None, **options: Unpack[CallOptions]
-    ) -> AsyncGenerator[Event, None]:
-        """The events of a single call."""
-        return self.send(call, provider, **options).__aiter__()
-
-    def session(
         self,
+        content: Call | Content,
         provider: str | None = None,
         *,
-        model: str | None = None,
-        system: str | Sequence[PromptBlock] | None = "",
-        tools: ToolRegistry | Iterable[AnyTool] | None = None,
-        messages: Conversation | Iterable[Message] = (),
-        prompt: Prompt | Callable[[], Prompt] | None = None,
-        compact_at: int | float | None = None,
-        params: Params | None = None,
-        cache: PromptCachePlan | None = None,
-        extras: Extras | None = None,
-        state: StateText = None,
-        on_prefix_break: OnPrefixBreak = "warn",
-        store: bool | None = None,
-        diagnose: bool = False,
-        timeout: float | None = None,
-        save: Callable[[Message], None] | None = None,
-        **more: Any,
-    ) -> Session:
+        output: Any = None,
+        **options: Unpack[CallOptions],
+    ) -> Response:
+        """The response to a single call: see `send`."""
+        return await self.send(content, provider, output=output, **options)
+
+    def stream(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[CallOptions],
+    ) -> AsyncGenerator[Event, None]:
+        """The events of a single call: see `send`."""
+        return self.send(content, provider, output=output, **options).__aiter__()
+
+    def session(self, provider: str | None = None, **options: Unpack[SessionOptions]) -> Session:
         """A conversation. `provider` is the name of a provider or a route; without it, the model
         decides.
 
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
         that returns one and is called once a turn; a conversation in it is the initial history.
         `system`, `messages`, `state` and `cache` are a short form of it, and cannot be combined
-        with it. `state` is text at the end of every call that is never kept; `messages` is a saved
-        history to continue, and `save` gets every message that is added to it.
-
-        `compact_at` drops the oldest exchanges when a prompt exceeds so many tokens (an int), or
-        that share of the model's context window (a float); `on_prefix_break` decides what happens
-        before sending when the prefix would break; `store` lets a Responses provider store the
-        replies, so that only new messages are sent; `diagnose` asks the provider, too, why a prefix
-        was missed. Other keywords are parameters of every call: `max_tokens`, `temperature`, ….
+        with it. `SessionOptions` describes all keywords; those of `ParamOptions` are parameters of
+        every call.
         """
+        if options:
+            check_keywords(options, SESSION_KEYWORDS)
+        on_prefix_break = options.get("on_prefix_break", "warn")
         choice_of(on_prefix_break, OnPrefixBreak, "on_prefix_break")
-        targets, hops = self._targets(provider, model)
-        source = _prompt_source(prompt, system=system, messages=messages, state=state, cache=cache)
+        targets, hops = self._targets(provider, options.get("model"))
+        store = options.pop("store", None)  # decided for each provider
+        profiles = [target.profile for target in targets]
         builder = CallBuilder(
-            tools=tools_of(tools),
-            params=with_params(params, more),
-            extras=extras,
+            tools=tools_of(options.get("tools")),
+            params=with_params(options.get("params"), options),
+            extras=options.get("extras"),
             store=store,
-            diagnose=diagnose,
-            compact_at=compact_at_of(compact_at, [target.profile for target in targets]),
+            diagnose=options.get("diagnose", False),
+            compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
         return Session(
             SessionRoute(targets, hops),
             builder,
-            source,
-            messages=conversation_of(messages),
+            _prompt_source(options),
+            messages=conversation_of(options.get("messages", ())),
             on_prefix_break=on_prefix_break,
-            timeout=seconds_of(timeout, "timeout"),
+            timeout=seconds_of(options.get("timeout"), "timeout"),
             on_wait=self._on_wait,
-            save=callback_of(save, "save"),
+            save=callback_of(options.get("save"), "save"),
             watchers=self._watchers,
             holders=self._holders,
         )
@@ -317,12 +318,12 @@ class AsyncClient:
         ]
         kept: list[tuple[Target, Hop]] = []
         for hop, end, name, known in zip(hops, ends, names, having, strict=True):
-            wanted = hop.model or name
+            wanted = name if hop.model is None else name_at(end.resolved, hop.model)
             if wanted is not None and hop.model is None:
                 if not known and any(having):
-                    wanted = end.config.model or wanted
+                    wanted = end.default_model or wanted
                 if refuses(end.resolved, wanted):
-                    wanted = end.config.model
+                    wanted = end.default_model
                 if wanted is None:
                     continue
             kept.append((end.target(wanted), hop))
@@ -351,22 +352,36 @@ class AsyncClient:
         return transport
 
 
-def _prompt_source(
-    prompt: Prompt | Callable[[], Prompt] | None,
-    *,
-    system: str | Sequence[PromptBlock] | None,
-    messages: Any,
-    state: StateText,
-    cache: PromptCachePlan | None,
-) -> PromptSource:
+def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
+    """The call that the arguments of `send` stand for."""
+    if not isinstance(content, Call):
+        tools = tools_of(options.get("tools"))
+        return Call(
+            ir=prompt_from(options.get("system"), options.get("cache"), messages_of(content)),
+            model=model,
+            tools=tools.current if isinstance(tools, ToolRegistry) else tools,
+            params=with_params(options.get("params"), options),
+            extras=options.get("extras"),
+        )
+    _refuse_both(options, "a Call", _PLACES_IN_CALL)
+    params = with_params(options.get("params", content.params), options)
+    return content if params is content.params else msgspec.structs.replace(content, params=params)
+
+
+def _prompt_source(options: SessionOptions) -> PromptSource:
     """The source that the keywords of a session stand for."""
+    prompt = options.get("prompt")
     if prompt is None:
-        return PromptSource(prompt_from(system, cache), state, from_keywords=True)
-    keywords = {"system": system, "messages": messages, "state": state, "cache": cache}
-    for name, value in keywords.items():
+        ir = prompt_from(options.get("system"), options.get("cache"))
+        return PromptSource(ir, options.get("state"), from_keywords=True)
+    _refuse_both(options, "prompt", _PLACES_IN_PROMPT)
+    return PromptSource(prompt_of(prompt))
+
+
+def _refuse_both(options: Mapping[str, object], whole: str, places: Mapping[str, str]) -> None:
+    for name, place in places.items():
+        value = options.get(name)
         if value is not None and not (isinstance(value, Sized) and not len(value)):
             raise InvalidRequest(
-                f"prompt and {name} cannot be combined: the prompt has {_PLACES[name]} for that",
-                path="prompt",
+                f"{whole} and {name} cannot be combined: {whole} has {place} for that", path=name
             )
-    return PromptSource(prompt_of(prompt))

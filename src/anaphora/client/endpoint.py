@@ -19,12 +19,13 @@ from anaphora.prompt import Call
 from anaphora.rendered import Request
 from anaphora.values import Notice
 
-from .choice import UnknownModelWarning, refuses, unknown_model
+from .choice import UnknownModelWarning, name_at, refuses, unknown_model
 from .config.resolve import ResolvedProvider
 from .limits import Gate
 from .prices import find_price
 from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
+from .transport.timer import SharedTimer
 
 _PACKAGE = str(Path(__file__).parents[1])
 
@@ -36,19 +37,28 @@ class LoopAffinity:
     """The event loop that holds a client's connections: the first that it is used in."""
 
     def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self._timer: SharedTimer | None = None
 
-    def enter(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self.loop is loop:
-            return
-        if self.loop is not None:
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        return None if self._timer is None else self._timer.loop
+
+    def enter(self) -> SharedTimer:
+        """The timer for all time limits of the client's calls, in the loop that runs now."""
+        loop, timer = asyncio.get_running_loop(), self._timer
+        if timer is None:
+            timer = self._timer = SharedTimer(loop)
+        elif timer.loop is not loop:
             raise InvalidRequest(
                 "this client was used in another event loop, where its connections are; make one"
                 " in each loop, or use the synchronous Client",
                 path="client",
             )
-        self.loop = loop
+        return timer
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
 
 
 class Target(msgspec.Struct, frozen=True, eq=False):
@@ -95,10 +105,12 @@ class Endpoint:
         transport: HttpTransport,
         affinity: LoopAffinity | None = None,
     ) -> None:
-        self._affinity = affinity or LoopAffinity()
+        self.affinity = affinity or LoopAffinity()
         self.resolved = resolved
         self.id = resolved.id
         self.config = resolved.provider
+        model = self.config.model
+        self.default_model = None if model is None else name_at(resolved, model)
         self.wire_name = resolved.wire
         self.wire = wire.get(resolved.wire)
         self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
@@ -123,7 +135,7 @@ class Endpoint:
 
     def target(self, model: str | None) -> Target:
         """The model here, or the configured one; the same target for every call."""
-        name = model or self.config.model
+        name = model or self.default_model
         target = self._targets.get(name) if isinstance(name, str) else None
         if target is None:
             target = self._new_target(name)
@@ -132,7 +144,7 @@ class Endpoint:
 
     def outgoing(self, request: Request) -> HttpRequest:
         """The request with address, key and all headers."""
-        self._affinity.enter()
+        self.affinity.enter()
         return HttpRequest(
             method=request.method,
             url=self.base_url + request.path.removeprefix(self._path_start),

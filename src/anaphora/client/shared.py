@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Unpack
+from typing import Any, Unpack
 
 from anaphora.prompt import Call
 
 from .arguments import Content
-from .client import AsyncClient, SingleCallOptions
+from .client import AsyncClient
 from .config import environment
+from .options import SingleCallOptions
 from .response import Response
 from .sync import Client
 
@@ -28,16 +29,20 @@ def complete(model: str, content: Call | Content, **options: Unpack[SingleCallOp
     `model` is `model` or `provider/model`; `content` and the options are those of
     `AsyncClient.complete`.
     """
-    return _shared.client().complete(content, model=model, **options)
+    return _shared.client().complete(content, model=model, output=output, **options)
 
 
 async def acomplete(
-    model: str, content: Call | Content, **options: Unpack[SingleCallOptions]
+    model: str,
+    content: Call | Content,
+    *,
+    output: Any = None,
+    **options: Unpack[SingleCallOptions],
 ) -> Response:
     """As `complete`, in any event loop."""
     client = _shared.client()
     return await client._background.call_from_loop(
-        lambda: client._client.complete(content, model=model, **options)
+        lambda: client._client.complete(content, model=model, output=output, **options)
     )
 
 
