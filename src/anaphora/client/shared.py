@@ -23,7 +23,13 @@ from .response import Response
 from .sync import Client
 
 
-def complete(model: str, content: Call | Content, **options: Unpack[SingleCallOptions]) -> Response:
+def complete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: Any = None,
+    **options: Unpack[SingleCallOptions],
+) -> Response:
     """The response to a single call, with the keys in the environment (`ANTHROPIC_API_KEY`, …).
 
     `model` is `model` or `provider/model`; `content` and the options are those of
