@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from anaphora.errors import InvalidRequest, InvalidTool
+from anaphora.errors import InvalidConfig, InvalidRequest, InvalidTool
 from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.tools import ToolRegistry
 from anaphora.values import (
@@ -40,6 +40,16 @@ Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
 
 def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
     return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
+
+
+def wrong_client(name: str, value: object) -> InvalidConfig:
+    """Says what to write instead of a constructor without a configuration."""
+    given = "no providers" if value is None else repr(value) if isinstance(value, str) else ""
+    return InvalidConfig(
+        f"{name} cannot be made from {given or f'a value of type {type(value).__name__}'}: write"
+        f" {name}.from_env() for keys in the environment, {name}.from_config('llm.yaml') for a"
+        " configuration, or anaphora.complete(model, content) for a single call"
+    )
 
 
 def params_of(

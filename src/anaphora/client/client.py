@@ -1,7 +1,7 @@
 """The async client: from a configuration to calls and conversations.
 
 async with AsyncClient.from_config("llm.yaml") as client:
-    response = await client.complete(call, "anthropic-default")
+    response = await client.complete("Hello?", model="claude-sonnet-5-5")
     chat = client.session("anthropic-default", model="claude-sonnet-5-5")
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 import msgspec
 
@@ -29,8 +29,12 @@ from .arguments import (
     seconds_of,
     tools_of,
     with_params,
+    wrong_client,
+    wrong_type,
 )
+from .choice import ProviderChooser, has, name_at, refuses
 from .config import ClientConfig, Hop
+from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
@@ -60,6 +64,9 @@ from .turn import Turn, TurnRequest
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
 
+_Chosen: TypeAlias = tuple[tuple[Target, ...], tuple[Hop, ...]]
+"""The targets of a call; for a route with the hop of each."""
+
 #: Where a call holds what a keyword of `send` stands for.
 _PLACES_IN_CALL = {
     "system": "ir.system_text or ir.system_blocks",
@@ -82,7 +89,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        providers: Mapping[str, ResolvedProvider],
+        providers: Mapping[str, ResolvedProvider] | None = None,
         routes: Mapping[str, Sequence[Hop]] | None = None,
         *,
         watchers: Iterable[Watcher] = (),
@@ -91,6 +98,8 @@ class AsyncClient:
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
         limits delay one; `transport` replaces the default one."""
+        if not isinstance(providers, Mapping):
+            raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
         self._watchers = Watchers(
@@ -100,6 +109,8 @@ class AsyncClient:
         self._transport = transport
         self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
+        self._chooser = ProviderChooser(self._resolved, self._routes)
+        self._chosen: dict[tuple[str | None, str | None], _Chosen] = {}
         self._affinity = LoopAffinity()
         self._closed = False
         self._holders: set[Handles] = set()
@@ -127,6 +138,23 @@ class AsyncClient:
                 f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
             )
         return cls(resolve(config, environ=environ), config.routes, **options)
+
+    @classmethod
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **options: Unpack[ClientOptions]
+    ) -> Self:
+        """Every provider of the catalog whose key is in the environment: `ANTHROPIC_API_KEY`,
+        `OPENAI_API_KEY`, …. Raises `MissingSecret` if there is none."""
+        check_keywords(options, CLIENT_KEYWORDS)
+        environment = Environment(environ)
+        environment.require_any()
+        return cls.of_environment(environment, **options)
+
+    @classmethod
+    def of_environment(cls, environment: Environment, **options: Unpack[ClientOptions]) -> Self:
+        client = cls(environment.providers, **options)
+        client._chooser = ProviderChooser(client._resolved, (), environment)
+        return client
 
     async def __aenter__(self) -> Self:
         return self
@@ -162,7 +190,7 @@ class AsyncClient:
     def send(
         self,
         content: Call | Content,
-        provider: str,
+        provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
@@ -170,10 +198,11 @@ class AsyncClient:
         """A single call: await it for the response, or iterate over it to stream.
 
         `content` is a text, messages or parts, or a whole `Call`; `provider` is the name of a
-        provider or a route; `output` is the form that the reply must have. `CallOptions` describes
-        the other keywords. With a `Call`, `model`, `params` and parameters replace its own;
-        `system`, `tools`, `cache` and `extras` cannot be combined with it. Tools are not run:
-        `Response.tool_calls` has the calls of the model.
+        provider or a route, and without it the model decides (see `choice.py`); `output` is the
+        form that the reply must have. `CallOptions` describes the other keywords. With a `Call`,
+        `model`, `params` and parameters replace its own; `system`, `tools`, `cache` and `extras`
+        cannot be combined with it. Tools are not run: `Response.tool_calls` has the calls of the
+        model.
         """
         if options:
             check_keywords(options, CALL_KEYWORDS)
@@ -193,7 +222,7 @@ class AsyncClient:
     async def complete(
         self,
         content: Call | Content,
-        provider: str,
+        provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
@@ -204,7 +233,7 @@ class AsyncClient:
     def stream(
         self,
         content: Call | Content,
-        provider: str,
+        provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
@@ -212,8 +241,9 @@ class AsyncClient:
         """The events of a single call: see `send`."""
         return self.send(content, provider, output=output, **options).__aiter__()
 
-    def session(self, provider: str, **options: Unpack[SessionOptions]) -> Session:
-        """A conversation. `provider` is the name of a provider or a route.
+    def session(self, provider: str | None = None, **options: Unpack[SessionOptions]) -> Session:
+        """A conversation. `provider` is the name of a provider or a route; without it, the model
+        decides.
 
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
         that returns one and is called once a turn; a conversation in it is the initial history.
@@ -258,29 +288,52 @@ class AsyncClient:
         """Oddities of the configuration that are no errors."""
         return tuple(notice for one in self._resolved.values() for notice in one.notices)
 
-    def _targets(self, name: str, model: str | None) -> tuple[tuple[Target, ...], tuple[Hop, ...]]:
-        if name not in self._routes:
-            return (self._endpoint(name).target(model),), ()
-        hops = tuple(self._routes[name])
-        ends = [self._endpoint(hop.provider) for hop in hops]
-        listing = [end for end in ends if model is not None and end.knows(model)]
-        targets = []
-        for hop, end in zip(hops, ends, strict=True):
-            # A hop's own model goes first. A provider that does not list the requested one gets
-            # its default instead; where none lists it, all get it.
-            wanted = model if end in listing or not listing else end.config.model or model
-            targets.append(end.target(hop.model or wanted))
-        return tuple(targets), hops
-
-    def _endpoint(self, name: str) -> Endpoint:
+    def _targets(self, provider: str | None, model: str | None) -> _Chosen:
         if self._closed:
             raise InvalidRequest("the client is closed", path="client")
+        if model is not None and not isinstance(model, str):
+            raise InvalidRequest(f"must be the name of a model, not {model!r}", path="model")
+        if provider is not None and not isinstance(provider, str):
+            raise wrong_type("the name of a provider or a route", provider, "provider")
+        chosen = self._chosen.get((provider, model))
+        if chosen is None:
+            name, at = self._chooser.choose(provider, model)
+            if name in self._routes:
+                chosen = self._route_targets(name, at)
+            else:
+                chosen = (self._endpoint(name).target(at),), ()
+            self._chosen[provider, model] = chosen
+        return chosen
+
+    def _route_targets(self, route: str, model: str | None) -> _Chosen:
+        """A hop's own model goes first. A provider that is not known to have the requested one gets
+        its default instead; where none is, all get it that may be asked for it."""
+        hops = tuple(self._routes[route])
+        ends = [self._endpoint(hop.provider) for hop in hops]
+        names = [None if model is None else name_at(end.resolved, model) for end in ends]
+        having = [
+            name is not None and has(end.resolved, name)
+            for end, name in zip(ends, names, strict=True)
+        ]
+        kept: list[tuple[Target, Hop]] = []
+        for hop, end, name, known in zip(hops, ends, names, having, strict=True):
+            wanted = name if hop.model is None else name_at(end.resolved, hop.model)
+            if wanted is not None and hop.model is None:
+                if not known and any(having):
+                    wanted = end.default_model or wanted
+                if refuses(end.resolved, wanted):
+                    wanted = end.default_model
+                if wanted is None:
+                    continue
+            kept.append((end.target(wanted), hop))
+        if not kept:
+            raise InvalidRequest(f"no provider of the route {route!r} has {model}", path="model")
+        return tuple(target for target, _ in kept), tuple(hop for _, hop in kept)
+
+    def _endpoint(self, name: str) -> Endpoint:
         endpoint = self._endpoints.get(name)
         if endpoint is None:
-            resolved = self._resolved.get(name)
-            if resolved is None:
-                known = ", ".join([*self._resolved, *self._routes]) or "none"
-                raise InvalidRequest(f"no provider {name!r}; there are {known}", path="provider")
+            resolved = self._chooser.resolved(name)
             transport = self._transport
             if transport is None:
                 transport = self._transport_for(resolved)

@@ -1,6 +1,7 @@
 """The keywords of every call, typed: mypy and editors know them, and a misspelled one is named.
 
     ParamOptions      parameters of the model: `max_tokens`, `temperature`, …
+    SingleCallOptions `anaphora.complete` and `anaphora.acomplete`
     CallOptions       `complete`, `send` and `stream` of a client
     TurnOptions       `send` and `preview` of a session
     RunOptions        `run` of a session
@@ -75,9 +76,7 @@ class TurnOptions(ParamOptions, total=False):
     """Seconds for everything: waits, retries and fallbacks included."""
 
 
-class CallOptions(TurnOptions, total=False):
-    model: str | None
-    """Goes before the call's own, and the provider's."""
+class SingleCallOptions(TurnOptions, total=False):
     system: SystemPrompt | None
     """The system prompt: a text, or blocks with a cache policy each."""
     tools: Tools | None
@@ -88,6 +87,11 @@ class CallOptions(TurnOptions, total=False):
     cache: PromptCachePlan | None
     extras: Extras | None
     """Request fields without a name here: wire name -> JSON object text."""
+
+
+class CallOptions(SingleCallOptions, total=False):
+    model: str | None
+    """Goes before the call's own, and the provider's. `provider/model` names both."""
 
 
 class SessionOptions(CallOptions, total=False):

@@ -28,7 +28,7 @@ from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
 from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
-from .arguments import Content
+from .arguments import Content, wrong_client
 from .client import AsyncClient
 from .config import ClientConfig
 from .options import (
@@ -51,7 +51,9 @@ T = TypeVar("T")
 class Client:
     """`AsyncClient` without async. Use it as a context manager, or `close` it."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient | None = None) -> None:
+        if not isinstance(client, AsyncClient):
+            raise wrong_client(type(self).__name__, client)
         self._client = client
         self._background = Background("anaphora")
         # A client that was not closed ends its thread when it is collected, or at exit.
@@ -66,6 +68,13 @@ class Client:
         **options: Unpack[ClientOptions],
     ) -> Self:
         return cls(AsyncClient.from_config(source, environ=environ, **options))
+
+    @classmethod
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **options: Unpack[ClientOptions]
+    ) -> Self:
+        """As `AsyncClient.from_env`."""
+        return cls(AsyncClient.from_env(environ, **options))
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +98,7 @@ class Client:
     def complete(
         self,
         content: Call | Content,
-        provider: str,
+        provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
@@ -101,7 +110,7 @@ class Client:
     def stream(
         self,
         content: Call | Content,
-        provider: str,
+        provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
@@ -112,7 +121,7 @@ class Client:
     def send(
         self,
         content: Call | Content,
-        provider: str,
+        provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
@@ -121,7 +130,9 @@ class Client:
         do, send = self._background.do, self._client.send
         return SyncTurn(self, do(lambda: send(content, provider, output=output, **options)))
 
-    def session(self, provider: str, **options: Unpack[SessionOptions]) -> SyncSession:
+    def session(
+        self, provider: str | None = None, **options: Unpack[SessionOptions]
+    ) -> SyncSession:
         """As `AsyncClient.session`."""
         do = self._background.do
         return SyncSession(self, do(lambda: self._client.session(provider, **options)))
@@ -256,6 +267,19 @@ class Background:
             return _result(done)
         except BaseException:
             self._end(done, task)
+            raise
+
+    async def call_from_loop(self, make: Callable[[], Awaitable[T]]) -> T:
+        """As `call`, from another event loop, which is not blocked. A cancelled wait cancels the
+        call, and is raised once that has ended."""
+        done, task = self._begin(make)
+        result = asyncio.wrap_future(done)
+        try:
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            self._loop.call_soon_threadsafe(lambda: task.result().cancel())
+            await asyncio.wait([result])
+            result.exception()  # it was retrieved
             raise
 
     def do(self, act: Callable[[], T]) -> T:
