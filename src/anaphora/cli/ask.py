@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import mimetypes
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ from .ask_provider import (
     split,
 )
 from .ask_store import ConversationSettings, StoredConversation
-from .common import EXISTING_FILE, completions, print_json, require
+from .common import EXISTING_FILE, completions, print_json, read_stdin, require
 from .terminal import Terminal, table
 
 #: No provider accepts more in one request.
@@ -101,10 +102,9 @@ def _complete_conversation(
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     help="Attach a text, image, audio or PDF file; repeatable.",
 )
-@click.option("-c", "--last", is_flag=True, help="Continue the last conversation.")
+@click.option("-c", "--continue", "last", is_flag=True, help="Continue the last conversation.")
 @click.option(
-    "--continue",
-    "continued",
+    "--conversation",
     metavar="ID",
     shell_complete=_complete_conversation,
     help="Continue this conversation.",
@@ -151,9 +151,11 @@ def command(listing: bool, **given: Any) -> None:
     if listing:
         _list(given["as_json"])
         return
+    if given["system"] is not None:
+        given["system"] = _argument(given["system"], "-s")
     options = AskOptions(**given)
-    if options.last and options.continued is not None:
-        raise click.UsageError("-c or --continue ID, not both")
+    if options.last and options.conversation is not None:
+        raise click.UsageError("--continue or --conversation ID, not both")
     if options.emulate and options.config is not None:
         raise click.UsageError("--emulate and --config exclude each other")
     if (*options.files, *options.question).count(_STDIN) > 1:
@@ -200,8 +202,8 @@ def _list(as_json: bool) -> None:
 
 def _stored(options: AskOptions) -> StoredConversation | None:
     """The conversation to continue or to create; None when nothing is stored."""
-    if options.continued is not None:
-        stored = ask_store.find(options.continued)
+    if options.conversation is not None:
+        stored = ask_store.find(options.conversation)
     elif options.last:
         stored = ask_store.latest(emulated=options.emulate)
     else:
@@ -268,9 +270,17 @@ def _content(options: AskOptions, stored: StoredConversation | None) -> tuple[Pa
 
 def _question(options: AskOptions) -> str:
     if options.question and options.question != (_STDIN,):
-        return " ".join(options.question)
+        return _argument(" ".join(options.question), "QUESTION")
     piped = sys.stdin is not None and not sys.stdin.isatty() and _STDIN not in options.files
     return _text(_read(_STDIN), _STDIN) if options.question or piped else ""
+
+
+def _argument(text: str, name: str) -> str:
+    """Text of the command line, which is UTF-8 whatever the locale is."""
+    try:
+        return os.fsencode(text).decode()
+    except UnicodeError:
+        raise InvalidRequest("not valid UTF-8", path=name) from None
 
 
 def _output(file: Path) -> Structured[Any]:
@@ -304,7 +314,7 @@ def _part(file: str) -> Part:
 def _read(file: str) -> bytes:
     try:
         if file == _STDIN:
-            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+            data = read_stdin(_MAX_BYTES + 1)
         else:
             with Path(file).open("rb") as opened:
                 data = opened.read(_MAX_BYTES + 1)

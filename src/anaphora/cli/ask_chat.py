@@ -39,7 +39,7 @@ _CONFIGURED = ("max_tokens", "temperature")
 _EARLY_STOPS = {
     "length": "cut off at the output limit; raise it with --max-tokens",
     "refusal": "the model refused to answer",
-    "turns": "stopped at --max-turns; resume with `anaphora ask --continue {id}`",
+    "turns": "stopped at --max-turns; resume with `anaphora ask --conversation {id}`",
 }
 _ADVICE: tuple[tuple[type[AnaphoraError], str], ...] = (
     (errors.Unauthenticated, "check the key ({keys})"),
@@ -75,7 +75,7 @@ class AskOptions(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]
     files: tuple[str, ...]
     last: bool
-    continued: str | None
+    conversation: str | None
     config: Path | None
     emulate: bool
     schema: Path | None
