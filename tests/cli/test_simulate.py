@@ -278,9 +278,7 @@ class TestPlot:
         texts = {one.text for one in root.iter()}
         assert "input tokens at full price so far" in texts
 
-    def test_nothing_to_draw_writes_no_file(
-        self, log: Callable[..., Path], tmp_path: Path
-    ) -> None:
+    def test_nothing_to_draw_writes_no_file(self, log: Callable[..., Path], tmp_path: Path) -> None:
         assert simulate(log({"hello": 1}), "--plot", tmp_path / "out.svg").exit_code == 2
         assert not (tmp_path / "out.svg").exists()
 

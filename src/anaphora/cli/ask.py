@@ -83,9 +83,7 @@ def _complete_conversation(
 @click.command()
 @click.argument("question", nargs=-1)
 @click.option("-m", "--model", shell_complete=_complete_model, help="MODEL, or PROVIDER/MODEL.")
-@click.option(
-    "-p", "--provider", shell_complete=_complete_provider, help="Provider or route of llm.yaml."
-)
+@click.option("-p", "--provider", shell_complete=_complete_provider, help="Provider or route.")
 @click.option("-s", "--system", help="System prompt.")
 @click.option(
     "--tool",
@@ -136,17 +134,21 @@ def command(listing: bool, **given: Any) -> None:
     """Ask a model, and see how the prompt cache was used.
 
     The answer is streamed to standard output; tool calls, notices and, at the end, verdict and cost
-    go to standard error. QUESTION is read from standard input when it is - or piped.
+    go to standard error. Without QUESTION, or when it is -, the question is read from standard
+    input; with a question, only -f - reads that.
 
-    Providers come from llm.yaml: --config, $ANAPHORA_CONFIG, ./llm.yaml, or anaphora/llm.yaml in
-    the user's configuration folder. Without one, the first provider whose key is in the environment
-    is used (ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY, …).
+    Providers come from the first file of --config, $ANAPHORA_CONFIG, ./llm.yaml, and
+    anaphora/llm.yaml in the user's configuration folder; without a file, from the keys in the
+    environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, …). Without -p and -m, the first
+    provider is used: of the file, or in that order.
 
     Conversations are stored in anaphora/conversations in the user's data folder, readable only by
-    the user. -c without a question resumes an interrupted conversation.
+    the user. A continued conversation keeps its provider, model and system prompt unless others are
+    given. -c without a question resumes a tool loop that stopped early.
 
-    Exit code 2 for invalid options or input, 4 when the answer does not conform to --schema, 7 when
-    a key is missing or rejected, 1 when the provider fails, 130 when interrupted.
+    Exit code 1 when the provider fails, --max-turns is reached or the conversation cannot be
+    stored, 2 for invalid options or input, 4 when the answer does not conform to --schema, 7 when a
+    key is missing or rejected, 130 when interrupted.
     """
     if listing:
         _list(given["as_json"])
@@ -233,14 +235,25 @@ def _choose(
     past = None if stored is None else stored.settings
     if stored is not None and past is not None:
         _check_past(past, stored.id, options)
-        if provider is None:
-            # The conversation's provider and model, unless the options name others.
-            if model is not None:
-                provider, model = split(config, model)
-            elif past.provider in config.names:
-                model = past.model
-            provider = provider or past.provider
+        if provider is None and model is None:
+            provider, model = past.provider, past.model
+            if config.environment is None and provider not in config.names:
+                raise InvalidRequest(
+                    f"conversation {stored.id} was held with {provider}, which is not configured;"
+                    " choose another provider with -p"
+                )
+        elif provider is None and model is not None:
+            provider, model = split(config, model)
+            provider = provider or _provider_with(config, model, past.provider)
     return choose(config, provider, model, keys=not options.preview)
+
+
+def _provider_with(config: AskConfig, model: str, past: str) -> str | None:
+    """The provider of a conversation, if it has the model or no other is known to have it."""
+    known = [name for name in config.client.providers if model in models_of(config, name)]
+    if past in config.client.routes or past in known:
+        return past
+    return known[0] if known else past if past in config.names else None
 
 
 def _check_past(past: ConversationSettings, id: str, options: AskOptions) -> None:

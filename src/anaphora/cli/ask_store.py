@@ -160,7 +160,8 @@ class StoredConversation:
             pass
         except BlockingIOError:
             raise InvalidRequest(
-                f"conversation {self.id} is in use by another process; wait for it", path="--continue"
+                f"conversation {self.id} is in use by another process; wait for it",
+                path="--continue",
             ) from None
         return file
 

@@ -112,7 +112,8 @@ def check(
     Exit code 1 when a verified rule is contradicted by more than the threshold. A rule that states
     its own failure rate (missed, cut_short) may fail that often, chance included; a TTL is
     contradicted when more than half of the calls within it missed. Exit code 1 also when a file
-    could not be read, 2 when there is no billed call to check; with --strict, 2 for any invalid input.
+    could not be read, 2 when there is no billed call to check; with --strict, 2 for any invalid
+    input.
     """
     sources, problems = gather([*logs], format_)
     if strict:
