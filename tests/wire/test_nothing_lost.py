@@ -331,7 +331,11 @@ def test_interleaved_call_arguments_are_kept_apart(name: str) -> None:
 
 # ── Kinds of deltas ──────────────────────────────────────────────────────────────────────────────
 
-DELTAS = {"text": TextDelta, "thinking": ThinkingDelta, "tool_call": ToolArgumentsDelta}
+DELTAS: dict[str, type[PartDelta]] = {
+    "text": TextDelta,
+    "thinking": ThinkingDelta,
+    "tool_call": ToolArgumentsDelta,
+}
 
 
 @pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
@@ -355,7 +359,7 @@ def test_every_delta_is_of_its_parts_kind(name: str) -> None:
         elif isinstance(event, PartDelta):
             start = starts[event.index]
             kinds.append(start.kind)
-            assert type(event) is DELTAS[start.kind]
+            assert isinstance(event, DELTAS[start.kind])
             if isinstance(event, ToolArgumentsDelta):
                 assert (event.call_id, event.name) == (start.id, start.name)
                 assert (start.id, start.name) in (("c1", "f"), ("c2", "g"))
@@ -364,7 +368,7 @@ def test_every_delta_is_of_its_parts_kind(name: str) -> None:
 
 def test_deltas_of_a_providers_own_tool_are_opaque() -> None:
     start = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"id": "r", "model": "m"}},
         {"type": "content_block_start", "index": 0, "content_block": start},
         {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import warnings
 from abc import abstractmethod
@@ -34,7 +35,7 @@ class Pending(Coroutine[Any, Any, T]):
     def _made(self) -> None:
         """Called at the end of `__init__`."""
         self._site = call_site()
-        self._steps: Coroutine[Any, Any, T] | None = None
+        self._tasks: dict[object, Coroutine[Any, Any, T]] = {}
         self._consumed = False
 
     @abstractmethod
@@ -47,21 +48,30 @@ class Pending(Coroutine[Any, Any, T]):
         return self._complete().__await__()
 
     def send(self, value: Any, /) -> Any:
-        """A step of the task that was made of this."""
-        if self._steps is None:
-            self._steps = self._complete()
-        return self._steps.send(value)
+        """A step of a task that was made of this."""
+        return self._step("send", value)
 
     def throw(self, *problem: Any) -> Any:
-        """The task that was made of this is cancelled, perhaps before its first step."""
-        if self._steps is None:
-            self._consume()
-            self._steps = self._complete()
-        return self._steps.throw(*problem)
+        """A task that was made of this is cancelled, perhaps before its first step."""
+        if not self._tasks:
+            self._consumed = True
+        return self._step("throw", *problem)
 
     def close(self) -> None:
-        if self._steps is not None:
-            self._steps.close()
+        for steps in self._tasks.values():
+            steps.close()
+
+    def _step(self, name: str, *arguments: Any) -> Any:
+        """Several tasks may be made of one call; they must not take the steps of each other."""
+        task = asyncio.current_task()
+        steps = self._tasks.get(task)
+        if steps is None:
+            steps = self._tasks[task] = self._complete()
+        try:
+            return getattr(steps, name)(*arguments)
+        except BaseException:  # the last step
+            del self._tasks[task]
+            raise
 
     @property
     def text(self) -> TextStream:
