@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from anaphora.errors import InvalidConfig, InvalidRequest
+from anaphora.errors import InvalidConfig, InvalidRequest, InvalidTool
 from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.tools import ToolRegistry
 from anaphora.values import (
@@ -17,6 +17,7 @@ from anaphora.values import (
     Conversation,
     Message,
     Part,
+    ProviderTool,
     SegmentRole,
     Text,
     Tool,
@@ -135,22 +136,68 @@ def conversation_of(messages: Conversation | Iterable[Message]) -> Conversation:
     return Conversation(items_of(messages, Message, "messages", "messages"))
 
 
-def tools_of(tools: Tools | None) -> ToolRegistry | tuple[AnyTool, ...]:
-    if tools is None or isinstance(tools, ToolRegistry):
-        return () if tools is None else tools
-    checked = tuple(tools) if isinstance(tools, Iterable) else (tools,)
-    names: set[str] = set()
-    for index, tool in enumerate(checked):
+class ToolSet(msgspec.Struct, frozen=True, eq=False):
+    """The tools of a call, and the registry that runs them, if one does."""
+
+    sent: ToolRegistry | tuple[AnyTool, ...] = ()
+    registry: ToolRegistry | None = None
+
+    @property
+    def current(self) -> tuple[AnyTool, ...]:
+        return self.sent.current if isinstance(self.sent, ToolRegistry) else self.sent
+
+
+def tools_of(tools: Tools | None) -> ToolSet:
+    """A registry is used as it is, with the tools that are added to it later. A list with functions
+    or registries in it becomes a registry; a list of nothing but `Tool`s keeps its order."""
+    if tools is None:
+        return ToolSet()
+    if isinstance(tools, ToolRegistry):
+        return ToolSet(tools, tools)
+    if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
+        hint = f"; write tools=[{_name(tools)}]" if callable(tools) else ""
+        raise InvalidRequest(
+            f"must be a list of functions and Tools, or a ToolRegistry, not"
+            f" {type(tools).__name__}{hint}",
+            path="tools",
+        )
+    given = tuple(tools)
+    if all(isinstance(tool, _TOOLS) for tool in given):
+        return ToolSet(_distinct(given))
+    registry = ToolRegistry()
+    others: list[ProviderTool] = []
+    for index, tool in enumerate(given):
         path = f"tools[{index}]"
-        if not isinstance(tool, _TOOLS):
-            hint = "; a function goes into a ToolRegistry" if callable(tool) else ""
-            raise InvalidRequest(f"must be a Tool, not {type(tool).__name__}{hint}", path=path)
-        # Tools of different providers may share a name: each is sent to its provider only.
+        try:
+            # Tools of different providers may share a name: each is sent to its provider only.
+            if isinstance(tool, ProviderTool):
+                others.append(tool)
+            elif isinstance(tool, ToolRegistry):
+                registry.add_all(tool)
+            elif isinstance(tool, Tool) or callable(tool):
+                registry.add(tool)
+            else:
+                raise wrong_type("a function, a Tool or a ToolRegistry", tool, path)
+        except InvalidTool as error:
+            where = error.path.removeprefix("tools.")
+            reason = error.reason.partition("; pass replace=True")[0]
+            raise InvalidTool(reason, path=f"{path}.{where}" if where else path) from None
+    return ToolSet((*registry.current, *others) if others else registry, registry)
+
+
+def _distinct(tools: tuple[Any, ...]) -> tuple[AnyTool, ...]:
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
         if isinstance(tool, Tool):
             if tool.name in names:
-                raise InvalidRequest(f"there is already a tool `{tool.name}`", path=path)
+                path = f"tools[{index}]"
+                raise InvalidTool(f"there is already a tool `{tool.name}`", path=path)
             names.add(tool.name)
-    return checked
+    return tools
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", type(value).__name__)
 
 
 def prompt_from(

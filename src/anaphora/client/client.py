@@ -17,7 +17,6 @@ import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
-from anaphora.tools import ToolRegistry
 from anaphora.values import Event, Notice
 
 from .arguments import (
@@ -355,11 +354,10 @@ class AsyncClient:
 def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
     """The call that the arguments of `send` stand for."""
     if not isinstance(content, Call):
-        tools = tools_of(options.get("tools"))
         return Call(
             ir=prompt_from(options.get("system"), options.get("cache"), messages_of(content)),
             model=model,
-            tools=tools.current if isinstance(tools, ToolRegistry) else tools,
+            tools=tools_of(options.get("tools")).current,
             params=with_params(options.get("params"), options),
             extras=options.get("extras"),
         )

@@ -42,7 +42,8 @@ instead of the call, or nothing."""
 Prompt: TypeAlias = PromptIR | RenderedContext
 StateText: TypeAlias = str | Callable[[], str] | None
 SystemPrompt: TypeAlias = str | Sequence[PromptBlock]
-Tools: TypeAlias = ToolRegistry | Iterable[AnyTool]
+Tools: TypeAlias = ToolRegistry | Iterable[Callable[..., Any] | AnyTool | ToolRegistry]
+"""Functions, described by their signature and docstring; finished tools; registries."""
 
 
 class ParamOptions(TypedDict, total=False):
@@ -79,7 +80,8 @@ class SingleCallOptions(TurnOptions, total=False):
     system: SystemPrompt | None
     """The system prompt: a text, or blocks with a cache policy each."""
     tools: Tools | None
-    """Tools that the model may call. A single call runs none: see `Response.tool_calls`."""
+    """Tools that the model may call; `run` of a session runs the functions among them. A single
+    call, and `send`, run none: see `Response.tool_calls`."""
     params: Params | None
     """Parameters as one value; keywords go before its fields."""
     cache: PromptCachePlan | None

@@ -228,6 +228,6 @@ class Session(SessionTurns):
         return self._builder.params.tool_choice
 
     @property
-    def tools(self) -> Any:
-        tools = self._builder.tools
-        return tools if isinstance(tools, ToolRegistry) else None
+    def tools(self) -> ToolRegistry | None:
+        """The registry that runs the tools, if there is one."""
+        return self._builder.tools.registry
