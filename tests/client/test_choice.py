@@ -219,7 +219,7 @@ def test_routes_leave_out_providers_without_the_model(
         client = client_of(names, routes=routes, transport=ToNowhere())
         with pytest.raises(AnaphoraError) as raised:
             await client.complete("Hi", "main", model=model)
-        tried = raised.value.attempts  # type: ignore[attr-defined]
+        tried = raised.value.attempts
         assert [f"{one.provider}/{one.model}" for one in tried] == targets
 
     asyncio.run(main())
