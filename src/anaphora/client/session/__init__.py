@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from anaphora.client.arguments import Content, messages_of, params_of, wrong_type
+from anaphora.client.arguments import Content, messages_of, state_of, wrong_type
 from anaphora.client.failures import reported
 from anaphora.client.options import (
     ParamOptions,
@@ -23,13 +23,14 @@ from anaphora.client.options import (
     StateText,
     TurnOptions,
 )
+from anaphora.client.parameters import params_of
 from anaphora.client.response import Response
 from anaphora.client.turn import TurnRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, OutputSchema, ToolChoice
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
-from anaphora.values import Conversation, Message, MessageLike, Notice, Reply
+from anaphora.values import AnyTool, Conversation, Message, MessageLike, Notice, Reply
 from anaphora.wire.message_dicts import read_message
 
 from .compaction import compacted
@@ -60,6 +61,7 @@ class Session(SessionTurns):
     ) -> Preview:
         """What the next call would read, write and cost; nothing is sent."""
         request = self._request(content, output, options)
+        self._check_turn(request)
         turn = self._next_prompt()
         state = self._state(self._order(request, lambda: turn)[0])
         return preview_of(state, self._builder.prepare(state, turn, request))
@@ -93,6 +95,7 @@ class Session(SessionTurns):
                 " or a volatile tail segment)",
                 path="state",
             )
+        state_of(state)
         self._source = msgspec.structs.replace(self._source, state=state)
 
     @property
@@ -227,6 +230,11 @@ class Session(SessionTurns):
     def tool_choice(self) -> ToolChoice | None:
         """The tool choice of every call, unless a turn has its own."""
         return self._builder.params.tool_choice
+
+    @property
+    def sent_tools(self) -> tuple[AnyTool, ...]:
+        """All tools that the model is given now."""
+        return self._builder.tools.current
 
     @property
     def tools(self) -> ToolRegistry | None:
