@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
@@ -33,6 +34,7 @@ from .arguments import (
 )
 from .config import ClientConfig, Hop
 from .config.resolve import ResolvedProvider, resolve
+from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
@@ -42,6 +44,7 @@ from .session import OnPrefixBreak, Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
 from .session.handles import Handles
+from .session.keeper import ConversationKeeper
 from .session.turn_prompt import Prompt, StateText, prompt_of
 from .session.turns import PromptSource
 from .structured import output_of
@@ -79,9 +82,11 @@ class AsyncClient:
         watchers: Iterable[Watcher] = (),
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one."""
+        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
+        an id: a mapping or an async store such as Redis, by default memory of this process."""
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
         self._watchers = Watchers(
@@ -95,6 +100,10 @@ class AsyncClient:
         self._closed = False
         self._holders: set[Handles] = set()
         """All handles that providers hold for conversations, also for those that were dropped."""
+        self._store = store_of(conversations)
+        self._store_ends = conversations is None
+        """Stored conversations end with this client, and so do their handles."""
+        self._process = uuid.uuid4().hex
 
     @classmethod
     def from_config(
@@ -194,6 +203,7 @@ class AsyncClient:
         self,
         provider: str,
         *,
+        id: str | None = None,
         model: str | None = None,
         system: str | Sequence[PromptBlock] | None = "",
         tools: ToolRegistry | Iterable[AnyTool] | None = None,
@@ -213,6 +223,9 @@ class AsyncClient:
     ) -> Session:
         """A conversation. `provider` is the name of a provider or a route.
 
+        With an `id` it continues what an earlier session with that id has stored, in this process
+        or another (see `conversations`): pass its history as `messages`.
+
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
         that returns one and is called once a turn; a conversation in it is the initial history.
         `system`, `messages`, `state` and `cache` are a short form of it, and cannot be combined
@@ -227,6 +240,7 @@ class AsyncClient:
         """
         choice_of(on_prefix_break, OnPrefixBreak, "on_prefix_break")
         targets, hops = self._targets(provider, model)
+        name = id_of(id)
         source = _prompt_source(prompt, system=system, messages=messages, state=state, cache=cache)
         builder = CallBuilder(
             tools=tools_of(tools),
@@ -236,7 +250,7 @@ class AsyncClient:
             diagnose=diagnose,
             compact_at=compact_at_of(compact_at, [target.profile for target in targets]),
         )
-        return Session(
+        session = Session(
             SessionRoute(targets, hops),
             builder,
             source,
@@ -246,8 +260,11 @@ class AsyncClient:
             on_wait=self._on_wait,
             save=callback_of(save, "save"),
             watchers=self._watchers,
-            holders=self._holders,
+            holders=self._holders if name is None or self._store_ends else set(),
         )
+        if name is not None:
+            session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
+        return session
 
     @property
     def providers(self) -> tuple[str, ...]:
