@@ -32,11 +32,11 @@ CONTENTS: dict[str, tuple[Any, str]] = {
     "a number": (5, "content"),
 }
 PARAMS: dict[str, tuple[dict[str, Any], str]] = {
-    "a word for a choice": ({"tool_choice": "auto"}, "params.tool_choice"),
-    "a word for reasoning": ({"reasoning": "high"}, "params.reasoning"),
-    "a choice of another kind": ({"tool_choice": {"mode": "any"}}, "params.tool_choice.mode"),
-    "one stop that is not in a list": ({"stop": "END"}, "params.stop"),
-    "a warm word": ({"temperature": "hot"}, "params.temperature"),
+    "a word for a choice": ({"tool_choice": "auto"}, "tool_choice"),
+    "a word for reasoning": ({"reasoning": "high"}, "reasoning"),
+    "a choice of another kind": ({"tool_choice": {"mode": "any"}}, "tool_choice.mode"),
+    "one stop that is not in a list": ({"stop": "END"}, "stop"),
+    "a warm word": ({"temperature": "hot"}, "temperature"),
     "how it comes": ({"stream": True}, "stream"),
     "a misspelt name": ({"maxtokens": 5}, "maxtokens"),
 }
@@ -47,7 +47,7 @@ TIMES: dict[str, tuple[dict[str, Any], str]] = {
 }
 SESSIONS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown prefix-break action": ({"on_prefix_break": "error"}, "on_prefix_break"),
-    "a form": ({"output": Form}, "params.output"),
+    "a form": ({"output": Form}, "output"),
     "functions": ({"tools": [some_function]}, "tools[0]"),
     "two tools of one name": ({"tools": [TOOL, TOOL]}, "tools[1]"),
     "a function": ({"tools": some_function}, "tools[0]"),

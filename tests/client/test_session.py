@@ -14,7 +14,8 @@ import pytest
 from support.emulated_client import LONG, MODELS, connected
 
 from anaphora import errors
-from anaphora.client.session import OnPrefixBreak, PrefixWarning, Session
+from anaphora.client.options import OnPrefixBreak
+from anaphora.client.session import PrefixWarning, Session
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import ToolChoice
 from anaphora.tools import ToolRegistry

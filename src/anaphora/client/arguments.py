@@ -9,19 +9,29 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from anaphora.errors import InvalidRequest
-from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR
+from anaphora.errors import InvalidConfig, InvalidRequest
+from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Message, Part, Text, Tool, ToolResult
+from anaphora.values import (
+    AnyTool,
+    Conversation,
+    Message,
+    Part,
+    SegmentRole,
+    Text,
+    Tool,
+    ToolResult,
+)
+
+from .options import PARAM_KEYWORDS, TURN_KEYWORDS, SystemPrompt, Tools, check_keywords
 
 T = TypeVar("T")
 
-#: `stream` is decided by awaiting a turn or iterating over it.
-_PARAMS = frozenset(Params.__struct_fields__) - {"stream"}
 _PLAIN = (str, int, float, type(None))
 _TOOLS = get_args(AnyTool)
 _PARTS = get_args(Part)
 _CONTENT = "a text, a part or a message"
+_HISTORY = SegmentRole.CONVERSATION
 
 Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
 """The content of a turn: a text, a part, a message, or several of them."""
@@ -31,17 +41,27 @@ def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
     return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
 
 
-def params_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(params) - _PARAMS)
-    if unknown:
-        raise InvalidRequest(
-            f"no such parameter; there are {', '.join(sorted(_PARAMS))}", path=unknown[0]
-        )
+def wrong_client(name: str, value: object) -> InvalidConfig:
+    """Says what to write instead of a constructor without a configuration."""
+    given = "no providers" if value is None else repr(value) if isinstance(value, str) else ""
+    return InvalidConfig(
+        f"{name} cannot be made from {given or f'a value of type {type(value).__name__}'}: write"
+        f" {name}.from_env() for keys in the environment, {name}.from_config('llm.yaml') for a"
+        " configuration, or anaphora.complete(model, content) for a single call"
+    )
+
+
+def params_of(
+    params: Mapping[str, Any], keywords: frozenset[str] = TURN_KEYWORDS
+) -> dict[str, Any]:
+    """Checked parameters; `keywords` are all that could have been meant by an unknown one."""
+    if not PARAM_KEYWORDS.issuperset(params):
+        check_keywords(params, keywords)
     try:
         converted = msgspec.convert(params, Params)
     except msgspec.ValidationError as problem:
         reason, _, place = str(problem).partition(" - at `$.")
-        raise InvalidRequest(reason, path=f"params.{place.removesuffix('`')}") from None
+        raise InvalidRequest(reason, path=place.removesuffix("`")) from None
     # A number stays as it was given: 1 and 1.0 are different bytes.
     return {
         name: value if isinstance(value, _PLAIN) else getattr(converted, name)
@@ -49,13 +69,15 @@ def params_of(params: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def with_params(params: Params | None, more: Mapping[str, Any]) -> Params:
+def with_params(params: Params | None, options: Mapping[str, Any]) -> Params:
+    """`params` with those of the options that are parameters."""
     if params is None:
         params = Params()
     elif not isinstance(params, Params):
         raise wrong_type("Params", params, "params")
     if params.stream:  # awaiting a turn or iterating over it decides
         params = msgspec.structs.replace(params, stream=False)
+    more = {name: value for name, value in options.items() if name in PARAM_KEYWORDS}
     return msgspec.structs.replace(params, **params_of(more)) if more else params
 
 
@@ -113,9 +135,7 @@ def conversation_of(messages: Conversation | Iterable[Message]) -> Conversation:
     return Conversation(items_of(messages, Message, "messages", "messages"))
 
 
-def tools_of(
-    tools: ToolRegistry | Iterable[AnyTool] | None,
-) -> ToolRegistry | tuple[AnyTool, ...]:
+def tools_of(tools: Tools | None) -> ToolRegistry | tuple[AnyTool, ...]:
     if tools is None or isinstance(tools, ToolRegistry):
         return () if tools is None else tools
     checked = tuple(tools) if isinstance(tools, Iterable) else (tools,)
@@ -134,7 +154,9 @@ def tools_of(
 
 
 def prompt_from(
-    system: str | Sequence[PromptBlock] | None, cache: PromptCachePlan | None
+    system: SystemPrompt | None,
+    cache: PromptCachePlan | None,
+    messages: Sequence[Message] = (),
 ) -> PromptIR:
     if cache is not None and not isinstance(cache, PromptCachePlan):
         raise wrong_type("a PromptCachePlan", cache, "cache")
@@ -145,6 +167,7 @@ def prompt_from(
             if system is None or isinstance(system, str)
             else items_of(system, PromptBlock, "a text or blocks", "system")
         ),
+        segments=(Segment.of(_HISTORY, *messages),) if messages else (),
         cache=cache or PromptCachePlan(),
     )
 

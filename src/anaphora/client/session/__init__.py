@@ -10,37 +10,46 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
-from anaphora.client.arguments import Content, items_of, messages_of, wrong_type
+from anaphora.client.arguments import Content, items_of, messages_of, params_of, wrong_type
 from anaphora.client.conversations import id_of
 from anaphora.client.failures import reported
+from anaphora.client.options import (
+    ParamOptions,
+    Prompt,
+    RunOptions,
+    StateText,
+    TurnOptions,
+)
 from anaphora.client.response import Response
 from anaphora.client.turn import TurnRequest
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Compaction, ToolChoice
+from anaphora.prompt import Compaction, OutputSchema, ToolChoice
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, Notice, Reply
 
 from .compaction import compacted
 from .kept import KeptTurns
-from .preview import OnPrefixBreak, PrefixWarning, Preview, preview_of
+from .preview import PrefixWarning, Preview, preview_of
 from .run import Run, RunResult
-from .turn_prompt import Prompt, StateText, prompt_of
+from .turn_prompt import prompt_of
 from .turns import PromptSource
 
-__all__ = ["OnPrefixBreak", "PrefixWarning", "Preview", "Run", "RunResult", "Session"]
+__all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session"]
 
 
 class Session(KeptTurns):
     """One conversation. Turns follow each other; `fork` returns branches that run in parallel."""
 
-    def run(self, content: Content | None = None, **bounds: Any) -> Run:
-        """Turns and tools until the model is done: see `Run` for the bounds."""
-        return Run(self, messages_of(content), **bounds)
+    def run(
+        self, content: Content | None = None, *, output: Any = None, **options: Unpack[RunOptions]
+    ) -> Run:
+        """Turns and tools until the model is done, or a bound is reached: see `RunOptions`."""
+        return Run(self, messages_of(content), output=output, **options)
 
     async def prewarm(self) -> Response:
         """Writes the beginning of the conversation to the provider's cache without asking for an
@@ -48,11 +57,10 @@ class Session(KeptTurns):
         return await self.complete(TurnRequest(prewarm=True))
 
     def preview(
-        self, content: Content | None = None, *, output: Any = None, **params: Any
+        self, content: Content | None = None, *, output: Any = None, **options: Unpack[TurnOptions]
     ) -> Preview:
         """What the next call would read, write and cost; nothing is sent."""
-        form = self._builder.output(output)
-        request = TurnRequest(messages=messages_of(content), params=params, output=form)
+        request = self._request(content, output, options)
         if self._is_kept:
             self._load_now()
         turn = self._next_prompt()
@@ -165,13 +173,22 @@ class Session(KeptTurns):
         return done
 
     def recall(
-        self, reply: Reply, *, provider: str, model: str, at: float, first: float, **params: Any
+        self,
+        reply: Reply,
+        *,
+        provider: str,
+        model: str,
+        at: float,
+        first: float,
+        output: OutputSchema | None = None,
+        **params: Unpack[ParamOptions],
     ) -> bool:
         """Restores the last call of a saved conversation, so that the next one is compared with it.
 
         `reply` is its reply, `at` the time of the request, `first` that of the first byte of the
-        response, `params` are its parameters besides the session's own. System prompt and tools
-        have to be the same as then. False where the conversation no longer goes to that model.
+        response, `output` its schema, `params` are its parameters besides the session's own. System
+        prompt and tools have to be the same as then. False where the conversation no longer goes to
+        that model.
         """
         target = self._route.find(provider, model)
         if target is None:
@@ -181,8 +198,11 @@ class Session(KeptTurns):
         if not history or not history[-1].same_content(reply.message):
             return False
         state = self._state(target)
+        changes = params_of(params)
+        if output is not None:
+            changes["output"] = output
         before = turn.without_tail(history.prefix(len(history) - 1))
-        call = self._builder.call(state, before, TurnRequest(params=params))
+        call = self._builder.call(state, before, TurnRequest(params=changes))
         price = target.price(at, call.params.service_tier or "")
         state.account(state.prepare(call, at), reply, at=at, first=first, price=price)
         self._take(turn)

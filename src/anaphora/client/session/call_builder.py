@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from anaphora.client.arguments import params_of
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.turn import TurnRequest
@@ -109,7 +108,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if request.output is not None:
             changes["output"] = request.output.output
         if request.params:
-            changes.update(params_of(request.params))
+            changes.update(request.params)
         tools = self.tools.current if isinstance(self.tools, ToolRegistry) else self.tools
         target = state.target
         call = Call(ir=ir, model=target.model, tools=tools, params=self.params, extras=self.extras)
