@@ -20,6 +20,7 @@ from anaphora.cache.prefix import SentCall
 from anaphora.cache.simulator import Span
 from anaphora.cache.simulator.saved import Position, SavedCache, Time
 from anaphora.cache.simulator.slot_predictor import SavedSlotCall
+from anaphora.errors import Parse
 from anaphora.prompt import Continuation, PromptIR
 from anaphora.rendered import CacheHandle, ChunkRun, Mark, Plan, Rendered
 from anaphora.rendered.stored import (
@@ -161,11 +162,11 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: object) -> SavedConversation:
-        """Raises `ValueError` or what msgspec raises for a value that is none of ours."""
+        """Raises `Parse`, or what msgspec raises, for a value that is none of ours."""
         if not isinstance(data, bytes):
-            raise ValueError(f"the store returned {type(data).__name__} instead of bytes")
+            raise Parse(f"the store returned {type(data).__name__} instead of bytes")
         if not data.startswith(_VERSION):
-            raise ValueError("it was written by another version")
+            raise Parse("it was written by another version")
         return _decode(data[len(_VERSION) :])
 
     def pieces(self) -> set[bytes]:
@@ -209,7 +210,8 @@ class PastCall:
         """The last call. What this prompt still begins with is a view of it; the rest is made from
         the pieces, and raises where they are missing."""
         if self.sent is None:
-            self.missing(rendered)
+            if self.missing(rendered):
+                raise Parse("bytes of the last call are no longer in the store")
             call = self.saved.call
             runs = tuple(
                 run or restore_run(stored, self.pieces)
@@ -217,7 +219,7 @@ class PastCall:
             )
             chunks = sum(run.count for run in runs)
             if call.cacheable > chunks or any(mark.chunk >= chunks for mark in call.marks):
-                raise ValueError("its marks are behind its end")
+                raise Parse("its marks are behind its end")
             envelope = msgspec.structs.replace(
                 rendered.envelope, source=None, cache_params=call.cache_params
             )
