@@ -29,7 +29,7 @@ from anaphora.prompt import (
     ToolChoice,
 )
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Extras, Message
+from anaphora.values import AnyTool, Conversation, Extras, Message, MessageLike
 from anaphora.yaml_values import nearest
 
 from .conversations import Conversations
@@ -43,7 +43,8 @@ instead of the call, or nothing."""
 Prompt: TypeAlias = PromptIR | RenderedContext
 StateText: TypeAlias = str | Callable[[], str] | None
 SystemPrompt: TypeAlias = str | Sequence[PromptBlock]
-Tools: TypeAlias = ToolRegistry | Iterable[AnyTool]
+Tools: TypeAlias = ToolRegistry | Iterable[Callable[..., Any] | AnyTool | ToolRegistry]
+"""Functions, described by their signature and docstring; finished tools; registries."""
 
 
 class ParamOptions(TypedDict, total=False):
@@ -80,7 +81,8 @@ class SingleCallOptions(TurnOptions, total=False):
     system: SystemPrompt | None
     """The system prompt: a text, or blocks with a cache policy each."""
     tools: Tools | None
-    """Tools that the model may call. A single call runs none: see `Response.tool_calls`."""
+    """Tools that the model may call; `run` of a session runs the functions among them. A single
+    call, and `send`, run none: see `Response.tool_calls`."""
     params: Params | None
     """Parameters as one value; keywords go before its fields."""
     cache: PromptCachePlan | None
@@ -96,8 +98,8 @@ class CallOptions(SingleCallOptions, total=False):
 class SessionOptions(CallOptions, total=False):
     id: str | None
     """Names the conversation: it continues what an earlier session with this id has stored."""
-    messages: Conversation | Iterable[Message]
-    """A saved history to continue."""
+    messages: Conversation | Iterable[MessageLike]
+    """A saved history to continue; messages may be dictionaries, as OpenAI takes them."""
     prompt: Prompt | Callable[[], Prompt] | None
     """Everything but the history: a value, or a function that returns one and is called once a
     turn. `system`, `messages`, `state` and `cache` are a short form of it."""

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: Characters of arguments in one event of a stream.
 _ARGUMENTS = 16
+#: Replies to one request: OpenAI's limit, the highest of all providers.
+_MOST_REPLIES = 128
 
 
 class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -171,6 +173,8 @@ class Generator:
             scripted = self._player.next(script_input)
             request.entry.scripted = scripted is not None
         count = call.params.n or 1 if host.choices_field is not None else 1
+        if count > _MOST_REPLIES:
+            raise RequestRejected(f"at most {_MOST_REPLIES} replies, not {count}", status=400)
         seeds = [seed, *(seed + join_seed(b"%d" % index) for index in range(1, count))]
         return [
             scripted or generate_reply(call, host, profile, self._schemas, seeds[0]),

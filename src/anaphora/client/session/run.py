@@ -200,8 +200,8 @@ class Run:
         registry = session.tools
         if registry is None:
             raise InvalidRequest(
-                f"the model calls {calls[0].name!r}, and the session has no ToolRegistry to run"
-                " it; send its result with `send`, or give the session a registry",
+                f"the model calls {calls[0].name!r}, and the session has no function to run it;"
+                " send its result with `send`, or give the session functions: tools=[function]",
                 path="tools",
             )
         choice = self._params.get("tool_choice") or session.tool_choice
