@@ -26,7 +26,7 @@ from starlette.routing import Route
 
 from anaphora import AsyncClient, Message, emulator
 from anaphora.errors import AnaphoraError
-from anaphora.values import PartDelta, from_json, to_json
+from anaphora.values import from_json, to_json
 
 INSTRUCTIONS = "You are the assistant of a bookshop. You answer in one sentence. " * 60
 
@@ -68,10 +68,9 @@ async def chat(request: Request) -> StreamingResponse:
             )
             try:
                 # When the browser disconnects, leaving the block closes the provider's connection.
-                async with session.send(content) as events:
-                    async for event in events:
-                        if isinstance(event, PartDelta):
-                            yield event.delta
+                async with session.send(content).text as pieces:
+                    async for piece in pieces:
+                        yield piece
             except AnaphoraError as problem:
                 yield f"\n[error: {problem}]"
             if session.last is not None:
