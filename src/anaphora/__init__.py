@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .client.response import Response
     from .client.session import Session
     from .client.session.run import RunResult
+    from .client.shared import acomplete, complete
     from .client.sync import Client
     from .tools import ToolRegistry
 
@@ -68,6 +69,8 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "Usage",
+    "acomplete",
+    "complete",
     "errors",
 ]
 
@@ -79,6 +82,8 @@ _LAZY = {
     "RunResult": "anaphora.client.session.run",
     "Session": "anaphora.client.session",
     "ToolRegistry": "anaphora.tools",
+    "acomplete": "anaphora.client.shared",
+    "complete": "anaphora.client.shared",
 }
 
 

@@ -18,6 +18,7 @@ from support.raw_server import RawServer, raw_server
 
 from anaphora import ToolRegistry, emulator, errors
 from anaphora.client.sync import Background, Client
+from anaphora.client.transport.timer import SharedTimer
 from anaphora.values import Event, PartDelta, ReplyEnd
 
 LONG = "A beginning that stays the same. " * 600
@@ -352,3 +353,23 @@ def test_client_made_before_a_fork_says_what_to_do(running: emulator.Emulator) -
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.count("made before this process was forked") == 2
+
+
+def test_clients_in_turn_leave_no_timers(running: emulator.Emulator) -> None:
+    """Each client has a thread and an event loop of its own; calls alternate between the loops."""
+
+    def timers() -> int:
+        gc.collect()
+        objects = gc.get_objects()
+        handles = [each for each in objects if isinstance(each, asyncio.TimerHandle)]
+        shared = [each for each in objects if isinstance(each, SharedTimer)]
+        return len(shared) + sum(not handle.cancelled() for handle in handles)
+
+    with client_of(running.url) as one, client_of(running.url) as two:
+        counts = []
+        for _ in range(3):
+            for _ in range(20):
+                one.complete("Hello?", "main")
+                list(two.stream("Hello?", "main"))
+            counts.append(timers())
+        assert max(counts) < min(counts) + 10

@@ -16,7 +16,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
@@ -25,14 +25,24 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
+from anaphora.prompt.context import TokenCount
 from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
-from .arguments import Content
-from .client import AsyncClient, CallOptions
+from .arguments import Content, wrong_client
+from .client import AsyncClient
 from .config import ClientConfig
+from .options import (
+    CallOptions,
+    ClientOptions,
+    Prompt,
+    RecallOptions,
+    RunOptions,
+    SessionOptions,
+    StateText,
+    TurnOptions,
+)
 from .response import Response
 from .session import Preview, Run, RunResult, Session
-from .session.turn_prompt import Prompt, StateText
 from .turn import Turn
 
 T = TypeVar("T")
@@ -41,7 +51,9 @@ T = TypeVar("T")
 class Client:
     """`AsyncClient` without async. Use it as a context manager, or `close` it."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient | None = None) -> None:
+        if not isinstance(client, AsyncClient):
+            raise wrong_client(type(self).__name__, client)
         self._client = client
         self._background = Background("anaphora")
         # A client that was not closed ends its thread when it is collected, or at exit.
@@ -49,9 +61,20 @@ class Client:
 
     @classmethod
     def from_config(
-        cls, source: str | Path | ClientConfig | dict[str, Any], **options: Any
+        cls,
+        source: str | Path | ClientConfig | Mapping[str, Any],
+        *,
+        environ: Mapping[str, str] | None = None,
+        **options: Unpack[ClientOptions],
     ) -> Self:
-        return cls(AsyncClient.from_config(source, **options))
+        return cls(AsyncClient.from_config(source, environ=environ, **options))
+
+    @classmethod
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **options: Unpack[ClientOptions]
+    ) -> Self:
+        """As `AsyncClient.from_env`."""
+        return cls(AsyncClient.from_env(environ, **options))
 
     def __enter__(self) -> Self:
         return self
@@ -73,23 +96,43 @@ class Client:
         return self._client.notices
 
     def complete(
-        self, call: Call | Content, provider: str, **options: Unpack[CallOptions]
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[CallOptions],
     ) -> Response:
         """As `AsyncClient.complete`."""
-        return self._background.call(lambda: self._client.complete(call, provider, **options))
+        send = self._client.send
+        return self._background.call(lambda: send(content, provider, output=output, **options))
 
     def stream(
-        self, call: Call | Content, provider: str, **options: Any
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[CallOptions],
     ) -> Generator[Event, None, None]:
         """As `AsyncClient.stream`."""
-        return iter(self.send(call, provider, **options))
+        return iter(self.send(content, provider, output=output, **options))
 
-    def send(self, call: Call | Content, provider: str, **options: Any) -> SyncTurn:
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[CallOptions],
+    ) -> SyncTurn:
         """As `AsyncClient.send`."""
-        do = self._background.do
-        return SyncTurn(self, do(lambda: self._client.send(call, provider, **options)))
+        do, send = self._background.do, self._client.send
+        return SyncTurn(self, do(lambda: send(content, provider, output=output, **options)))
 
-    def session(self, provider: str, **options: Any) -> SyncSession:
+    def session(
+        self, provider: str | None = None, **options: Unpack[SessionOptions]
+    ) -> SyncSession:
         """As `AsyncClient.session`."""
         do = self._background.do
         return SyncSession(self, do(lambda: self._client.session(provider, **options)))
@@ -166,16 +209,22 @@ class SyncSession:
         self._session = session
         self._do, self._call = client._background.do, client._background.call
 
-    def send(self, content: Content | None = None, **options: Any) -> SyncTurn:
+    def send(
+        self, content: Content | None = None, *, output: Any = None, **options: Unpack[TurnOptions]
+    ) -> SyncTurn:
         """As `Session.send`: iterate over the events, or get the `result()`."""
-        return SyncTurn(self._client, self._session.send(content, **options))
+        return SyncTurn(self._client, self._session.send(content, output=output, **options))
 
-    def run(self, content: Content | None = None, **bounds: Any) -> SyncRun:
+    def run(
+        self, content: Content | None = None, *, output: Any = None, **options: Unpack[RunOptions]
+    ) -> SyncRun:
         """As `Session.run`: iterate over the events, or get the `result()`."""
-        return SyncRun(self._client, self._session.run(content, **bounds))
+        return SyncRun(self._client, self._session.run(content, output=output, **options))
 
-    def preview(self, content: Content | None = None, **params: Any) -> Preview:
-        return self._do(lambda: self._session.preview(content, **params))
+    def preview(
+        self, content: Content | None = None, *, output: Any = None, **options: Unpack[TurnOptions]
+    ) -> Preview:
+        return self._do(lambda: self._session.preview(content, output=output, **options))
 
     def prewarm(self) -> Response:
         return self._call(self._session.prewarm)
@@ -183,7 +232,7 @@ class SyncSession:
     def append(self, *messages: Message) -> None:
         self._do(lambda: self._session.append(*messages))
 
-    def recall(self, reply: Reply, **call: Any) -> bool:
+    def recall(self, reply: Reply, **call: Unpack[RecallOptions]) -> bool:
         return self._do(lambda: self._session.recall(reply, **call))
 
     def fork(self) -> SyncSession:
@@ -192,8 +241,10 @@ class SyncSession:
     def close(self) -> None:
         self._call(self._session.close)
 
-    def compact(self, budget: int, **options: Any) -> Compaction:
-        return self._do(lambda: self._session.compact(budget, **options))
+    def compact(
+        self, budget: int, *, summary: str | Message | None = None, tokens: TokenCount | None = None
+    ) -> Compaction:
+        return self._do(lambda: self._session.compact(budget, summary=summary, tokens=tokens))
 
 
 class Background:
@@ -216,6 +267,19 @@ class Background:
             return _result(done)
         except BaseException:
             self._end(done, task)
+            raise
+
+    async def call_from_loop(self, make: Callable[[], Awaitable[T]]) -> T:
+        """As `call`, from another event loop, which is not blocked. A cancelled wait cancels the
+        call, and is raised once that has ended."""
+        done, task = self._begin(make)
+        result = asyncio.wrap_future(done)
+        try:
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            self._loop.call_soon_threadsafe(lambda: task.result().cancel())
+            await asyncio.wait([result])
+            result.exception()  # it was retrieved
             raise
 
     def do(self, act: Callable[[], T]) -> T:

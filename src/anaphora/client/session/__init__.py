@@ -10,35 +10,44 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
-from anaphora.client.arguments import Content, items_of, messages_of, wrong_type
+from anaphora.client.arguments import Content, items_of, messages_of, params_of, wrong_type
 from anaphora.client.failures import reported
+from anaphora.client.options import (
+    ParamOptions,
+    Prompt,
+    RunOptions,
+    StateText,
+    TurnOptions,
+)
 from anaphora.client.response import Response
 from anaphora.client.turn import TurnRequest
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Compaction, ToolChoice
+from anaphora.prompt import Compaction, OutputSchema, ToolChoice
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
 from anaphora.values import Conversation, Message, Notice, Reply
 
 from .compaction import compacted
-from .preview import OnPrefixBreak, PrefixWarning, Preview, preview_of
+from .preview import PrefixWarning, Preview, preview_of
 from .run import Run, RunResult
-from .turn_prompt import Prompt, StateText, prompt_of
+from .turn_prompt import prompt_of
 from .turns import PromptSource, SessionTurns
 
-__all__ = ["OnPrefixBreak", "PrefixWarning", "Preview", "Run", "RunResult", "Session"]
+__all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session"]
 
 
 class Session(SessionTurns):
     """One conversation. Turns follow each other; `fork` returns branches that run in parallel."""
 
-    def run(self, content: Content | None = None, **bounds: Any) -> Run:
-        """Turns and tools until the model is done: see `Run` for the bounds."""
-        return Run(self, messages_of(content), **bounds)
+    def run(
+        self, content: Content | None = None, *, output: Any = None, **options: Unpack[RunOptions]
+    ) -> Run:
+        """Turns and tools until the model is done, or a bound is reached: see `RunOptions`."""
+        return Run(self, messages_of(content), output=output, **options)
 
     async def prewarm(self) -> Response:
         """Writes the beginning of the conversation to the provider's cache without asking for an
@@ -46,11 +55,10 @@ class Session(SessionTurns):
         return await self.complete(TurnRequest(prewarm=True))
 
     def preview(
-        self, content: Content | None = None, *, output: Any = None, **params: Any
+        self, content: Content | None = None, *, output: Any = None, **options: Unpack[TurnOptions]
     ) -> Preview:
         """What the next call would read, write and cost; nothing is sent."""
-        form = self._builder.output(output)
-        request = TurnRequest(messages=messages_of(content), params=params, output=form)
+        request = self._request(content, output, options)
         turn = self._next_prompt()
         state = self._state(self._order(request, lambda: turn)[0])
         return preview_of(state, self._builder.prepare(state, turn, request))
@@ -150,13 +158,22 @@ class Session(SessionTurns):
         return done
 
     def recall(
-        self, reply: Reply, *, provider: str, model: str, at: float, first: float, **params: Any
+        self,
+        reply: Reply,
+        *,
+        provider: str,
+        model: str,
+        at: float,
+        first: float,
+        output: OutputSchema | None = None,
+        **params: Unpack[ParamOptions],
     ) -> bool:
         """Restores the last call of a saved conversation, so that the next one is compared with it.
 
         `reply` is its reply, `at` the time of the request, `first` that of the first byte of the
-        response, `params` are its parameters besides the session's own. System prompt and tools
-        have to be the same as then. False where the conversation no longer goes to that model.
+        response, `output` its schema, `params` are its parameters besides the session's own. System
+        prompt and tools have to be the same as then. False where the conversation no longer goes to
+        that model.
         """
         target = self._route.find(provider, model)
         if target is None:
@@ -166,8 +183,11 @@ class Session(SessionTurns):
         if not history or not history[-1].same_content(reply.message):
             return False
         state = self._state(target)
+        changes = params_of(params)
+        if output is not None:
+            changes["output"] = output
         before = turn.without_tail(history.prefix(len(history) - 1))
-        call = self._builder.call(state, before, TurnRequest(params=params))
+        call = self._builder.call(state, before, TurnRequest(params=changes))
         price = target.price(at, call.params.service_tier or "")
         state.account(state.prepare(call, at), reply, at=at, first=first, price=price)
         self._take(turn)
@@ -208,6 +228,6 @@ class Session(SessionTurns):
         return self._builder.params.tool_choice
 
     @property
-    def tools(self) -> Any:
-        tools = self._builder.tools
-        return tools if isinstance(tools, ToolRegistry) else None
+    def tools(self) -> ToolRegistry | None:
+        """The registry that runs the tools, if there is one."""
+        return self._builder.tools.registry

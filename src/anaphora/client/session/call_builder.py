@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 
-from anaphora.client.arguments import params_of
+from anaphora.client.arguments import ToolSet
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.turn import TurnRequest
 from anaphora.prompt import Call, Continuation, Earlier, Params, PromptCachePlan, PromptIR, Segment
 from anaphora.prompt.context import TokenCount
-from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Extras, Message, SegmentRole
+from anaphora.values import Extras, Message, SegmentRole
 
 from .compaction import PromptSizes, shortened, token_limit
 from .provider_state import ProviderState
@@ -29,7 +28,7 @@ _STABLE = SegmentRole.STABLE_PREFIX
 class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The fixed part of all calls of a conversation. Shared by its forks."""
 
-    tools: ToolRegistry | tuple[AnyTool, ...]
+    tools: ToolSet
     params: Params
     extras: Extras | None
     store: bool | None
@@ -109,9 +108,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if request.output is not None:
             changes["output"] = request.output.output
         if request.params:
-            changes.update(params_of(request.params))
-        tools = self.tools.current if isinstance(self.tools, ToolRegistry) else self.tools
-        target = state.target
+            changes.update(request.params)
+        target, tools = state.target, self.tools.current
         call = Call(ir=ir, model=target.model, tools=tools, params=self.params, extras=self.extras)
         return target.with_defaults(call, changes)
 

@@ -16,12 +16,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import aclosing
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 import msgspec
 
 from anaphora.client.arguments import params_of, seconds_of
 from anaphora.client.dispatch import dispatch_all
+from anaphora.client.options import RUN_KEYWORDS, ParamOptions
 from anaphora.client.response import Response
 from anaphora.client.turn import CLOSE_TICKS
 from anaphora.errors import InvalidRequest, Timeout
@@ -82,14 +83,8 @@ class Run:
         tool_timeout: float | None = None,
         output: Any = None,
         timeout: float | None = None,
-        **params: Any,
+        **params: Unpack[ParamOptions],
     ) -> None:
-        """`max_turns` limits the calls of the model. No turn is begun once a bound is reached; the
-        cost of a turn is known afterwards, so the last one may exceed `max_cost_usd`. A turn that
-        is in flight when `max_seconds` are over is cancelled, and can be made again with another
-        `run()`; tools have no more time either, unless they have their own timeout. `parallel`
-        runs the tools of one turn concurrently; `tool_timeout` is for each tool, `timeout` for
-        each turn, both in seconds; other keywords are parameters of every turn."""
         if not isinstance(max_turns, int) or max_turns < 1:
             raise InvalidRequest(f"must be an int ≥ 1, not {max_turns!r}", path="max_turns")
         self._session = session
@@ -100,7 +95,8 @@ class Run:
         self._parallel = parallel
         self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
         self._timeout = seconds_of(timeout, "timeout")
-        self._params = {**params_of(params), "output": output}
+        self._params = params_of(params, RUN_KEYWORDS)
+        self._output = output
         self._begun = False
         self._until: float | None = None
         self._responses: list[Response] = []
@@ -171,7 +167,7 @@ class Run:
                 yield bound
                 return
             timeout = _sooner(self._left(), self._timeout)
-            turn = session.send(None, timeout=timeout, **self._params)
+            turn = session.send(None, output=self._output, timeout=timeout, **self._params)
             try:
                 if stream:
                     async with turn as events:
@@ -204,8 +200,8 @@ class Run:
         registry = session.tools
         if registry is None:
             raise InvalidRequest(
-                f"the model calls {calls[0].name!r}, and the session has no ToolRegistry to run"
-                " it; send its result with `send`, or give the session a registry",
+                f"the model calls {calls[0].name!r}, and the session has no function to run it;"
+                " send its result with `send`, or give the session functions: tools=[function]",
                 path="tools",
             )
         choice = self._params.get("tool_choice") or session.tool_choice

@@ -6,14 +6,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
-from anaphora.client.arguments import Content, messages_of, seconds_of
+from anaphora.client.arguments import Content, messages_of, params_of, seconds_of
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import Watchers
+from anaphora.client.options import OnPrefixBreak, Prompt, StateText, TurnOptions
 from anaphora.client.response import Response
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.turn import Caller, Turn, TurnRequest
@@ -23,9 +24,9 @@ from anaphora.values import Conversation, Message, Notice, SegmentRole
 
 from .call_builder import CallBuilder
 from .handles import Handles
-from .preview import OnPrefixBreak, check_prefix
+from .preview import check_prefix
 from .provider_state import ProviderState
-from .turn_prompt import Prompt, PromptMemory, StateText, TurnPrompt, returned_prompt, turn_prompt
+from .turn_prompt import PromptMemory, TurnPrompt, returned_prompt, turn_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
@@ -99,8 +100,7 @@ class SessionTurns(Caller):
         content: Content | None = None,
         *,
         output: Any = None,
-        timeout: float | None = None,
-        **params: Any,
+        **options: Unpack[TurnOptions],
     ) -> Turn:
         """A turn. Await it for the response, or iterate over it to stream.
 
@@ -109,15 +109,18 @@ class SessionTurns(Caller):
         The conversation grows only when the reply is complete; a call that fails leaves it as it
         was.
         """
-        request = TurnRequest(
+        return Turn(self, self._request(content, output, options))
+
+    def _request(self, content: Content | None, output: Any, options: TurnOptions) -> TurnRequest:
+        timeout = options.pop("timeout", None) if options else None
+        return TurnRequest(
             messages=(
                 (Message.user(content),) if isinstance(content, str) else messages_of(content)
             ),
-            params=params,
+            params=params_of(options) if options else {},
             output=None if output is None else self._builder.output(output),
             timeout=None if timeout is None else seconds_of(timeout, "timeout"),
         )
-        return Turn(self, request)
 
     @property
     def busy(self) -> bool:
