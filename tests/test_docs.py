@@ -79,7 +79,7 @@ def test_every_guide_runs_as_one_program(
     page: Path, reader: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # FastAPI looks for the names in annotations in the module of a function.
-    module = ModuleType(page.stem.replace("-", "_"))
+    module = ModuleType("guide_" + page.stem.replace("-", "_"))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for program in fenced(page, "python"):
         exec(compile(program, str(page), "exec"), module.__dict__)
