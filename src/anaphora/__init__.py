@@ -35,6 +35,7 @@ from .values import (
     Usage,
 )
 from .values import codec as _codec
+from .values import conversation as _conversation
 
 if TYPE_CHECKING:
     from .client.client import AsyncClient
@@ -105,3 +106,12 @@ def _html(value: object) -> str:
 
 
 _codec.renderer = _html
+
+
+def _message(value: object, path: str) -> Message:
+    """Load the reader of messages when a dictionary is given for one."""
+    message: Message = import_module("anaphora.wire.message_dicts").read_message(value, path)
+    return message
+
+
+_conversation.reader = _message

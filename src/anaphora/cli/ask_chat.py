@@ -40,7 +40,7 @@ _CONFIGURED = ("max_tokens", "temperature")
 _EARLY_STOPS = {
     "length": "cut off at the output limit; raise it with --max-tokens",
     "refusal": "the model refused to answer",
-    "turns": "stopped at --max-turns; resume with `anaphora ask --continue {id}`",
+    "turns": "stopped at --max-turns; resume with `anaphora ask --conversation {id}`",
 }
 _ADVICE: tuple[tuple[type[AnaphoraError], str], ...] = (
     (errors.Unauthenticated, "check the key ({keys})"),
@@ -76,7 +76,7 @@ class AskOptions(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]
     files: tuple[str, ...]
     last: bool
-    continued: str | None
+    conversation: str | None
     config: Path | None
     emulate: bool
     schema: Path | None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Self, TypeAlias, Unpack
 
@@ -17,17 +17,18 @@ import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
-from anaphora.values import Event, Notice
+from anaphora.values import Conversation, Event, Notice
 
 from .arguments import (
     Content,
     callback_of,
     choice_of,
-    conversation_of,
+    history_of,
     messages_of,
     prompt_from,
     seconds_of,
     tools_of,
+    with_leading_system,
     with_params,
     wrong_client,
     wrong_type,
@@ -266,11 +267,12 @@ class AsyncClient:
             diagnose=options.get("diagnose", False),
             compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
+        source, messages = _prompt_source(options)
         return Session(
             SessionRoute(targets, hops),
             builder,
-            _prompt_source(options),
-            messages=conversation_of(options.get("messages", ())),
+            source,
+            messages=messages,
             on_prefix_break=on_prefix_break,
             timeout=seconds_of(options.get("timeout"), "timeout"),
             on_wait=self._on_wait,
@@ -354,8 +356,11 @@ class AsyncClient:
 def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
     """The call that the arguments of `send` stand for."""
     if not isinstance(content, Call):
+        if isinstance(content, Iterator):
+            content = tuple(content)
+        system, messages = with_leading_system(options.get("system"), content, messages_of(content))
         return Call(
-            ir=prompt_from(options.get("system"), options.get("cache"), messages_of(content)),
+            ir=prompt_from(system, options.get("cache"), messages),
             model=model,
             tools=tools_of(options.get("tools")).current,
             params=with_params(options.get("params"), options),
@@ -366,14 +371,15 @@ def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
     return content if params is content.params else msgspec.structs.replace(content, params=params)
 
 
-def _prompt_source(options: SessionOptions) -> PromptSource:
-    """The source that the keywords of a session stand for."""
+def _prompt_source(options: SessionOptions) -> tuple[PromptSource, Conversation]:
+    """The source that the keywords of a session stand for, and the initial history."""
     prompt = options.get("prompt")
     if prompt is None:
-        ir = prompt_from(options.get("system"), options.get("cache"))
-        return PromptSource(ir, options.get("state"), from_keywords=True)
+        system, messages = history_of(options.get("system"), options.get("messages", ()))
+        ir = prompt_from(system, options.get("cache"))
+        return PromptSource(ir, options.get("state"), from_keywords=True), messages
     _refuse_both(options, "prompt", _PLACES_IN_PROMPT)
-    return PromptSource(prompt_of(prompt))
+    return PromptSource(prompt_of(prompt)), Conversation()
 
 
 def _refuse_both(options: Mapping[str, object], whole: str, places: Mapping[str, str]) -> None:

@@ -29,7 +29,7 @@ from anaphora.prompt import (
     ToolChoice,
 )
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Extras, Message
+from anaphora.values import AnyTool, Conversation, Extras, Message, MessageLike
 from anaphora.yaml_values import nearest
 
 from .observe import Watcher
@@ -95,8 +95,8 @@ class CallOptions(SingleCallOptions, total=False):
 
 
 class SessionOptions(CallOptions, total=False):
-    messages: Conversation | Iterable[Message]
-    """A saved history to continue."""
+    messages: Conversation | Iterable[MessageLike]
+    """A saved history to continue; messages may be dictionaries, as OpenAI takes them."""
     prompt: Prompt | Callable[[], Prompt] | None
     """Everything but the history: a value, or a function that returns one and is called once a
     turn. `system`, `messages`, `state` and `cache` are a short form of it."""

@@ -26,7 +26,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
-from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
+from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
 
 from .arguments import Content, wrong_client
 from .client import AsyncClient
@@ -229,7 +229,7 @@ class SyncSession:
     def prewarm(self) -> Response:
         return self._call(self._session.prewarm)
 
-    def append(self, *messages: Message) -> None:
+    def append(self, *messages: MessageLike) -> None:
         self._do(lambda: self._session.append(*messages))
 
     def recall(self, reply: Reply, **call: Unpack[RecallOptions]) -> bool:

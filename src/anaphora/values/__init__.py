@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .codec import from_json, to_json
-from .conversation import Conversation, Message, Role
+from .conversation import Conversation, Message, MessageLike, Role
 from .events import (
     Event,
     PartDelta,
@@ -53,6 +53,7 @@ __all__ = [
     "FileId",
     "Image",
     "Message",
+    "MessageLike",
     "Notice",
     "Opaque",
     "Part",

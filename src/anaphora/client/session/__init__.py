@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from anaphora.client.arguments import Content, items_of, messages_of, params_of, wrong_type
+from anaphora.client.arguments import Content, messages_of, params_of, wrong_type
 from anaphora.client.failures import reported
 from anaphora.client.options import (
     ParamOptions,
@@ -29,7 +29,8 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, OutputSchema, ToolChoice
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
-from anaphora.values import Conversation, Message, Notice, Reply
+from anaphora.values import Conversation, Message, MessageLike, Notice, Reply
+from anaphora.wire.message_dicts import read_message
 
 from .compaction import compacted
 from .preview import PrefixWarning, Preview, preview_of
@@ -111,9 +112,9 @@ class Session(SessionTurns):
     def messages(self) -> tuple[Message, ...]:
         return self.conversation[:]
 
-    def append(self, *messages: Message) -> None:
+    def append(self, *messages: MessageLike) -> None:
         """Adds messages without a call. Where `save` fails, nothing is added."""
-        checked = items_of(messages, Message, "messages", "messages")
+        checked = [read_message(each, f"messages[{index}]") for index, each in enumerate(messages)]
         before = self._conversation
         grown = self._conversation = before.append(*checked)
         added = grown[len(before) :]
