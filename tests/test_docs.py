@@ -197,8 +197,13 @@ def test_the_benchmark_named_in_the_docs_runs_and_ends_with_its_ratios() -> None
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]+)?\)", page.read_text()):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+            assert anchor[1:] in slugs, f"{target}{anchor}"
 
 
 def test_the_architecture_page_names_real_files_and_a_short_reading_list() -> None:
