@@ -15,6 +15,7 @@ from anaphora.catalog import Dialect
 from anaphora.client.config import ClientConfig, Hop
 from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
+from anaphora.redaction import quoted
 from anaphora.yaml_values import nearest
 
 _FILE = "llm.yaml"
@@ -34,7 +35,8 @@ class AskConfig(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientConfig
     place: str
     """A file, `environment` or `emulator`."""
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] | None = None
+    """None: the process's own."""
     generated: bool = False
     """Not from a file: models are the catalog's, and the chosen provider is printed."""
     emulated: bool = False
@@ -69,7 +71,7 @@ def find_config(named: Path | None) -> AskConfig:
             raise InvalidConfig(f"${_VARIABLE} names {variable}, which does not exist")
     file = named or next((path for path in (Path(_FILE), user_file) if path.is_file()), None)
     if file is not None:
-        return AskConfig(client=ClientConfig.read(file), place=str(file), environ=os.environ)
+        return AskConfig(client=ClientConfig.read(file), place=str(file))
     # The variables that hold each provider's key, for hosted providers with one address.
     variables = {
         provider: row.key_variables or (f"{provider.upper()}_API_KEY",)
@@ -89,7 +91,7 @@ def find_config(named: Path | None) -> AskConfig:
             " use the emulator: anaphora ask --emulate"
         )
     client = ClientConfig.from_mapping({"providers": providers})
-    return AskConfig(client=client, place="environment", environ=os.environ, generated=True)
+    return AskConfig(client=client, place="environment", generated=True)
 
 
 def emulator_config(url: str) -> AskConfig:
@@ -167,7 +169,7 @@ def _named(config: AskConfig, provider: str | None, model: str | None) -> tuple[
         if provider not in config.names:
             near = nearest(provider, config.names)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(config.names)}"
-            raise InvalidRequest(f"no provider {provider!r}; {hint}", path="-p")
+            raise InvalidRequest(f"no provider {quoted(provider)}; {hint}", path="-p")
         return provider, model
     if not config.names:
         # Raises with the file's name.

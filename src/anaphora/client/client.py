@@ -17,6 +17,7 @@ import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
+from anaphora.redaction import hides_arguments, quoted
 from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notice
 
@@ -33,6 +34,7 @@ from .arguments import (
 )
 from .config import ClientConfig, Hop
 from .config.resolve import ResolvedProvider, resolve
+from .config.secrets import Secret
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
@@ -89,7 +91,7 @@ class AsyncClient:
         )
         self._on_wait = callback_of(on_wait, "on_wait")
         self._transport = transport
-        self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
+        self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._affinity = LoopAffinity()
         self._closed = False
@@ -97,6 +99,7 @@ class AsyncClient:
         """All handles that providers hold for conversations, also for those that were dropped."""
 
     @classmethod
+    @hides_arguments
     def from_config(
         cls,
         source: str | Path | ClientConfig | Mapping[str, Any],
@@ -280,7 +283,9 @@ class AsyncClient:
             resolved = self._resolved.get(name)
             if resolved is None:
                 known = ", ".join([*self._resolved, *self._routes]) or "none"
-                raise InvalidRequest(f"no provider {name!r}; there are {known}", path="provider")
+                raise InvalidRequest(
+                    f"no provider {quoted(name)}; there are {known}", path="provider"
+                )
             transport = self._transport
             if transport is None:
                 transport = self._transport_for(resolved)
@@ -289,7 +294,7 @@ class AsyncClient:
 
     def _transport_for(self, resolved: ResolvedProvider) -> HttpTransport:
         """One transport for all providers with the same proxy and CA."""
-        way = resolved.provider.proxy, resolved.provider.ca
+        way = resolved.proxy, resolved.provider.ca
         transport = self._transports.get(way)
         if transport is None:
             from .transport.over_aiohttp import AiohttpTransport

@@ -25,6 +25,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
+from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
 
 from .arguments import Content
@@ -48,6 +49,7 @@ class Client:
         self._close = weakref.finalize(self, self._background.close, client.close)
 
     @classmethod
+    @hides_arguments
     def from_config(
         cls, source: str | Path | ClientConfig | dict[str, Any], **options: Any
     ) -> Self:
