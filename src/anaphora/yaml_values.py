@@ -109,11 +109,11 @@ def shown_path(path: Path) -> str:
     return dotted(tuple(step if isinstance(step, int) else shown_name(step) for step in path))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The closest known name; empty if none is close."""
+def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """The closest known name; empty if none is close, on a scale from 0 to 1."""
     from difflib import get_close_matches
 
-    return next(iter(get_close_matches(name, tuple(known), n=1)), "")
+    return next(iter(get_close_matches(name, tuple(known), n=1, cutoff=alike)), "")
 
 
 def seconds_in(value: float | str, field: str) -> float:

@@ -25,18 +25,26 @@ class Form(msgspec.Struct):
 def some_function() -> None: ...
 
 
+def without_hints(city) -> None: ...  # type: ignore[no-untyped-def]
+
+
 CONTENTS: dict[str, tuple[Any, str]] = {
-    "a mapping": ({"role": "user", "content": "Hello"}, "content"),
-    "mappings": ([{"role": "user", "content": "Hello"}], "content[0]"),
+    "a mapping": ({"content": "Hello"}, "messages[0].role"),
+    "a message with a wrong field": ({"role": "user", "contents": "Hello"}, "message.contents"),
+    "messages with a wrong field": (
+        ["Hello", {"role": "user", "contents": "Hello"}],
+        "messages[1].contents",
+    ),
+    "a part of no type": ([{"type": "txt", "text": "Hello"}], "content[0].type"),
     "bytes": (b"Hello", "content"),
     "a number": (5, "content"),
 }
 PARAMS: dict[str, tuple[dict[str, Any], str]] = {
-    "a word for a choice": ({"tool_choice": "auto"}, "params.tool_choice"),
-    "a word for reasoning": ({"reasoning": "high"}, "params.reasoning"),
-    "a choice of another kind": ({"tool_choice": {"mode": "any"}}, "params.tool_choice.mode"),
-    "one stop that is not in a list": ({"stop": "END"}, "params.stop"),
-    "a warm word": ({"temperature": "hot"}, "params.temperature"),
+    "a word for a choice": ({"tool_choice": "auto"}, "tool_choice"),
+    "a word for reasoning": ({"reasoning": "high"}, "reasoning"),
+    "a choice of another kind": ({"tool_choice": {"mode": "any"}}, "tool_choice.mode"),
+    "one stop that is not in a list": ({"stop": "END"}, "stop"),
+    "a warm word": ({"temperature": "hot"}, "temperature"),
     "how it comes": ({"stream": True}, "stream"),
     "a misspelt name": ({"maxtokens": 5}, "maxtokens"),
 }
@@ -47,11 +55,17 @@ TIMES: dict[str, tuple[dict[str, Any], str]] = {
 }
 SESSIONS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown prefix-break action": ({"on_prefix_break": "error"}, "on_prefix_break"),
-    "a form": ({"output": Form}, "params.output"),
-    "functions": ({"tools": [some_function]}, "tools[0]"),
+    "a form": ({"output": Form}, "output"),
+    "a lambda": ({"tools": [lambda: 1]}, "tools[0].name"),
+    "a function without hints": ({"tools": [without_hints]}, "tools[0].without_hints.city"),
+    "one function twice": ({"tools": [some_function, some_function]}, "tools[1].some_function"),
+    "a class for a tool": ({"tools": [Form]}, "tools[0]"),
+    "a name for a tool": ({"tools": ["find"]}, "tools[0]"),
     "two tools of one name": ({"tools": [TOOL, TOOL]}, "tools[1]"),
-    "a function": ({"tools": some_function}, "tools[0]"),
-    "messages of another kind": ({"messages": [{"role": "user"}]}, "messages[0]"),
+    "a function": ({"tools": some_function}, "tools"),
+    "a message without content": ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    "a text among messages": ({"messages": ["Hello"]}, "messages[0]"),
+    "one message": ({"messages": {"role": "user", "content": "Hello"}}, "messages"),
     "a text for messages": ({"messages": "Hello"}, "messages"),
     "texts for blocks": ({"system": ["Be terse."]}, "system[0]"),
     "a number for a text": ({"system": 5}, "system"),

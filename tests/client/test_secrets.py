@@ -226,7 +226,7 @@ def test_proxy_gets_its_password(scheme: str) -> None:
     async def main() -> None:
         async with raw_server(silent) as server:
             address = server.url.replace("//", f"//user:{PASSWORD}@")
-            limits = {"connect": 0.1, "first_byte": 0.1}
+            limits = {"connect": 0.3, "first_byte": 0.1}
             config = settings(f"{scheme}://api.example", proxy=address, timeouts=limits)
             await failing(awaited, config)()
             assert BASIC.encode() in b"".join(server.requests)
@@ -281,7 +281,7 @@ def test_timeout(handler: Handler, way: Way) -> None:
     async def main() -> None:
         async with raw_server(handler) as server:
             config = settings(server.url, timeouts={})
-            error = await failing(way, config, server, timeout=0.15)()
+            error = await failing(way, config, server, timeout=0.6)()
             assert isinstance(error, errors.Timeout)
 
     run(main)

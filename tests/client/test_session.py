@@ -14,7 +14,8 @@ import pytest
 from support.emulated_client import LONG, MODELS, connected
 
 from anaphora import errors
-from anaphora.client.session import OnPrefixBreak, PrefixWarning, Session
+from anaphora.client.options import OnPrefixBreak
+from anaphora.client.session import PrefixWarning, Session
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import ToolChoice
 from anaphora.tools import ToolRegistry
@@ -42,6 +43,7 @@ def a_tool_more(chat: Session) -> None:
         """Comes late."""
         return city
 
+    assert chat.tools is not None
     chat.tools.add(added)
 
 
@@ -106,6 +108,7 @@ def test_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, strea
             assert emulated.records[-1].error == "PrefixBroken"
             # An unchanged prefix is sent.
             if planted == "a tool more":
+                assert chat.tools is not None
                 chat.tools.remove("added")
             chat.conversation = Conversation(before)
             await send(chat, "Three", stream=stream, tool_choice=NO_TOOLS)

@@ -18,7 +18,8 @@ from support.raw_server import RawServer, raw_server
 
 from anaphora import ToolRegistry, emulator, errors
 from anaphora.client.sync import Background, Client
-from anaphora.values import Event, PartDelta, ReplyEnd
+from anaphora.client.transport.timer import SharedTimer
+from anaphora.values import Event, ReplyEnd, TextDelta
 
 LONG = "A beginning that stays the same. " * 600
 
@@ -192,7 +193,7 @@ def silent_server() -> Iterator[tuple[Background, RawServer]]:
 
 
 def first_text(events: Iterator[Event]) -> str:
-    return next(event.delta for event in events if isinstance(event, PartDelta))
+    return next(event.delta for event in events if isinstance(event, TextDelta))
 
 
 def test_leaving_a_stream_early_cancels_it() -> None:
@@ -352,3 +353,23 @@ def test_client_made_before_a_fork_says_what_to_do(running: emulator.Emulator) -
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.count("made before this process was forked") == 2
+
+
+def test_clients_in_turn_leave_no_timers(running: emulator.Emulator) -> None:
+    """Each client has a thread and an event loop of its own; calls alternate between the loops."""
+
+    def timers() -> int:
+        gc.collect()
+        objects = gc.get_objects()
+        handles = [each for each in objects if isinstance(each, asyncio.TimerHandle)]
+        shared = [each for each in objects if isinstance(each, SharedTimer)]
+        return len(shared) + sum(not handle.cancelled() for handle in handles)
+
+    with client_of(running.url) as one, client_of(running.url) as two:
+        counts = []
+        for _ in range(3):
+            for _ in range(20):
+                one.complete("Hello?", "main")
+                list(two.stream("Hello?", "main"))
+            counts.append(timers())
+        assert max(counts) < min(counts) + 10

@@ -64,7 +64,8 @@ class Attempts:
         self._timeout = timeout
         self._on_wait = on_wait
         self._until = monotonic() + timeout
-        self._deadline = Deadline(timeout)
+        self._timer = flight.targets[0].endpoint.affinity.enter()
+        self._deadline = Deadline(timeout, self._timer)
         self._whole: set[int] = set()
         self._policy: RetrySteps | None = None
         """Created when something has failed: most calls need none."""
@@ -213,7 +214,9 @@ class Attempts:
 
     def _response_began(self, answer: HttpResponse, admission: Admission) -> None:
         now = self._flight.first_at = time.time()
-        self._flight.guarded("limits_failed", None, admission.update, answer.headers, now)
+        self._flight.guarded(
+            "limits_failed", None, admission.update, answer.status, answer.headers, now
+        )
 
     def _answered(
         self, reply: Reply, raw_hash: str, answer: HttpResponse, admission: Admission
@@ -239,7 +242,8 @@ class Attempts:
                 pass
 
         try:
-            await Deadline(min(_LAST_BYTES, self._until - monotonic())).wait(read())
+            seconds = min(_LAST_BYTES, self._until - monotonic())
+            await Deadline(seconds, self._timer).wait(read())
         except (AnaphoraError, DeadlinePassed):
             pass
 

@@ -1,7 +1,7 @@
 """The async client: from a configuration to calls and conversations.
 
 async with AsyncClient.from_config("llm.yaml") as client:
-    response = await client.complete(call, "anthropic-default")
+    response = await client.complete("Hello?", model="claude-sonnet-5-5")
     chat = client.session("anthropic-default", model="claude-sonnet-5-5")
 """
 
@@ -9,42 +9,59 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
-from anaphora.prompt import Call, Params, PromptBlock, PromptCachePlan, PromptIR
-from anaphora.redaction import hides_arguments, quoted
-from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Event, Extras, Message, Notice
+from anaphora.prompt import Call
+from anaphora.redaction import hides_arguments, looks_like_key, shown_name
+from anaphora.values import Conversation, Event, Notice
 
 from .arguments import (
     Content,
     callback_of,
     choice_of,
-    conversation_of,
+    history_of,
     messages_of,
     prompt_from,
     seconds_of,
     tools_of,
+    with_leading_system,
     with_params,
+    wrong_client,
+    wrong_type,
 )
+from .choice import ProviderChooser, has, name_at, refuses
 from .config import ClientConfig, Hop
+from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
 from .config.secrets import Secret
+from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
+from .options import (
+    CALL_KEYWORDS,
+    CLIENT_KEYWORDS,
+    SESSION_KEYWORDS,
+    CallOptions,
+    ClientOptions,
+    OnPrefixBreak,
+    SessionOptions,
+    check_keywords,
+)
 from .response import Response
 from .routing import SessionRoute, conversation_key
-from .session import OnPrefixBreak, Session
+from .session import Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
 from .session.handles import Handles
-from .session.turn_prompt import Prompt, StateText, prompt_of
+from .session.keeper import ConversationKeeper
+from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import output_of
 from .transport import HttpTransport
@@ -53,8 +70,19 @@ from .turn import Turn, TurnRequest
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
 
+_Chosen: TypeAlias = tuple[tuple[Target, ...], tuple[Hop, ...]]
+"""The targets of a call; for a route with the hop of each."""
+
+#: Where a call holds what a keyword of `send` stands for.
+_PLACES_IN_CALL = {
+    "system": "ir.system_text or ir.system_blocks",
+    "tools": "tools",
+    "cache": "ir.cache",
+    "extras": "extras",
+}
+
 #: Where a prompt holds what a keyword of a session stands for.
-_PLACES = {
+_PLACES_IN_PROMPT = {
     "system": "system_text or system_blocks",
     "messages": "a conversation segment (or turns)",
     "state": "a volatile tail segment (or state_turn)",
@@ -62,28 +90,24 @@ _PLACES = {
 }
 
 
-class CallOptions(TypedDict, total=False):
-    """The options of a single call: see `AsyncClient.send`."""
-
-    model: str | None
-    output: Any
-    timeout: float | None
-
-
 class AsyncClient:
     """All providers of one configuration. Use it as a context manager, or `close` it."""
 
     def __init__(
         self,
-        providers: Mapping[str, ResolvedProvider],
+        providers: Mapping[str, ResolvedProvider] | None = None,
         routes: Mapping[str, Sequence[Hop]] | None = None,
         *,
         watchers: Iterable[Watcher] = (),
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one."""
+        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
+        an id: a mapping or an async store such as Redis, by default memory of this process."""
+        if not isinstance(providers, Mapping):
+            raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
         self._watchers = Watchers(
@@ -93,10 +117,16 @@ class AsyncClient:
         self._transport = transport
         self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
+        self._chooser = ProviderChooser(self._resolved, self._routes)
+        self._chosen: dict[tuple[str | None, str | None], _Chosen] = {}
         self._affinity = LoopAffinity()
         self._closed = False
         self._holders: set[Handles] = set()
         """All handles that providers hold for conversations, also for those that were dropped."""
+        self._store = store_of(conversations)
+        self._store_ends = conversations is None
+        """Stored conversations end with this client, and so do their handles."""
+        self._process = uuid.uuid4().hex
 
     @classmethod
     @hides_arguments
@@ -105,10 +135,11 @@ class AsyncClient:
         source: str | Path | ClientConfig | Mapping[str, Any],
         *,
         environ: Mapping[str, str] | None = None,
-        **options: Any,
+        **options: Unpack[ClientOptions],
     ) -> Self:
         """From the path of `llm.yaml`, or its content. Raises for everything that is wrong with it,
         missing secrets included."""
+        check_keywords(options, CLIENT_KEYWORDS)
         if isinstance(source, ClientConfig):
             config = source
         elif isinstance(source, Mapping):
@@ -120,6 +151,23 @@ class AsyncClient:
                 f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
             )
         return cls(resolve(config, environ=environ), config.routes, **options)
+
+    @classmethod
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **options: Unpack[ClientOptions]
+    ) -> Self:
+        """Every provider of the catalog whose key is in the environment: `ANTHROPIC_API_KEY`,
+        `OPENAI_API_KEY`, …. Raises `MissingSecret` if there is none."""
+        check_keywords(options, CLIENT_KEYWORDS)
+        environment = Environment(environ)
+        environment.require_any()
+        return cls.of_environment(environment, **options)
+
+    @classmethod
+    def of_environment(cls, environment: Environment, **options: Unpack[ClientOptions]) -> Self:
+        client = cls(environment.providers, **options)
+        client._chooser = ProviderChooser(client._resolved, (), environment)
+        return client
 
     async def __aenter__(self) -> Self:
         return self
@@ -148,109 +196,109 @@ class AsyncClient:
         except TimeoutError:
             pass  # handles expire by themselves
         finally:
+            self._affinity.close()
             for transport in self._transports.values():
                 await transport.close()
 
     def send(
         self,
-        call: Call | Content,
-        provider: str,
+        content: Call | Content,
+        provider: str | None = None,
         *,
-        model: str | None = None,
         output: Any = None,
-        timeout: float | None = None,
+        **options: Unpack[CallOptions],
     ) -> Turn:
         """A single call: await it for the response, or iterate over it to stream.
 
-        `provider` is the name of a provider or a route; `model` goes before the call's own;
-        `output` is the form that the reply must have; `timeout` is for everything, in seconds.
+        `content` is a text, messages or parts, or a whole `Call`; `provider` is the name of a
+        provider or a route, and without it the model decides (see `choice.py`); `output` is the
+        form that the reply must have. `CallOptions` describes the other keywords. With a `Call`,
+        `model`, `params` and parameters replace its own; `system`, `tools`, `cache` and `extras`
+        cannot be combined with it. Tools are not run: `Response.tool_calls` has the calls of the
+        model.
         """
-        timeout = seconds_of(timeout, "timeout")
-        if not isinstance(call, Call):
-            targets, hops = self._targets(provider, model)
-            call = Call(ir=PromptIR.chat(messages_of(call)), model=targets[0].model)
-        else:
-            targets, hops = self._targets(provider, model or call.model)
-            if call.params.stream:  # awaiting or iterating decides
-                params = msgspec.structs.replace(call.params, stream=False)
-                call = msgspec.structs.replace(call, params=params)
+        if options:
+            check_keywords(options, CALL_KEYWORDS)
+        model = options.get("model")
+        if model is None and isinstance(content, Call):
+            model = content.model
+        targets, hops = self._targets(provider, model)
+        call = _call(content, targets[0].model, options)
         if len(targets) > 1:
             key = conversation_key(call)
             targets = SessionRoute(targets, hops).order(lambda: key, time.monotonic())
         form = None if output is None else output_of(output)
         once = OneShot(call, targets, on_wait=self._on_wait, watchers=self._watchers)
+        timeout = seconds_of(options.get("timeout"), "timeout")
         return Turn(once, TurnRequest(output=form, timeout=timeout))
 
     async def complete(
-        self, call: Call | Content, provider: str, **options: Unpack[CallOptions]
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[CallOptions],
     ) -> Response:
-        """The response to a single call."""
-        return await self.send(call, provider, **options)
+        """The response to a single call: see `send`."""
+        return await self.send(content, provider, output=output, **options)
 
     def stream(
-        self, call: Call | Content, provider: str, **options: Unpack[CallOptions]
-    ) -> AsyncGenerator[Event, None]:
-        """The events of a single call."""
-        return self.send(call, provider, **options).__aiter__()
-
-    def session(
         self,
-        provider: str,
+        content: Call | Content,
+        provider: str | None = None,
         *,
-        model: str | None = None,
-        system: str | Sequence[PromptBlock] | None = "",
-        tools: ToolRegistry | Iterable[AnyTool] | None = None,
-        messages: Conversation | Iterable[Message] = (),
-        prompt: Prompt | Callable[[], Prompt] | None = None,
-        compact_at: int | float | None = None,
-        params: Params | None = None,
-        cache: PromptCachePlan | None = None,
-        extras: Extras | None = None,
-        state: StateText = None,
-        on_prefix_break: OnPrefixBreak = "warn",
-        store: bool | None = None,
-        diagnose: bool = False,
-        timeout: float | None = None,
-        save: Callable[[Message], None] | None = None,
-        **more: Any,
-    ) -> Session:
-        """A conversation. `provider` is the name of a provider or a route.
+        output: Any = None,
+        **options: Unpack[CallOptions],
+    ) -> AsyncGenerator[Event, None]:
+        """The events of a single call: see `send`."""
+        return self.send(content, provider, output=output, **options).__aiter__()
+
+    def session(self, provider: str | None = None, **options: Unpack[SessionOptions]) -> Session:
+        """A conversation. `provider` is the name of a provider or a route; without it, the model
+        decides.
+
+        With an `id` it continues what an earlier session with that id has stored, in this process
+        or another (see `conversations`): pass its history as `messages`.
 
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
         that returns one and is called once a turn; a conversation in it is the initial history.
         `system`, `messages`, `state` and `cache` are a short form of it, and cannot be combined
-        with it. `state` is text at the end of every call that is never kept; `messages` is a saved
-        history to continue, and `save` gets every message that is added to it.
-
-        `compact_at` drops the oldest exchanges when a prompt exceeds so many tokens (an int), or
-        that share of the model's context window (a float); `on_prefix_break` decides what happens
-        before sending when the prefix would break; `store` lets a Responses provider store the
-        replies, so that only new messages are sent; `diagnose` asks the provider, too, why a prefix
-        was missed. Other keywords are parameters of every call: `max_tokens`, `temperature`, ….
+        with it. `SessionOptions` describes all keywords; those of `ParamOptions` are parameters of
+        every call.
         """
+        if options:
+            check_keywords(options, SESSION_KEYWORDS)
+        on_prefix_break = options.get("on_prefix_break", "warn")
         choice_of(on_prefix_break, OnPrefixBreak, "on_prefix_break")
-        targets, hops = self._targets(provider, model)
-        source = _prompt_source(prompt, system=system, messages=messages, state=state, cache=cache)
+        targets, hops = self._targets(provider, options.get("model"))
+        store = options.pop("store", None)  # decided for each provider
+        profiles = [target.profile for target in targets]
+        name = id_of(options.get("id"))
         builder = CallBuilder(
-            tools=tools_of(tools),
-            params=with_params(params, more),
-            extras=extras,
+            tools=tools_of(options.get("tools")),
+            params=with_params(options.get("params"), options),
+            extras=options.get("extras"),
             store=store,
-            diagnose=diagnose,
-            compact_at=compact_at_of(compact_at, [target.profile for target in targets]),
+            diagnose=options.get("diagnose", False),
+            compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
-        return Session(
+        source, messages = _prompt_source(options)
+        session = Session(
             SessionRoute(targets, hops),
             builder,
             source,
-            messages=conversation_of(messages),
+            messages=messages,
             on_prefix_break=on_prefix_break,
-            timeout=seconds_of(timeout, "timeout"),
+            timeout=seconds_of(options.get("timeout"), "timeout"),
             on_wait=self._on_wait,
-            save=callback_of(save, "save"),
+            save=callback_of(options.get("save"), "save"),
             watchers=self._watchers,
-            holders=self._holders,
+            holders=self._holders if name is None or self._store_ends else set(),
         )
+        if name is not None:
+            session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
+        return session
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -261,31 +309,57 @@ class AsyncClient:
         """Oddities of the configuration that are no errors."""
         return tuple(notice for one in self._resolved.values() for notice in one.notices)
 
-    def _targets(self, name: str, model: str | None) -> tuple[tuple[Target, ...], tuple[Hop, ...]]:
-        if name not in self._routes:
-            return (self._endpoint(name).target(model),), ()
-        hops = tuple(self._routes[name])
-        ends = [self._endpoint(hop.provider) for hop in hops]
-        listing = [end for end in ends if model is not None and end.knows(model)]
-        targets = []
-        for hop, end in zip(hops, ends, strict=True):
-            # A hop's own model goes first. A provider that does not list the requested one gets
-            # its default instead; where none lists it, all get it.
-            wanted = model if end in listing or not listing else end.config.model or model
-            targets.append(end.target(hop.model or wanted))
-        return tuple(targets), hops
-
-    def _endpoint(self, name: str) -> Endpoint:
+    def _targets(self, provider: str | None, model: str | None) -> _Chosen:
         if self._closed:
             raise InvalidRequest("the client is closed", path="client")
+        if model is not None and not isinstance(model, str):
+            raise InvalidRequest(f"must be the name of a model, not {model!r}", path="model")
+        if provider is not None and not isinstance(provider, str):
+            raise wrong_type("the name of a provider or a route", provider, "provider")
+        chosen = self._chosen.get((provider, model))
+        if chosen is None:
+            for text, path in ((provider, "provider"), (model, "model")):
+                if text is not None and looks_like_key(text):
+                    raise InvalidRequest("looks like an API key, not like a name", path=path)
+            name, at = self._chooser.choose(provider, model)
+            if name in self._routes:
+                chosen = self._route_targets(name, at)
+            else:
+                chosen = (self._endpoint(name).target(at),), ()
+            self._chosen[provider, model] = chosen
+        return chosen
+
+    def _route_targets(self, route: str, model: str | None) -> _Chosen:
+        """A hop's own model goes first. A provider that is not known to have the requested one gets
+        its default instead; where none is, all get it that may be asked for it."""
+        hops = tuple(self._routes[route])
+        ends = [self._endpoint(hop.provider) for hop in hops]
+        names = [None if model is None else name_at(end.resolved, model) for end in ends]
+        having = [
+            name is not None and has(end.resolved, name)
+            for end, name in zip(ends, names, strict=True)
+        ]
+        kept: list[tuple[Target, Hop]] = []
+        for hop, end, name, known in zip(hops, ends, names, having, strict=True):
+            wanted = name if hop.model is None else name_at(end.resolved, hop.model)
+            if wanted is not None and hop.model is None:
+                if not known and any(having):
+                    wanted = end.default_model or wanted
+                if refuses(end.resolved, wanted):
+                    wanted = end.default_model
+                if wanted is None:
+                    continue
+            kept.append((end.target(wanted), hop))
+        if not kept:
+            raise InvalidRequest(
+                f"no provider of the route {route!r} has {shown_name(model or '')}", path="model"
+            )
+        return tuple(target for target, _ in kept), tuple(hop for _, hop in kept)
+
+    def _endpoint(self, name: str) -> Endpoint:
         endpoint = self._endpoints.get(name)
         if endpoint is None:
-            resolved = self._resolved.get(name)
-            if resolved is None:
-                known = ", ".join([*self._resolved, *self._routes]) or "none"
-                raise InvalidRequest(
-                    f"no provider {quoted(name)}; there are {known}", path="provider"
-                )
+            resolved = self._chooser.resolved(name)
             transport = self._transport
             if transport is None:
                 transport = self._transport_for(resolved)
@@ -303,22 +377,39 @@ class AsyncClient:
         return transport
 
 
-def _prompt_source(
-    prompt: Prompt | Callable[[], Prompt] | None,
-    *,
-    system: str | Sequence[PromptBlock] | None,
-    messages: Any,
-    state: StateText,
-    cache: PromptCachePlan | None,
-) -> PromptSource:
-    """The source that the keywords of a session stand for."""
+def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
+    """The call that the arguments of `send` stand for."""
+    if not isinstance(content, Call):
+        if isinstance(content, Iterator):
+            content = tuple(content)
+        system, messages = with_leading_system(options.get("system"), content, messages_of(content))
+        return Call(
+            ir=prompt_from(system, options.get("cache"), messages),
+            model=model,
+            tools=tools_of(options.get("tools")).current,
+            params=with_params(options.get("params"), options),
+            extras=options.get("extras"),
+        )
+    _refuse_both(options, "a Call", _PLACES_IN_CALL)
+    params = with_params(options.get("params", content.params), options)
+    return content if params is content.params else msgspec.structs.replace(content, params=params)
+
+
+def _prompt_source(options: SessionOptions) -> tuple[PromptSource, Conversation]:
+    """The source that the keywords of a session stand for, and the initial history."""
+    prompt = options.get("prompt")
     if prompt is None:
-        return PromptSource(prompt_from(system, cache), state, from_keywords=True)
-    keywords = {"system": system, "messages": messages, "state": state, "cache": cache}
-    for name, value in keywords.items():
+        system, messages = history_of(options.get("system"), options.get("messages", ()))
+        ir = prompt_from(system, options.get("cache"))
+        return PromptSource(ir, options.get("state"), from_keywords=True), messages
+    _refuse_both(options, "prompt", _PLACES_IN_PROMPT)
+    return PromptSource(prompt_of(prompt)), Conversation()
+
+
+def _refuse_both(options: Mapping[str, object], whole: str, places: Mapping[str, str]) -> None:
+    for name, place in places.items():
+        value = options.get(name)
         if value is not None and not (isinstance(value, Sized) and not len(value)):
             raise InvalidRequest(
-                f"prompt and {name} cannot be combined: the prompt has {_PLACES[name]} for that",
-                path="prompt",
+                f"{whole} and {name} cannot be combined: {whole} has {place} for that", path=name
             )
-    return PromptSource(prompt_of(prompt))

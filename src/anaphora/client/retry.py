@@ -11,8 +11,9 @@ circuit breaker of a provider.
 It never sleeps and reads no clock: `deadline` and `AttemptFailed.at` are on the driver's clock.
 
 Errors that are `retryable` are sent again to the same hop, except for an exhausted quota. The wait
-is the provider's `retry_after`, even where that exceeds `longest_wait`; otherwise it is drawn
-between 0 and a ceiling that doubles each time. A wait that would reach the deadline is not begun.
+is the provider's `retry_after`; otherwise it is drawn between 0 and a ceiling that doubles each
+time. A `retry_after` beyond `longest_wait` is not waited for, and no wait that would reach the
+deadline is begun: the next hop is tried, and the error names the wait.
 
 The next hop is tried for errors of the provider or the account, never for an invalid request. Once
 an event has reached the caller, nothing is sent again.
@@ -100,9 +101,16 @@ def retry_policy(
             if stated is None:
                 seconds = draw() * min(ceiling, retry.longest_wait)
                 ceiling = min(2 * ceiling, retry.longest_wait)
+            elif stated > retry.longest_wait:
+                _name_wait(
+                    error, stated, f"longer than retry.longest_wait, {retry.longest_wait:g} s"
+                )
+                break
             else:
                 seconds = stated
             if failed.at + seconds >= end:
+                if stated is not None:
+                    _name_wait(error, stated, "beyond the call's deadline")
                 break
         if first is None:
             first = error
@@ -111,6 +119,10 @@ def retry_policy(
     if first is None:
         raise ValueError("a call has at least one hop")
     return first
+
+
+def _name_wait(error: AnaphoraError, seconds: float, reason: str) -> None:
+    error.args = (f"{error}; the provider asks to wait {seconds:,.0f} s, {reason}",)
 
 
 def _is_retryable(error: AnaphoraError) -> bool:

@@ -15,7 +15,7 @@ from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
 
 from anaphora import AsyncClient, emulator, errors
-from anaphora.client.observe import Logs, Metrics, Traces
+from anaphora.client.observe import Logs, Metrics, Traces, Watcher
 from anaphora.client.response import Record
 
 CANARY = "Canary-4711 is ill. "
@@ -32,7 +32,12 @@ class Seen:
         self.tracer = provider.get_tracer("test")
         self.registry = CollectorRegistry()
         self.records: list[Record] = []
-        self.watchers = [Traces(self.tracer), Metrics(self.registry), Logs(), self.records.append]
+        self.watchers: list[Watcher] = [
+            Traces(self.tracer),
+            Metrics(self.registry),
+            Logs(),
+            self.records.append,
+        ]
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
@@ -46,7 +51,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[emulator.Emulator]:
-    with emulator.running() as emu:
+    with emulator.running(emulator.EmulatorOptions(fault_headers=True)) as emu:
         yield emu
 
 

@@ -160,7 +160,7 @@ def test_stated_limit_opens_as_computed_and_waits_are_bounded(
     left: RemainingLimit, steps: list[tuple[float, int]]
 ) -> None:
     assert left.reset is not None
-    stated, at = StatedLimit(left, left.reset, 0.0), 0.0
+    stated, at = StatedLimit(left, 3600.0, 0.0), 0.0
     for later, amount in steps:
         at += later
         opens = stated.opens(amount, at)

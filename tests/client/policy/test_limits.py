@@ -376,3 +376,48 @@ def test_forecast_of_many_waiting_calls_is_roughly_right() -> None:
     assert drive.limiter.wait(drive.limiter.lane("m"), 1, 1.0) == 599.0
     drive.until(INF)
     assert drive.started == every[:100]
+
+
+gaps = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.01, 0.1, 0.2, 0.3, 20.0]), st.integers(0, 40)), max_size=60
+)
+
+
+@given(arrivals=gaps)
+def test_dense_calls_stay_within_the_limits(arrivals: list[tuple[float, int]]) -> None:
+    """Starts within a quarter of a second are counted together."""
+    drive = Drive(LimitsConfig(requests_per_minute=7, tokens_per_minute=100))
+    came: list[tuple[float, int]] = []
+    order: list[Reservation] = []
+    for gap, amount in arrivals:
+        drive.until(drive.at + gap)
+        came.append((drive.at, amount))
+        order.append(drive.come(amount))
+    drive.until(INF)
+    assert drive.started == order
+    assert most_in_a_minute((held.at, 1) for held in order) <= 7
+    assert most_in_a_minute((held.at, held.tokens) for held in order) <= 100
+    # The delays of a quarter of a second add up, one for each minute.
+    exact = naive(came, 7, 100)
+    late = [held.at - at for held, at in zip(order, exact, strict=True)]
+    assert all(0 <= each <= 0.25 * (1 + at // 60) for each, at in zip(late, exact, strict=True))
+
+
+@pytest.mark.parametrize("calls", [1_000, 20_000])
+def test_cost_does_not_grow_with_the_calls_of_the_last_minute(calls: int) -> None:
+    limiter = Limiter(LimitsConfig(requests_per_minute=calls))
+    lane = limiter.lane("m")
+    for index in range(calls):
+        held = limiter.reserve(lane, 1, 60.0 * index / calls)
+        assert held.state == "started"
+        limiter.settle(held, Usage(uncached=2), held.at)
+    window = limiter.shared
+    assert window is not None
+    assert len(window.started.firsts) <= 240
+    assert (window.used_requests, window.used_tokens) == (calls, 2 * calls)
+    waiting = limiter.reserve(lane, 1, 59.999)
+    assert waiting.state == "waiting"
+    assert 60.0 <= waiting.at <= 60.25
+    assert limiter.advance(waiting.at) == [waiting]
+    assert window.is_open(1, 121.0)
+    assert (window.used_requests, window.used_tokens) == (0, 0)

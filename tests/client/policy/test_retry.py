@@ -120,10 +120,23 @@ def test_jitter_is_full(draws: list[float]) -> None:
     assert run.waits == [wait for wait in expected if wait]
 
 
-@pytest.mark.parametrize("seconds", [0.25, 7.0, 45.8379, 300.0])
+@pytest.mark.parametrize("seconds", [0.25, 7.0, 45.8379, 60.0])
 def test_retry_after_is_used_exactly(seconds: float) -> None:
-    run = Run([PLAIN], lambda _: errors.RateLimited("slow", retry_after=seconds), deadline=5000.0)
+    retries = [RetryConfig()]
+    run = Run(retries, lambda _: errors.RateLimited("slow", retry_after=seconds), deadline=5000.0)
     assert run.waits == [seconds, seconds]
+
+
+@pytest.mark.parametrize("deadline", [None, 1e12])
+@pytest.mark.parametrize("seconds", [61.0, 1e9])
+def test_longer_retry_after_is_not_waited_for(seconds: float, deadline: float | None) -> None:
+    slow, denied = errors.RateLimited("slow", retry_after=seconds), errors.Forbidden("no")
+    retries = [RetryConfig(), RetryConfig()]
+    run = Run(retries, lambda hop: denied if hop else slow, deadline=deadline)
+    assert run.steps == [Try(0), Try(1)]
+    assert run.error is slow
+    assert f"{seconds:,.0f} s" in str(slow)
+    assert "longest_wait" in str(slow)
 
 
 def test_zero_wait_is_no_wait() -> None:
@@ -146,7 +159,8 @@ def test_no_wait_reaches_the_deadline_and_the_next_hop_is_tried_at_once(
 ) -> None:
     slow = errors.RateLimited("slow", retry_after=30.0)
     denied = errors.Forbidden("no")
-    run = Run([PLAIN, PLAIN], lambda hop: denied if hop else slow, deadline=deadline)
+    retries = [RetryConfig(), RetryConfig()]
+    run = Run(retries, lambda hop: denied if hop else slow, deadline=deadline)
     assert run.hops == hops
     assert run.error is slow
 
@@ -268,6 +282,7 @@ def test_any_outcomes_end_within_the_limits(
             retry_after = getattr(outcomes[sent - 1], "retry_after", None)
             longest = retries[step.hop].longest_wait
             assert step.wait == retry_after if retry_after is not None else step.wait < longest
+            assert step.wait <= longest
             at += step.wait
             assert deadline is None or at < deadline
         at += took

@@ -48,7 +48,9 @@ class RetryConfig(_Table, frozen=True):
     """How often a request is sent at most, the first time included."""
     first_wait: Positive = 0.5
     """The first wait is drawn between 0 and this; each further one from twice as much."""
-    longest_wait: Positive = 30.0
+    longest_wait: Positive = 60.0
+    """A provider that states a longer wait is not waited for: the next hop is tried, or the call
+    fails."""
 
 
 class BreakerConfig(_Table, frozen=True):

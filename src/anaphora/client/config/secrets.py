@@ -98,6 +98,9 @@ class SecretHeaders(_Holder):
     def __getitem__(self, name: str) -> str:
         return self._headers[name]
 
+    def get(self, name: str) -> str | None:
+        return self._headers.get(name)
+
     def keys(self) -> Iterable[str]:
         return self._headers.keys()
 
@@ -105,8 +108,8 @@ class SecretHeaders(_Holder):
         return self._headers.items()
 
 
-class Environment(_Holder):
-    """Environment variables: those given, or the process's own."""
+class SecretVariables(_Holder):
+    """SecretVariables variables: those given, or the process's own."""
 
     __slots__ = ("_variables",)
 
@@ -125,7 +128,7 @@ class Environment(_Holder):
 def find_key(
     key: Key,
     folder: Path,
-    environ: Environment,
+    environ: SecretVariables,
     *,
     origin: Origin | None = None,
     path: tuple[str, ...] = (),

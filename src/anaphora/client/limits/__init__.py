@@ -3,7 +3,7 @@ for single models, from the configuration and from the provider's response heade
 
     async with gate.admit(tokens, deadline, on_wait) as admission:
         response = ...
-        admission.update(response.headers, time.time())
+        admission.update(response.status, response.headers, time.time())
         admission.settle(reply.usage)
 
 `Limiter` is the arithmetic, without a clock; `Gate` lets calls wait for it. A call that nothing
@@ -57,7 +57,7 @@ class Gate(msgspec.Struct, frozen=True, eq=False):
     def counts_tokens(self) -> bool:
         """Whether anything limits a call that arrives now, so that its size matters."""
         limiter, lane = self.limiter, self.lane
-        if limiter.shared is not None or lane.own is not None or lane.stated:
+        if limiter.shared is not None or lane.own is not None or lane.stated or lane.unproven:
             return True
         return limiter.waiting > 0 or self.waiting.clock() < lane.blocked_until
 
@@ -113,11 +113,13 @@ class Admission(msgspec.Struct, eq=False):
         if self._call is not None:
             gate.waiting.settle(self._call, None)
 
-    def update(self, headers: Mapping[str, str], epoch: float) -> None:
-        """Learn the limits that response headers state; `epoch` is the Unix time."""
+    def update(self, status: int, headers: Mapping[str, str], epoch: float) -> None:
+        """The response began: learn the limits that its headers state. `epoch` is the Unix time."""
         gate = self._gate
         if gate.lane.stated or read_limits(headers, epoch, at_most=SCARCE):
             gate.waiting.update(gate.lane, headers, epoch)
+        if self._call is not None and status < 300:
+            gate.waiting.accepted(self._call)
 
     def settle(self, usage: Usage) -> None:
         if self._call is not None:

@@ -9,6 +9,9 @@
 Calls of a model start in order of arrival, and so do those of several models as far as they wait
 for shared limits. A model that waits for its own limits is overtaken by the others and goes first
 once it may start; what the others took of the shared minute may make it later than forecast.
+
+A provider may state a wait of years. `longest_wait` cuts it short, so what happens then is a guess:
+one call goes first, and the others of its model wait until the provider has accepted or refused it.
 """
 
 from __future__ import annotations
@@ -61,11 +64,17 @@ class ModelLane(msgspec.Struct, eq=False):
     number of the others."""
     own: RateWindow | None
     longest_wait: float
-    """A longer wait that the provider states is not believed."""
+    """A longer wait that the provider states is cut short."""
     stated: list[tuple[bool, StatedLimit]] = []
     """Limits from response headers, and whether they count tokens and not requests. Providers count
     each model separately."""
     blocked_until: float = 0.0
+    unproven: bool = False
+    """A refusal's wait was cut short, and no call was accepted since."""
+    probe: Reservation | None = None
+    """The call whose outcome the others wait for."""
+    ignores_cut: bool = False
+    """Headers with a reset beyond `longest_wait` were wrong: a probe was accepted."""
     queue: OrderedDict[Reservation, None] = msgspec.field(default_factory=OrderedDict)
 
     @property
@@ -73,7 +82,7 @@ class ModelLane(msgspec.Struct, eq=False):
         return next(iter(self.queue))
 
     def is_open(self, tokens: int, now: float) -> bool:
-        if now < self.blocked_until:
+        if now < self.blocked_until or self.probe is not None:
             return False
         for by_token, stated in self.stated:
             amount = tokens if by_token else 1
@@ -82,12 +91,23 @@ class ModelLane(msgspec.Struct, eq=False):
         return self.own is None or self.own.is_open(tokens, now)
 
     def opens(self, tokens: int, now: float) -> float:
-        """When a call may start, if nothing else starts before."""
+        """When a call may start, if nothing else starts before; infinite while a probe runs, since
+        its end is unknown."""
+        if self.probe is not None:
+            return _INF
         then = max(now, self.blocked_until)
         for by_token, stated in self.stated:
             then = max(then, stated.opens(tokens if by_token else 1, then))
         # Stated amounts only grow until then, and so does the room in the last minute.
         return then if self.own is None else max(then, self.own.opens(tokens, now))
+
+    def start(self, call: Reservation, now: float) -> None:
+        """A call starts. It is a probe where nothing the provider stated allows it."""
+        if self.unproven or any(
+            stated.granted < (call.tokens if by_token else 1) for by_token, stated in self.stated
+        ):
+            self.probe = call
+        self.take(call.tokens, 1, now)
 
     def take(self, tokens: int, requests: int, now: float) -> None:
         """Count a call against the stated limits; negative amounts give it back."""
@@ -101,18 +121,34 @@ class ModelLane(msgspec.Struct, eq=False):
         if not scarce and not (self.stated and read_limits(headers, epoch)):
             return False
         self.stated = [
-            (left.what == "tokens", StatedLimit(left, min(left.reset, self.longest_wait), now))
+            (left.what == "tokens", StatedLimit(left, self.longest_wait, now))
             for left in scarce
-            if left.reset is not None
+            if left.reset is not None and not (self.ignores_cut and left.reset > self.longest_wait)
         ]
         return True
 
-    def block(self, error: AnaphoraError, now: float) -> bool:
-        """Block the lane for a rate limit error's `retry_after`; return whether it has one."""
-        if not isinstance(error, RateLimited) or error.retry_after is None:
+    def accept(self) -> None:
+        """The provider accepted the probe: the lane is open, and limits that would have forbidden
+        the probe are wrong."""
+        self.probe, self.unproven = None, False
+        kept = [(by_token, stated) for by_token, stated in self.stated if not stated.cut]
+        self.ignores_cut = self.ignores_cut or len(kept) < len(self.stated)
+        self.stated = kept
+
+    def block(self, error: AnaphoraError, now: float, call: Reservation | None = None) -> bool:
+        """Block the lane for a rate limit error's `retry_after`, or a minute if it refuses a probe
+        without one; return whether the lane is blocked."""
+        if not isinstance(error, RateLimited):
             return False
-        wait = min(error.retry_after, self.longest_wait)
-        self.blocked_until = max(self.blocked_until, now + wait)
+        wait = error.retry_after
+        if wait is None:
+            if call is None or self.probe is not call:
+                return False
+            wait = MINUTE
+        elif wait > self.longest_wait:
+            self.unproven = True
+        self.ignores_cut = False
+        self.blocked_until = max(self.blocked_until, now + min(wait, self.longest_wait))
         return True
 
     def counted(self, usage: Usage) -> int | None:
@@ -238,22 +274,18 @@ class Limiter:
         for window in (self.shared, call.lane.own):
             if window is not None:
                 window.enter(call)
-        call.lane.take(call.tokens, 1, now)
+        call.lane.start(call, now)
 
     def _end(self, call: Reservation, now: float, requests: int, tokens: int) -> None:
         call.state = "over"
-        fewer_requests, fewer_tokens = call.requests - requests, call.tokens - tokens
+        if call.lane.probe is call:
+            call.lane.probe = None
+        more_requests, more_tokens = requests - call.requests, tokens - call.tokens
         for window in (self.shared, call.lane.own):
-            if window is None:
-                continue
-            window.running -= 1
-            if window.windowed and (fewer_requests or fewer_tokens):
-                window.forget(now)
-                if call.at + MINUTE > now:
-                    window.used_requests -= fewer_requests
-                    window.used_tokens -= fewer_tokens
+            if window is not None:
+                window.leave(call, more_requests, more_tokens, now)
         call.requests, call.tokens = requests, tokens
-        if fewer_requests or fewer_tokens:
+        if more_requests or more_tokens:
             self.outdated = True
 
     def _remove(self, call: Reservation) -> None:

@@ -68,7 +68,7 @@ class WaitingCalls:
         if isinstance(error, Transport) and error.phase == "connect":
             if call is not None:
                 self._limiter.cancel(call, now)
-        elif lane.block(error, now):
+        elif lane.block(error, now, call):
             self._limiter.outdated = True
             for each, future in self._futures.items():
                 late = self._deadlines.get(each, _INF) < lane.blocked_until
@@ -76,6 +76,14 @@ class WaitingCalls:
                     future.set_exception(_throttled(lane.blocked_until - now))
         if self._limiter.waiting:
             self.advance()
+
+    def accepted(self, call: Reservation) -> None:
+        """The provider began to answer the call."""
+        if call.lane.probe is call:
+            call.lane.accept()
+            self._limiter.outdated = True
+            if self._limiter.waiting:
+                self.advance()
 
     def update(self, lane: ModelLane, headers: Mapping[str, str], epoch: float) -> None:
         if lane.update(headers, self.clock(), epoch) and self._limiter.waiting:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,6 +20,60 @@ MINUTE = 60.0
 _INF = float("inf")
 #: Amounts are whole; a smaller shortfall is rounding.
 _ROUNDING = 1e-6
+#: Starts are counted together in slots of this many seconds.
+_SLOT = 0.25
+
+
+class Starts:
+    """Starts by time, past or booked. Those within a quarter of a second share a slot: it counts
+    from its first start until a minute after its last one. So the number of slots in a minute is
+    bounded, a limit is never exceeded, and a call waits at most a slot too long, where several
+    started in one slot; else the times are exact."""
+
+    __slots__ = ("firsts", "lasts", "requests", "tokens")
+
+    def __init__(self) -> None:
+        self.firsts: list[float] = []
+        self.lasts: list[float] = []
+        self.requests: list[int] = []
+        self.tokens: list[int] = []
+
+    def copy(self) -> Starts:
+        other = Starts.__new__(Starts)
+        other.firsts, other.lasts = self.firsts.copy(), self.lasts.copy()
+        other.requests, other.tokens = self.requests.copy(), self.tokens.copy()
+        return other
+
+    def add(self, requests: int, tokens: int, at: float) -> None:
+        index = bisect_right(self.firsts, at)
+        slot = at // _SLOT
+        if index and self.firsts[index - 1] // _SLOT == slot:
+            index -= 1
+            self.lasts[index] = max(self.lasts[index], at)
+        elif index < len(self.firsts) and self.firsts[index] // _SLOT == slot:
+            self.firsts[index] = at
+        else:
+            self.firsts.insert(index, at)
+            self.lasts.insert(index, at)
+            self.requests.insert(index, requests)
+            self.tokens.insert(index, tokens)
+            return
+        self.requests[index] += requests
+        self.tokens[index] += tokens
+
+    def correct(self, requests: int, tokens: int, at: float) -> bool:
+        """Add to a start that was added before; return whether it still counts."""
+        index = bisect_right(self.firsts, at) - 1
+        if index < 0 or self.firsts[index] // _SLOT != at // _SLOT:
+            return False
+        self.requests[index] += requests
+        self.tokens[index] += tokens
+        return True
+
+    def pop(self) -> tuple[int, int]:
+        """Remove the oldest slot; return its requests and tokens."""
+        del self.firsts[0], self.lasts[0]
+        return self.requests.pop(0), self.tokens.pop(0)
 
 
 class RateWindow(msgspec.Struct, eq=False):
@@ -32,7 +85,7 @@ class RateWindow(msgspec.Struct, eq=False):
     concurrency: float
     windowed: bool
     """Whether the last minute matters; else `started` stays empty."""
-    started: deque[Reservation] = msgspec.field(default_factory=deque)
+    started: Starts = msgspec.field(default_factory=Starts)
     used_requests: int = 0
     used_tokens: int = 0
     running: int = 0
@@ -47,11 +100,11 @@ class RateWindow(msgspec.Struct, eq=False):
         return cls(requests, tokens, rate.concurrency or _INF, windowed)
 
     def forget(self, now: float) -> None:
-        started = self.started
-        while started and started[0].at + MINUTE <= now:
-            call = started.popleft()
-            self.used_requests -= call.requests
-            self.used_tokens -= call.tokens
+        lasts = self.started.lasts
+        while lasts and lasts[0] + MINUTE <= now:
+            requests, tokens = self.started.pop()
+            self.used_requests -= requests
+            self.used_tokens -= tokens
 
     def is_open(self, tokens: int, now: float) -> bool:
         self.forget(now)
@@ -67,21 +120,30 @@ class RateWindow(msgspec.Struct, eq=False):
         if self.running >= self.concurrency:
             return _INF
         self.forget(now)
-        requests, used = self.used_requests, self.used_tokens
-        for call in self.started:
+        requests, used, started = self.used_requests, self.used_tokens, self.started
+        for index, last in enumerate(started.lasts):
             if requests < self.requests and used + tokens <= self.tokens:
                 break
-            now = call.at + MINUTE
-            requests -= call.requests
-            used -= call.tokens
+            now = last + MINUTE
+            requests -= started.requests[index]
+            used -= started.tokens[index]
         return now
 
     def enter(self, call: Reservation) -> None:
         self.running += 1
         if self.windowed:
-            self.started.append(call)
+            self.started.add(call.requests, call.tokens, call.at)
             self.used_requests += call.requests
             self.used_tokens += call.tokens
+
+    def leave(self, call: Reservation, requests: int, tokens: int, now: float) -> None:
+        """The call is over; these are the requests and tokens to add to its count."""
+        self.running -= 1
+        if self.windowed and (requests or tokens):
+            self.forget(now)
+            if self.started.correct(requests, tokens, call.at):
+                self.used_requests += requests
+                self.used_tokens += tokens
 
 
 class StatedLimit:
@@ -92,9 +154,15 @@ class StatedLimit:
     a minute more.
     """
 
-    __slots__ = ("_at", "_full_at", "_limit", "_rate", "_sudden", "level")
+    __slots__ = ("_at", "_full_at", "_limit", "_rate", "_sudden", "cut", "granted", "level")
 
-    def __init__(self, left: RemainingLimit, reset: float, now: float) -> None:
+    def __init__(self, left: RemainingLimit, longest: float, now: float) -> None:
+        """A reset later than `longest` seconds from now is cut short."""
+        assert left.reset is not None
+        reset = min(left.reset, longest)
+        self.cut = left.reset > longest
+        self.granted = left.remaining if self.cut else _INF
+        """What the provider stated to remain. More is a guess, where the reset was cut short."""
         self._limit = _INF if left.limit is None else max(left.limit, left.remaining)
         self.level = left.remaining
         self._at = now
@@ -119,6 +187,7 @@ class StatedLimit:
 
     def take(self, amount: float, now: float) -> None:
         """Count a call that starts; a negative amount gives one back."""
+        self.granted -= amount
         if now < self._full_at:
             self.level -= amount
             return
@@ -193,25 +262,24 @@ def _opens(limits: Iterable[_Limit], tokens: int, start: float) -> float:
 
 
 class _Bookings:
-    """Starts of the last minute and booked ones, by time."""
+    """Starts of the last minute and booked ones."""
 
     def __init__(self, window: RateWindow) -> None:
         self._requests, self._tokens = window.requests, window.tokens
-        self._times = [call.at for call in window.started]
-        self._counts = [call.requests for call in window.started]
-        self._amounts = [call.tokens for call in window.started]
+        self._starts = window.started.copy()
 
     def opens(self, tokens: int, start: float) -> float:
         """The first time from `start` on at which one more call fits into the minute before.
         Later bookings are of models that wait for their own limits; they reserve nothing."""
         most_requests, most_tokens = self._requests - 1, self._tokens - tokens
-        times, counts, amounts = self._times, self._counts, self._amounts
-        coming = bisect_right(times, start)
-        leaving = bisect_right(times, start, key=lambda time: time + MINUTE)
+        firsts, lasts = self._starts.firsts, self._starts.lasts
+        counts, amounts = self._starts.requests, self._starts.tokens
+        coming = bisect_right(firsts, start)
+        leaving = bisect_right(lasts, start, key=lambda time: time + MINUTE)
         requests, used = sum(counts[leaving:coming]), sum(amounts[leaving:coming])
         while requests > most_requests or used > most_tokens:
-            leaves = times[leaving] + MINUTE
-            if coming < len(times) and times[coming] < leaves:
+            leaves = lasts[leaving] + MINUTE
+            if coming < len(firsts) and firsts[coming] < leaves:
                 requests += counts[coming]
                 used += amounts[coming]
                 coming += 1
@@ -223,10 +291,7 @@ class _Bookings:
         return start
 
     def take(self, tokens: int, start: float) -> None:
-        index = bisect_right(self._times, start)
-        self._times.insert(index, start)
-        self._counts.insert(index, 1)
-        self._amounts.insert(index, tokens)
+        self._starts.add(1, tokens, start)
 
 
 _Limit: TypeAlias = tuple[bool, StatedLimit | _Bookings]

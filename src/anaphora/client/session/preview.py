@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import warnings
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 
 from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, format_usd, preflight
 from anaphora.client.in_flight import PreparedRequest, service_tier
+from anaphora.client.options import OnPrefixBreak
 from anaphora.client.prices import cost_unknown
 from anaphora.errors import PrefixBroken
 from anaphora.rendered import Rendered
@@ -18,10 +19,6 @@ from anaphora.tokens import Counts
 from anaphora.values import Notice, SegmentRole, Usage
 
 from .provider_state import ProviderState
-
-OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
-"""What happens before sending when the prefix would break: a warning and a notice, an error
-instead of the call, or nothing."""
 
 #: Codes of `preflight` for a lost prefix; its other notices are about requests that may be refused.
 _LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "images_changed"))

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 import msgspec
 
 from anaphora.client.arguments import params_of, seconds_of
 from anaphora.client.dispatch import dispatch_all
+from anaphora.client.options import RUN_KEYWORDS, ParamOptions
+from anaphora.client.pending import Pending
 from anaphora.client.response import Response
 from anaphora.client.turn import CLOSE_TICKS
 from anaphora.errors import InvalidRequest, Timeout
@@ -66,9 +68,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return (*(notice for one in self.responses for notice in one.notices), *self.failures)
 
 
-class Run:
+class Run(Pending[RunResult]):
     """A run that is made when it is awaited or iterated over, once. Awaited again, it returns the
-    same result; nothing is sent twice."""
+    same result; nothing is sent twice. `text` iterates over the pieces of text of all its turns."""
+
+    _verb = "run"
 
     def __init__(
         self,
@@ -82,14 +86,8 @@ class Run:
         tool_timeout: float | None = None,
         output: Any = None,
         timeout: float | None = None,
-        **params: Any,
+        **params: Unpack[ParamOptions],
     ) -> None:
-        """`max_turns` limits the calls of the model. No turn is begun once a bound is reached; the
-        cost of a turn is known afterwards, so the last one may exceed `max_cost_usd`. A turn that
-        is in flight when `max_seconds` are over is cancelled, and can be made again with another
-        `run()`; tools have no more time either, unless they have their own timeout. `parallel`
-        runs the tools of one turn concurrently; `tool_timeout` is for each tool, `timeout` for
-        each turn, both in seconds; other keywords are parameters of every turn."""
         if not isinstance(max_turns, int) or max_turns < 1:
             raise InvalidRequest(f"must be an int ≥ 1, not {max_turns!r}", path="max_turns")
         self._session = session
@@ -100,31 +98,28 @@ class Run:
         self._parallel = parallel
         self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
         self._timeout = seconds_of(timeout, "timeout")
-        self._params = {**params_of(params), "output": output}
-        self._begun = False
+        self._params = params_of(params, RUN_KEYWORDS)
+        self._output = output
         self._until: float | None = None
         self._responses: list[Response] = []
         self._failures: list[Notice] = []
         self.result: RunResult | None = None
+        self._made()
 
-    def __await__(self) -> Generator[Any, None, RunResult]:
-        return self._complete().__await__()
-
-    def __aiter__(self) -> AsyncIterator[Event | ToolResult]:
-        return self._steps(stream=True)
+    def __aiter__(self) -> AsyncGenerator[Event | ToolResult, None]:
+        self._consume()
+        return self._make(stream=True)
 
     async def _complete(self) -> RunResult:
         if self.result is None:
-            async with aclosing(self._steps(stream=False)) as steps:
+            self._consume()
+            async with aclosing(self._make(stream=False)) as steps:
                 async for _ in steps:
                     pass
         assert self.result is not None
         return self.result
 
-    async def _steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
-        if self._begun:
-            raise InvalidRequest("this run was already consumed; call run() again", path="run")
-        self._begun = True
+    async def _make(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
         session = self._session
         if self._usd is not None:
             self._check_priced()
@@ -171,7 +166,7 @@ class Run:
                 yield bound
                 return
             timeout = _sooner(self._left(), self._timeout)
-            turn = session.send(None, timeout=timeout, **self._params)
+            turn = session.send(None, output=self._output, timeout=timeout, **self._params)
             try:
                 if stream:
                     async with turn as events:
@@ -204,8 +199,8 @@ class Run:
         registry = session.tools
         if registry is None:
             raise InvalidRequest(
-                f"the model calls {calls[0].name!r}, and the session has no ToolRegistry to run"
-                " it; send its result with `send`, or give the session a registry",
+                f"the model calls {calls[0].name!r}, and the session has no function to run it;"
+                " send its result with `send`, or give the session functions: tools=[function]",
                 path="tools",
             )
         choice = self._params.get("tool_choice") or session.tool_choice

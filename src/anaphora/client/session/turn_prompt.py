@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
+from anaphora.client.options import Prompt
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     Compaction,
@@ -34,9 +35,6 @@ from anaphora.values import Conversation, Message, Notice, SegmentRole, ToolCall
 
 _HISTORY = SegmentRole.CONVERSATION
 _TAIL = SegmentRole.VOLATILE_TAIL
-
-Prompt: TypeAlias = PromptIR | RenderedContext
-StateText: TypeAlias = str | Callable[[], str] | None
 
 
 class CompactedHistory(msgspec.Struct, frozen=True, eq=False):

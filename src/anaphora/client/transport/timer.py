@@ -41,7 +41,7 @@ class SharedTimer:
         self._due.pop(wait, None)
 
     def close(self) -> None:
-        """Drop all waits; none may begin afterwards."""
+        """Drop all waits."""
         self._due.clear()
         self._schedule(inf)
 
@@ -71,10 +71,9 @@ class Deadline:
 
     __slots__ = ("_due", "_expired", "_task", "_timer")
 
-    def __init__(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = _timer(loop)
-        self._due = loop.time() + seconds
+    def __init__(self, seconds: float, timer: SharedTimer) -> None:
+        self._timer = timer
+        self._due = timer.loop.time() + seconds
         self._expired = False
         self._task: asyncio.Task[Any] | None = None
 
@@ -99,15 +98,3 @@ class Deadline:
         assert self._task is not None
         self._expired = True
         self._task.cancel()
-
-
-#: The timer of the last event loop: nearly every program has one.
-_last_timer: SharedTimer | None = None
-
-
-def _timer(loop: asyncio.AbstractEventLoop) -> SharedTimer:
-    global _last_timer  # noqa: PLW0603
-    timer = _last_timer
-    if timer is None or timer.loop is not loop:
-        timer = _last_timer = SharedTimer(loop)
-    return timer

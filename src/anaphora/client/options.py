@@ -1,0 +1,208 @@
+"""The keywords of every call, typed: mypy and editors know them, and a misspelled one is named.
+
+    ParamOptions      parameters of the model: `max_tokens`, `temperature`, …
+    SingleCallOptions `anaphora.complete` and `anaphora.acomplete`
+    CallOptions       `complete`, `send` and `stream` of a client
+    TurnOptions       `send` and `preview` of a session
+    RunOptions        `run` of a session
+    SessionOptions    `session` of a client
+    ClientOptions     the constructors of a client
+
+`output`, the form of the reply, is not among them: it decides the type of the response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal, NoReturn, Required, TypeAlias, TypedDict
+
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import (
+    OutputSchema,
+    Params,
+    PromptBlock,
+    PromptCachePlan,
+    PromptIR,
+    Reasoning,
+    RenderedContext,
+    ToolChoice,
+)
+from anaphora.tools import ToolRegistry
+from anaphora.values import AnyTool, Conversation, Extras, Message, MessageLike
+from anaphora.yaml_values import nearest
+
+from .conversations import Conversations
+from .observe import Watcher
+from .transport import HttpTransport
+
+OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
+"""What happens before sending when the prefix would break: a warning and a notice, an error
+instead of the call, or nothing."""
+
+Prompt: TypeAlias = PromptIR | RenderedContext
+StateText: TypeAlias = str | Callable[[], str] | None
+SystemPrompt: TypeAlias = str | Sequence[PromptBlock]
+Tools: TypeAlias = ToolRegistry | Iterable[Callable[..., Any] | AnyTool | ToolRegistry]
+"""Functions, described by their signature and docstring; finished tools; registries."""
+
+
+class ParamOptions(TypedDict, total=False):
+    """The fields of `Params`, which describes them. `stream` is decided by awaiting a turn or
+    iterating over it."""
+
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    stop: Sequence[str]
+    tool_choice: ToolChoice | Mapping[str, Any] | None
+    reasoning: Reasoning | Mapping[str, Any] | None
+    metadata: dict[str, str] | None
+    user: str | None
+    service_tier: str | None
+    seed: int | None
+    n: int | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    verbosity: str | None
+    store: bool | None
+    """In a session, a Responses provider that stores the replies gets only new messages."""
+    include: Sequence[str]
+    truncation: str | None
+
+
+class TurnOptions(ParamOptions, total=False):
+    timeout: float | None
+    """Seconds for everything: waits, retries and fallbacks included."""
+
+
+class SingleCallOptions(TurnOptions, total=False):
+    system: SystemPrompt | None
+    """The system prompt: a text, or blocks with a cache policy each."""
+    tools: Tools | None
+    """Tools that the model may call; `run` of a session runs the functions among them. A single
+    call, and `send`, run none: see `Response.tool_calls`."""
+    params: Params | None
+    """Parameters as one value; keywords go before its fields."""
+    cache: PromptCachePlan | None
+    extras: Extras | None
+    """Request fields without a name here: wire name -> JSON object text."""
+
+
+class CallOptions(SingleCallOptions, total=False):
+    model: str | None
+    """Goes before the call's own, and the provider's. `provider/model` names both."""
+
+
+class SessionOptions(CallOptions, total=False):
+    id: str | None
+    """Names the conversation: it continues what an earlier session with this id has stored."""
+    messages: Conversation | Iterable[MessageLike]
+    """A saved history to continue; messages may be dictionaries, as OpenAI takes them."""
+    prompt: Prompt | Callable[[], Prompt] | None
+    """Everything but the history: a value, or a function that returns one and is called once a
+    turn. `system`, `messages`, `state` and `cache` are a short form of it."""
+    state: StateText
+    """Text at the end of every call that is never kept."""
+    compact_at: int | float | None
+    """Drops the oldest exchanges when a prompt exceeds so many tokens (an int), or that share of
+    the model's context window (a float)."""
+    on_prefix_break: OnPrefixBreak
+    diagnose: bool
+    """Asks the provider, too, why a prefix was missed."""
+    save: Callable[[Message], None] | None
+    """Gets every message that is added to the history."""
+
+
+class RunOptions(TurnOptions, total=False):
+    max_turns: int
+    """Calls of the model at most. No turn is begun once a bound is reached."""
+    max_seconds: float | None
+    """A turn that is in flight when they are over is cancelled, and can be made again with another
+    `run()`; tools have no more time either, unless they have their own timeout."""
+    max_cost_usd: Decimal | float | str | None
+    """The cost of a turn is known afterwards, so the last one may exceed it."""
+    parallel: bool
+    """Whether the tools of one turn run concurrently."""
+    tool_timeout: float | None
+    """Seconds for each tool."""
+
+
+class RecallOptions(ParamOptions, total=False):
+    provider: Required[str]
+    model: Required[str]
+    at: Required[float]
+    first: Required[float]
+    output: OutputSchema | None
+
+
+class ClientOptions(TypedDict, total=False):
+    watchers: Iterable[Watcher]
+    """Get a record of every call."""
+    on_wait: Callable[[float], None] | None
+    """Called with the seconds before rate limits delay a call."""
+    transport: HttpTransport | None
+    """Replaces the default one."""
+    conversations: Conversations | None
+    """Keeps sessions with an id: a mapping or an async store; by default memory of this process."""
+
+
+def _keywords(options: Any, *others: str) -> frozenset[str]:
+    return frozenset({*options.__optional_keys__, *others})
+
+
+PARAM_KEYWORDS = _keywords(ParamOptions)
+TURN_KEYWORDS = _keywords(TurnOptions, "output")
+CALL_KEYWORDS = _keywords(CallOptions, "provider", "output")
+SESSION_KEYWORDS = _keywords(SessionOptions, "provider")
+RUN_KEYWORDS = _keywords(RunOptions, "output")
+CLIENT_KEYWORDS = _keywords(ClientOptions, "environ")
+
+#: What other libraries call a keyword, and what it is here.
+_ELSEWHERE = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "stop_sequences": "stop",
+    "reasoning_effort": "reasoning",
+    "thinking": "reasoning",
+    "response_format": "output",
+    "response_model": "output",
+    "output_type": "output",
+    "instructions": "system",
+    "system_prompt": "system",
+    "system_message": "system",
+    "functions": "tools",
+    "function_call": "tool_choice",
+    "extra_body": "extras",
+    "max_steps": "max_turns",
+    "max_iterations": "max_turns",
+    "max_budget_usd": "max_cost_usd",
+    "history": "messages",
+    "session_id": "id",
+    "conversation_id": "id",
+    "thread_id": "id",
+}
+
+
+def check_keywords(options: Mapping[str, object], known: frozenset[str]) -> None:
+    if not known.issuperset(options):
+        _unknown_keyword(next(name for name in options if name not in known), known)
+
+
+def _unknown_keyword(name: str, known: frozenset[str]) -> NoReturn:
+    near = _ELSEWHERE.get(name, "")
+    if near not in known:
+        near = nearest(name, known)
+    if name == "stream":
+        advice = "iterate over the turn to stream, or await it for the response"
+    elif name in ("messages", "message", "prompt", "content", "contents", "input"):
+        advice = "the messages are the first argument"
+    elif name == "output":
+        advice = "a session has none of its own; give it to send or run"
+    elif near:
+        advice = f"did you mean `{near}`?"
+    else:
+        advice = f"there are {', '.join(sorted(known))}"
+    raise InvalidRequest(f"unknown keyword; {advice}", path=name)
