@@ -21,7 +21,6 @@ from starlette.routing import Route
 
 from anaphora import AsyncClient, Session, emulator
 from anaphora.errors import AnaphoraError
-from anaphora.values import PartDelta
 
 INSTRUCTIONS = "You are the assistant of a bookshop. You answer in one sentence. " * 60
 
@@ -55,10 +54,9 @@ async def chat(request: Request) -> StreamingResponse:
     async def answer() -> AsyncIterator[str]:
         try:
             # When the browser disconnects, leaving the block closes the provider's connection.
-            async with lock, session.send(message) as events:
-                async for event in events:
-                    if isinstance(event, PartDelta):
-                        yield event.delta
+            async with lock, session.send(message).text as pieces:
+                async for piece in pieces:
+                    yield piece
         except AnaphoraError as problem:
             yield f"\n[error: {problem}]"
 

@@ -1,6 +1,7 @@
 """One turn: await it for the response, or iterate over it to stream.
 
     response = await chat.send("…")
+    async for piece in chat.send("…").text: ...
     async for event in chat.send("…"): ...
 
 A `TurnRequest` holds what a turn sends; a `Caller` (a session, or a single call) makes it.
@@ -10,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.errors import AnaphoraError
 from anaphora.tokens import Counts
 from anaphora.values import Event, Message, Notice
 
@@ -24,6 +25,7 @@ from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
+from .pending import Pending
 from .response import Record, Response
 from .structured import Structured
 
@@ -41,19 +43,18 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prewarm: bool = False
 
 
-class Turn:
+class Turn(Pending[Response]):
     """A turn that is made when it is awaited or iterated over, once. Awaited again, it returns the
-    same response; nothing is sent twice."""
+    same response; nothing is sent twice. `text` iterates over the pieces of its text."""
+
+    _verb = "send"
 
     def __init__(self, caller: Caller, request: TurnRequest) -> None:
         self._caller = caller
         self._request = request
-        self._consumed = False
         self._events: AsyncGenerator[Event, None] | None = None
         self.response: Response | None = None
-
-    def __await__(self) -> Generator[Any, None, Response]:
-        return self._complete().__await__()
+        self._made()
 
     def __aiter__(self) -> AsyncGenerator[Event, None]:
         self._consume()
@@ -73,11 +74,6 @@ class Turn:
             self._consume()
             self.response = await self._caller.complete(self._request)
         return self.response
-
-    def _consume(self) -> None:
-        if self._consumed:
-            raise InvalidRequest("this turn was already consumed; call send() again", path="turn")
-        self._consumed = True
 
 
 class Caller(ABC):
