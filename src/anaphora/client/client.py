@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Self, TypeAlias, Unpack
@@ -37,6 +38,7 @@ from .choice import ProviderChooser, has, name_at, refuses
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
+from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
@@ -56,6 +58,7 @@ from .session import Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
 from .session.handles import Handles
+from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import output_of
@@ -96,9 +99,11 @@ class AsyncClient:
         watchers: Iterable[Watcher] = (),
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one."""
+        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
+        an id: a mapping or an async store such as Redis, by default memory of this process."""
         if not isinstance(providers, Mapping):
             raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
@@ -116,6 +121,10 @@ class AsyncClient:
         self._closed = False
         self._holders: set[Handles] = set()
         """All handles that providers hold for conversations, also for those that were dropped."""
+        self._store = store_of(conversations)
+        self._store_ends = conversations is None
+        """Stored conversations end with this client, and so do their handles."""
+        self._process = uuid.uuid4().hex
 
     @classmethod
     def from_config(
@@ -246,6 +255,9 @@ class AsyncClient:
         """A conversation. `provider` is the name of a provider or a route; without it, the model
         decides.
 
+        With an `id` it continues what an earlier session with that id has stored, in this process
+        or another (see `conversations`): pass its history as `messages`.
+
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
         that returns one and is called once a turn; a conversation in it is the initial history.
         `system`, `messages`, `state` and `cache` are a short form of it, and cannot be combined
@@ -259,6 +271,7 @@ class AsyncClient:
         targets, hops = self._targets(provider, options.get("model"))
         store = options.pop("store", None)  # decided for each provider
         profiles = [target.profile for target in targets]
+        name = id_of(options.get("id"))
         builder = CallBuilder(
             tools=tools_of(options.get("tools")),
             params=with_params(options.get("params"), options),
@@ -268,7 +281,7 @@ class AsyncClient:
             compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
         source, messages = _prompt_source(options)
-        return Session(
+        session = Session(
             SessionRoute(targets, hops),
             builder,
             source,
@@ -278,8 +291,11 @@ class AsyncClient:
             on_wait=self._on_wait,
             save=callback_of(options.get("save"), "save"),
             watchers=self._watchers,
-            holders=self._holders,
+            holders=self._holders if name is None or self._store_ends else set(),
         )
+        if name is not None:
+            session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
+        return session
 
     @property
     def providers(self) -> tuple[str, ...]:

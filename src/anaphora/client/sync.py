@@ -240,6 +240,7 @@ class SyncSession:
     messages = _Attribute[tuple[Message, ...]]()
     provider = _Attribute[str]()
     model = _Attribute[str]()
+    id = _Attribute[str | None]()
 
     def __init__(self, client: Client, session: Session) -> None:
         self._client = client
@@ -272,8 +273,14 @@ class SyncSession:
     def recall(self, reply: Reply, **call: Unpack[RecallOptions]) -> bool:
         return self._do(lambda: self._session.recall(reply, **call))
 
-    def fork(self) -> SyncSession:
-        return SyncSession(self._client, self._do(self._session.fork))
+    def fork(self, *, id: str | None = None) -> SyncSession:
+        return SyncSession(self._client, self._do(lambda: self._session.fork(id=id)))
+
+    def load(self) -> None:
+        self._call(self._session.load)
+
+    def forget(self) -> None:
+        self._call(self._session.forget)
 
     def close(self) -> None:
         self._call(self._session.close)
