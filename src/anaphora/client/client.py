@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Self, TypeAlias, Unpack
@@ -17,6 +18,7 @@ import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
+from anaphora.redaction import hides_arguments, looks_like_key, shown_name
 from anaphora.values import Conversation, Event, Notice
 
 from .arguments import (
@@ -40,6 +42,8 @@ from .choice import ProviderChooser, has, name_at, refuses
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
+from .config.secrets import Secret
+from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
@@ -61,6 +65,7 @@ from .session import Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
 from .session.handles import Handles
+from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import output_of
@@ -101,9 +106,11 @@ class AsyncClient:
         watchers: Iterable[Watcher] = (),
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one."""
+        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
+        an id: a mapping or an async store such as Redis, by default memory of this process."""
         if not isinstance(providers, Mapping):
             raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
@@ -113,7 +120,7 @@ class AsyncClient:
         )
         self._on_wait = callback_of(on_wait, "on_wait")
         self._transport = transport
-        self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
+        self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._chooser = ProviderChooser(self._resolved, self._routes)
         self._chosen: dict[tuple[str | None, str | None], _Chosen] = {}
@@ -121,8 +128,13 @@ class AsyncClient:
         self._closed = False
         self._holders: set[Handles] = set()
         """All handles that providers hold for conversations, also for those that were dropped."""
+        self._store = store_of(conversations)
+        self._store_ends = conversations is None
+        """Stored conversations end with this client, and so do their handles."""
+        self._process = uuid.uuid4().hex
 
     @classmethod
+    @hides_arguments
     def from_config(
         cls,
         source: str | Path | ClientConfig | Mapping[str, Any],
@@ -251,6 +263,9 @@ class AsyncClient:
         """A conversation. `provider` is the name of a provider or a route; without it, the model
         decides.
 
+        With an `id` it continues what an earlier session with that id has stored, in this process
+        or another (see `conversations`): pass its history as `messages`.
+
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
         that returns one and is called once a turn; a conversation in it is the initial history.
         `system`, `messages`, `state` and `cache` are a short form of it, and cannot be combined
@@ -267,6 +282,7 @@ class AsyncClient:
             flag_of(store, "store")
         tools = tools_of(options.get("tools"))
         profiles = [target.profile for target in targets]
+        name = id_of(options.get("id"))
         builder = CallBuilder(
             tools=tools,
             params=with_params(options.get("params"), options, tools.current),
@@ -276,7 +292,7 @@ class AsyncClient:
             compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
         source, messages = _prompt_source(options)
-        return Session(
+        session = Session(
             SessionRoute(targets, hops),
             builder,
             source,
@@ -286,8 +302,11 @@ class AsyncClient:
             on_wait=self._on_wait,
             save=callback_of(options.get("save"), "save"),
             watchers=self._watchers,
-            holders=self._holders,
+            holders=self._holders if name is None or self._store_ends else set(),
         )
+        if name is not None:
+            session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
+        return session
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -307,6 +326,9 @@ class AsyncClient:
             raise wrong_type("the name of a provider or a route", provider, "provider")
         chosen = self._chosen.get((provider, model))
         if chosen is None:
+            for text, path in ((provider, "provider"), (model, "model")):
+                if text is not None and looks_like_key(text):
+                    raise InvalidRequest("looks like an API key, not like a name", path=path)
             name, at = self._chooser.choose(provider, model)
             if name in self._routes:
                 chosen = self._route_targets(name, at)
@@ -337,7 +359,9 @@ class AsyncClient:
                     continue
             kept.append((end.target(wanted), hop))
         if not kept:
-            raise InvalidRequest(f"no provider of the route {route!r} has {model}", path="model")
+            raise InvalidRequest(
+                f"no provider of the route {route!r} has {shown_name(model or '')}", path="model"
+            )
         return tuple(target for target, _ in kept), tuple(hop for _, hop in kept)
 
     def _endpoint(self, name: str) -> Endpoint:
@@ -352,7 +376,7 @@ class AsyncClient:
 
     def _transport_for(self, resolved: ResolvedProvider) -> HttpTransport:
         """One transport for all providers with the same proxy and CA."""
-        way = resolved.provider.proxy, resolved.provider.ca
+        way = resolved.proxy, resolved.provider.ca
         transport = self._transports.get(way)
         if transport is None:
             from .transport.over_aiohttp import AiohttpTransport

@@ -26,6 +26,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
+from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
 
 from .arguments import Content, wrong_client
@@ -61,6 +62,7 @@ class Client:
         self._close = weakref.finalize(self, self._background.close, client.close)
 
     @classmethod
+    @hides_arguments
     def from_config(
         cls,
         source: str | Path | ClientConfig | Mapping[str, Any],
@@ -240,6 +242,7 @@ class SyncSession:
     messages = _Attribute[tuple[Message, ...]]()
     provider = _Attribute[str]()
     model = _Attribute[str]()
+    id = _Attribute[str | None]()
 
     def __init__(self, client: Client, session: Session) -> None:
         self._client = client
@@ -272,8 +275,14 @@ class SyncSession:
     def recall(self, reply: Reply, **call: Unpack[RecallOptions]) -> bool:
         return self._do(lambda: self._session.recall(reply, **call))
 
-    def fork(self) -> SyncSession:
-        return SyncSession(self._client, self._do(self._session.fork))
+    def fork(self, *, id: str | None = None) -> SyncSession:
+        return SyncSession(self._client, self._do(lambda: self._session.fork(id=id)))
+
+    def load(self) -> None:
+        self._call(self._session.load)
+
+    def forget(self) -> None:
+        self._call(self._session.forget)
 
     def close(self) -> None:
         self._call(self._session.close)

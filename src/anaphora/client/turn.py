@@ -87,14 +87,19 @@ class Caller(ABC):
         self._watchers = watchers
         self._busy = False
         """A call is in flight, where only one may be."""
+        self._is_kept = False
+        """What is known of the conversation is loaded before a call, and stored after it."""
 
     async def complete(self, request: TurnRequest) -> Response:
         if self._busy:
             await self._settled()
+        if self._is_kept:
+            await self._load()
         flight = InFlight(request, self._targets_for(request), False)
         try:
             await self._attempts(flight).complete()
-            return self._respond(flight)
+            response = self._respond(flight)
+            return await self._stored(response) if self._is_kept else response
         except BaseException as problem:
             self._failed(flight, problem)
             raise
@@ -105,12 +110,16 @@ class Caller(ABC):
         """Events as they come; the turn has its response before the last of them."""
         if self._busy:
             await self._settled()
+        if self._is_kept:
+            await self._load()
         flight = InFlight(request, self._targets_for(request), True)
         try:
             async with aclosing(self._attempts(flight).stream()) as events:
                 async for event in events:
                     if flight.reply is not None and turn.response is None:
                         turn.response = self._respond(flight)
+                        if self._is_kept:
+                            turn.response = await self._stored(turn.response)
                     yield event
             if turn.response is not None:
                 # A failure of the connection behind the last event.
@@ -133,6 +142,13 @@ class Caller(ABC):
     def _finish(self, flight: InFlight) -> Response:
         """Remembers and parses a complete reply. Sets `flight.record` before anything can fail;
         raises nothing but `Parse`."""
+
+    async def _load(self) -> None:  # noqa: B027
+        """Loads the conversation, once. Never fails."""
+
+    async def _stored(self, response: Response) -> Response:
+        """Stores the conversation after a response, with a notice where that fails."""
+        return response
 
     def _end(self) -> None:  # noqa: B027
         """The call is over, however it ended."""

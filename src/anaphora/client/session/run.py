@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 import msgspec
 
 from anaphora.client.arguments import flag_of, missing_result, seconds_of
-from anaphora.client.dispatch import dispatch_all
+from anaphora.client.dispatch import OnToolError, ToolError, check_on_tool_error, run_calls
 from anaphora.client.options import RUN_KEYWORDS, ParamOptions
 from anaphora.client.parameters import params_of
 from anaphora.client.pending import Pending
@@ -33,7 +33,7 @@ from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, Tool
 if TYPE_CHECKING:
     from . import Session
 
-RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal", "paused"]
+RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal"]
 """Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""
 
 _ENDS: dict[str, RunStop] = {"length": "length", "context_overflow": "length", "refusal": "refusal"}
@@ -46,6 +46,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     seconds: float
     failures: tuple[Notice, ...] = ()
     """Failures between two turns that lost no message, such as one of `save`."""
+    tool_errors: tuple[ToolError, ...] = ()
+    """The tool calls that failed."""
 
     @property
     def last(self) -> Response | None:
@@ -85,6 +87,7 @@ class Run(Pending[RunResult]):
         max_cost_usd: Decimal | float | str | None = None,
         parallel: bool = True,
         tool_timeout: float | None = None,
+        on_tool_error: OnToolError = "report",
         output: Any = None,
         timeout: float | None = None,
         **params: Unpack[ParamOptions],
@@ -98,12 +101,14 @@ class Run(Pending[RunResult]):
         self._usd = _amount_of(max_cost_usd)
         self._parallel = flag_of(parallel, "parallel")
         self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
+        self._on_tool_error = check_on_tool_error(on_tool_error)
         self._timeout = seconds_of(timeout, "timeout")
         self._params = params_of(params, RUN_KEYWORDS, session.sent_tools)
         self._output = output
         self._until: float | None = None
         self._responses: list[Response] = []
         self._failures: list[Notice] = []
+        self._tool_errors: list[ToolError] = []
         self.result: RunResult | None = None
         self._made()
 
@@ -142,6 +147,7 @@ class Run(Pending[RunResult]):
                             cost_usd=_sum(self._responses),
                             seconds=time.monotonic() - began,
                             failures=tuple(self._failures),
+                            tool_errors=tuple(self._tool_errors),
                         )
                     else:
                         yield step
@@ -207,8 +213,16 @@ class Run(Pending[RunResult]):
         choice = self._params.get("tool_choice") or session.tool_choice
         parallel = self._parallel and (choice is None or choice.parallel is not False)
         timeout = _sooner(self._left(), self._tool_timeout)
-        results = await dispatch_all(registry, calls, timeout=timeout, parallel=parallel)
-        self._failures += session.keep(Message(role="tool", parts=results))
+        on_error = self._on_tool_error
+        outcomes = await run_calls(
+            registry, calls, timeout=timeout, parallel=parallel, on_tool_error=on_error
+        )
+        self._tool_errors += outcomes.errors
+        results = tuple(outcomes.results)
+        if results:
+            self._failures += session.keep(Message(role="tool", parts=results))
+        if outcomes.raised is not None and self._left() != 0.0:
+            raise outcomes.raised
         return results
 
     def _bound(self) -> RunStop | None:
