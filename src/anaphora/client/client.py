@@ -18,7 +18,8 @@ import msgspec
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.tools import ToolRegistry
-from anaphora.values import Event, Notice
+from anaphora.values import Event, Extras, Notice
+from anaphora.values.fields import frozen
 
 from .arguments import (
     Content,
@@ -232,7 +233,7 @@ class AsyncClient:
         builder = CallBuilder(
             tools=tools_of(options.get("tools")),
             params=with_params(options.get("params"), options),
-            extras=options.get("extras"),
+            extras=frozen(options.get("extras"), Extras | None, "extras"),
             store=store,
             diagnose=options.get("diagnose", False),
             compact_at=compact_at_of(options.get("compact_at"), profiles),

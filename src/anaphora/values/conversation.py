@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, get_args, overload
 
+from msgspec.structs import force_setattr
+
+from anaphora.errors import InvalidRequest
+
+from .fields import check_fields
 from .parts import Part, ResultPart, Text, ToolResult, Value
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+_ROLES = frozenset(get_args(Role))
+_PARTS = frozenset(get_args(Part))
 
 
 class Message(Value, frozen=True, kw_only=True, gc=False):
@@ -22,6 +30,17 @@ class Message(Value, frozen=True, kw_only=True, gc=False):
     id: str = ""
     role: Role
     parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        parts = self.parts
+        role: str = self.role
+        if type(parts) is tuple and type(role) is type(self.id) is str and role in _ROLES:
+            for part in parts:
+                if type(part) not in _PARTS:
+                    break
+            else:
+                return
+        check_fields(self)
 
     @classmethod
     def system(cls, *parts: str | Part, id: str = "") -> Message:
@@ -147,6 +166,9 @@ class Conversation(Sequence[Message]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[type, tuple[tuple[Message, ...]]]:
+        return Conversation, (self[:],)
+
     def __repr__(self) -> str:
         return f"<Conversation of {self._length} messages>"
 
@@ -154,11 +176,14 @@ class Conversation(Sequence[Message]):
         items, numbers = self._items, self._numbers
         free, seen = numbers
         for position, message in enumerate(messages, len(items)):
+            if type(message) is not Message:
+                _refuse(message, position)
             if not message.id:
                 if seen < position:
                     free, seen = _free_number(items, free, seen), position
                 free = max(free, position)
-                message = Message(id=f"m{free}", role=message.role, parts=message.parts)
+                message = message.__copy__()
+                force_setattr(message, "id", f"m{free}")
                 free += 1
                 seen += 1
             items.append(message)
@@ -170,6 +195,12 @@ class Conversation(Sequence[Message]):
         view._numbers = self._numbers
         view._length = length
         return view
+
+
+def _refuse(message: object, position: int) -> None:
+    if not isinstance(message, Message):
+        kind = type(message).__name__
+        raise InvalidRequest(f"must be a Message, not {kind}", path=f"messages[{position}]")
 
 
 def _free_number(items: list[Message], free: int, seen: int) -> int:
