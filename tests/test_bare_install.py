@@ -226,9 +226,27 @@ def test_tables_show_prices(installed: Callable[[str], Run]) -> None:
 def test_a_missing_extra_is_named_without_a_traceback(installed: Callable[[str], Run]) -> None:
     run = installed("cli")
     done = run("-m", "anaphora", "ask", "--emulate", "Hello?")
-    assert done.returncode == 1
+    assert done.returncode == 7
     assert "pip install 'anaphora[emulator]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["with anaphora.emulator.running(): pass", "anaphora.emulator.server.serve()"],
+)
+def test_emulator_without_its_extra_names_the_command(
+    installed: Callable[[str], Run], program: str
+) -> None:
+    caught = f"""
+import anaphora.emulator.server
+try:
+    {program}
+except anaphora.errors.AnaphoraError as problem:
+    print(problem.extra, problem)
+"""
+    expected = 'granian is not installed; install it with: pip install "anaphora[emulator]"'
+    assert passed(installed("cli")("-c", caught)).strip() == f"emulator {expected}"
 
 
 def test_wheel_holds_the_tour_of_the_demo(installed: Callable[[str], Run]) -> None:

@@ -35,12 +35,17 @@ from .values import (
     Usage,
 )
 from .values import codec as _codec
+from .values import conversation as _conversation
+from .values import media as _media
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .client.client import AsyncClient
     from .client.response import Response
     from .client.session import Session
     from .client.session.run import RunResult
+    from .client.shared import acomplete, complete
     from .client.sync import Client
     from .tools import ToolRegistry
 
@@ -68,6 +73,8 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "Usage",
+    "acomplete",
+    "complete",
     "errors",
 ]
 
@@ -79,6 +86,8 @@ _LAZY = {
     "RunResult": "anaphora.client.session.run",
     "Session": "anaphora.client.session",
     "ToolRegistry": "anaphora.tools",
+    "acomplete": "anaphora.client.shared",
+    "complete": "anaphora.client.shared",
 }
 
 
@@ -100,3 +109,20 @@ def _html(value: object) -> str:
 
 
 _codec.renderer = _html
+
+
+def _message(value: object, path: str) -> Message:
+    """Load the reader of messages when a dictionary is given for one."""
+    message: Message = import_module("anaphora.wire.message_dicts").read_message(value, path)
+    return message
+
+
+_conversation.reader = _message
+
+
+def _file(path: str | Path) -> bytes:
+    data: bytes = import_module("anaphora.client.files").read_file(path)
+    return data
+
+
+_media.read_file = _file

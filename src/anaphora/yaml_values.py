@@ -101,11 +101,11 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The closest known name; empty if none is close."""
+def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str:
+    """The closest known name; empty if none is close, on a scale from 0 to 1."""
     from difflib import get_close_matches
 
-    return next(iter(get_close_matches(name, tuple(known), n=1)), "")
+    return next(iter(get_close_matches(name, tuple(known), n=1, cutoff=alike)), "")
 
 
 def seconds_in(value: float | str, field: str) -> float:

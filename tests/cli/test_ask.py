@@ -72,7 +72,9 @@ class CommandResult(NamedTuple):
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as emu:
+    with emulator.running(
+        EmulatorOptions(fault_headers=True, script=Script.decode(SCRIPT, "script.yaml"))
+    ) as emu:
         yield emu
 
 
@@ -248,9 +250,9 @@ def test_provider_and_model_choice(
         (("-p", "keyless", "hello"), 7, "the environment variable $NOBODY_SETS_THIS is not set"),
         (("-p", "failing", "hello"), 1, "after 2 attempts; try again in a moment, or use another provider with -p"),
         (("-c", "hello"), 2, "there is no conversation to continue"),
-        (("--continue", "../../etc/passwd", "hello"), 2, "is not an id; --list shows them"),
-        (("--continue", "2026", "hello"), 2, "no such conversation; --list shows all of them"),
-        (("-c", "--continue", "x", "hello"), 2, "-c or --continue ID, not both"),
+        (("--conversation", "../../etc/passwd", "hello"), 2, "is not an id; --list shows them"),
+        (("--conversation", "2026", "hello"), 2, "no such conversation; --list shows all of them"),
+        (("-c", "--conversation", "x", "hello"), 2, "--continue or --conversation ID, not both"),
         (("--emulate", "--config", "llm.yaml", "hello"), 2, "--emulate and --config exclude each other"),
         (("--effort", "enormous", "hello"), 2, "'enormous' is not one of 'none', 'minimal', 'low'"),
         (("--tool", "fares", "hello"), 2, "--tool fares: write module:function"),
@@ -411,9 +413,9 @@ def test_continue_last_or_by_id(ask: Ask) -> None:
     time.sleep(0.01)
     second = ask("--json", "hello").json["conversation"]
     assert ask("-c", "--json", "hello").json["conversation"] == second
-    assert ask("--continue", first, "--json", "hello").json["conversation"] == first
+    assert ask("--conversation", first, "--json", "hello").json["conversation"] == first
     assert ask("-c", "--json", "hello").json["conversation"] == first
-    result = ask("--continue", first[:4], "hello")
+    result = ask("--conversation", first[:4], "hello")
     assert (result.code, "2 conversations begin with it" in result.err) == (2, True)
 
 
@@ -483,7 +485,7 @@ def test_emulated_conversations_are_separate(ask: Ask, home: Path) -> None:
     made_up = ask("--emulate", "--json", "hello").json["conversation"]
     assert ask("--emulate", "-c", "--json", "hello").json["conversation"] == made_up
     assert ask("-c", "--json", "hello").json["conversation"] == id
-    result = ask("--continue", made_up, "hello")
+    result = ask("--conversation", made_up, "hello")
     assert (result.code, "continue it with --emulate" in result.err) == (2, True)
 
 
@@ -561,7 +563,7 @@ def test_max_turns_and_resume(ask: Ask, home: Path) -> None:
     tool = ("--tool", "fares:find_fare")
     result = ask(*tool, "--max-turns", "1", "A fare to Rome?")
     assert result.code == 1
-    assert f"resume with `anaphora ask --continue {conversation(home).stem}`" in result.err
+    assert f"resume with `anaphora ask --conversation {conversation(home).stem}`" in result.err
     assert roles(home) == ["user", "assistant", "tool"]
     assert ask(*tool, "-c").out == "89 EUR, then.\n"
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
@@ -738,7 +740,7 @@ def test_shell_completion(ask: Ask, home: Path, run: Any) -> None:
     assert complete("-p", "ma") == ["main"]
     assert complete("-m", "gpt/") == ["gpt/gpt-5.6", "gpt/gpt-5.2"]
     assert complete("-p", "gpt", "-m", "gpt-5.6") == ["gpt-5.6"]
-    assert complete("--continue", id[:6]) == [id]
+    assert complete("--conversation", id[:6]) == [id]
     assert complete("--effort", "x") == ["xhigh"]
     (home / "llm.yaml").write_text("what: is this")
     assert complete("-p", "c") == []

@@ -89,7 +89,7 @@ def _fail_with(monkeypatch: pytest.MonkeyPatch, problem: BaseException) -> None:
         (AnaphoraError("something"), 1, "something"),
         (FileNotFoundError(2, "No such file or directory", "x.json"), 1, "[Errno 2] No such file or directory: 'x.json'"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (ModuleNotFoundError("No module named 'rich.table'", name="rich.table"), 2, "the command line needs rich; install it with: pip install 'anaphora[cli]'"),
+        (ModuleNotFoundError("No module named 'rich.table'", name="rich.table"), 7, "the command line needs rich; install it with: pip install 'anaphora[cli]'"),
     ],
 )  # fmt: skip
 def test_errors_are_one_line(
@@ -153,7 +153,7 @@ def test_missing_extra(missing: str, environment: Any) -> None:
         "from anaphora.cli.main import main; sys.exit(main(['demo']))"
     )
     done = _python(program, environment())
-    assert done.returncode == 2
+    assert done.returncode == 7
     assert done.stderr == (
         f"anaphora: the command line needs {missing};"
         " install it with: pip install 'anaphora[cli]'\n"

@@ -124,11 +124,11 @@ def test_fitting_disputed_value_is_named(log: Callable[..., Path]) -> None:
     [
         (["--threshold", "0.5"], 0),
         (["--threshold", "0.4"], 1),
-        (["--provider", "anthropic"], 0),
+        (["--provider", "anthropic"], 2),
         (["--provider", "openai"], 1),
         (["--model", "gpt-4o"], 1),
         (["--model", "gpt-4*"], 1),
-        (["--model", "gpt-5*"], 0),
+        (["--model", "gpt-5*"], 2),
     ],
 )
 def test_provider_and_model_options(

@@ -199,10 +199,11 @@ def test_truncated_file_is_read_as_far_as_possible(tmp_path: Path) -> None:
 
 def test_unknown_files(log: Callable[..., Path]) -> None:
     empty, other = log(name="empty.jsonl"), log({"hello": 1}, name="other.jsonl")
-    reasons = {one["place"]: one["reason"] for one in simulated(empty, other)["skipped"]}
+    ran = simulate(log(trace()), empty, other, "--json")
+    assert ran.exit_code == 1
+    reasons = {one["place"]: one["reason"] for one in json.loads(ran.stdout)["skipped"]}
     assert reasons[str(empty)] == "the file is empty"
     assert "pass --format" in reasons[str(other)]
-    assert "no calls to simulate" in simulate(other).stdout
 
 
 def test_format_option(log: Callable[..., Path]) -> None:
@@ -277,11 +278,9 @@ class TestPlot:
         texts = {one.text for one in root.iter()}
         assert "input tokens at full price so far" in texts
 
-    def test_nothing_to_draw_is_an_empty_picture(
-        self, log: Callable[..., Path], tmp_path: Path
-    ) -> None:
-        root = self.drawn(tmp_path, log({"hello": 1}))
-        assert not [one for one in self.of(root, "read") if one.get("height") != "11"]
+    def test_nothing_to_draw_writes_no_file(self, log: Callable[..., Path], tmp_path: Path) -> None:
+        assert simulate(log({"hello": 1}), "--plot", tmp_path / "out.svg").exit_code == 2
+        assert not (tmp_path / "out.svg").exists()
 
 
 def test_shell_completion(run: Any) -> None:

@@ -25,9 +25,17 @@ class Form(msgspec.Struct):
 def some_function() -> None: ...
 
 
+def without_hints(city) -> None: ...  # type: ignore[no-untyped-def]
+
+
 CONTENTS: dict[str, tuple[Any, str]] = {
-    "a mapping": ({"role": "user", "content": "Hello"}, "content"),
-    "mappings": ([{"role": "user", "content": "Hello"}], "content[0]"),
+    "a mapping": ({"content": "Hello"}, "messages[0].role"),
+    "a message with a wrong field": ({"role": "user", "contents": "Hello"}, "message.contents"),
+    "messages with a wrong field": (
+        ["Hello", {"role": "user", "contents": "Hello"}],
+        "messages[1].contents",
+    ),
+    "a part of no type": ([{"type": "txt", "text": "Hello"}], "content[0].type"),
     "bytes": (b"Hello", "content"),
     "a number": (5, "content"),
 }
@@ -48,10 +56,16 @@ TIMES: dict[str, tuple[dict[str, Any], str]] = {
 SESSIONS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown prefix-break action": ({"on_prefix_break": "error"}, "on_prefix_break"),
     "a form": ({"output": Form}, "output"),
-    "functions": ({"tools": [some_function]}, "tools[0]"),
+    "a lambda": ({"tools": [lambda: 1]}, "tools[0].name"),
+    "a function without hints": ({"tools": [without_hints]}, "tools[0].without_hints.city"),
+    "one function twice": ({"tools": [some_function, some_function]}, "tools[1].some_function"),
+    "a class for a tool": ({"tools": [Form]}, "tools[0]"),
+    "a name for a tool": ({"tools": ["find"]}, "tools[0]"),
     "two tools of one name": ({"tools": [TOOL, TOOL]}, "tools[1]"),
-    "a function": ({"tools": some_function}, "tools[0]"),
-    "messages of another kind": ({"messages": [{"role": "user"}]}, "messages[0]"),
+    "a function": ({"tools": some_function}, "tools"),
+    "a message without content": ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    "a text among messages": ({"messages": ["Hello"]}, "messages[0]"),
+    "one message": ({"messages": {"role": "user", "content": "Hello"}}, "messages"),
     "a text for messages": ({"messages": "Hello"}, "messages"),
     "texts for blocks": ({"system": ["Be terse."]}, "system[0]"),
     "a number for a text": ({"system": 5}, "system"),

@@ -82,7 +82,7 @@ def test_equal_values_of_another_type_are_refused(emu: Emulator) -> None:
         async with connected(emu, ["openai_chat"]) as emulated:
             strict = Tool("look", strict=True)
             await emulated.client.session("openai_chat", tools=[strict]).send("One?")
-            with pytest.raises(InvalidRequest, match="Tool.strict: must be a bool, not int"):
+            with pytest.raises(InvalidRequest, match=r"Tool\.strict: must be a bool, not int"):
                 Tool("look", strict=1)  # type: ignore[arg-type]
 
     asyncio.run(main())

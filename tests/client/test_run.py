@@ -297,7 +297,7 @@ def test_without_a_registry_the_app_adds_the_results(emu: Emulator) -> None:
     async def main() -> None:
         async with connected(emu, [HOME]) as emulated:
             chat = emulated.client.session(HOME, tools=steps([]).tools())
-            with pytest.raises(errors.InvalidRequest, match="registry"):
+            with pytest.raises(errors.InvalidRequest, match="has no function to run it"):
                 await chat.run("begin")
             assert chat.last is not None
             results = [

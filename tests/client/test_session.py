@@ -43,6 +43,7 @@ def a_tool_more(chat: Session) -> None:
         """Comes late."""
         return city
 
+    assert chat.tools is not None
     chat.tools.add(added)
 
 
@@ -107,6 +108,7 @@ def test_broken_prefix_is_not_sent(emu: Emulator, name: str, planted: str, strea
             assert emulated.records[-1].error == "PrefixBroken"
             # An unchanged prefix is sent.
             if planted == "a tool more":
+                assert chat.tools is not None
                 chat.tools.remove("added")
             chat.conversation = Conversation(before)
             await send(chat, "Three", stream=stream, tool_choice=NO_TOOLS)

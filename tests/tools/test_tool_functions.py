@@ -6,9 +6,11 @@ import dataclasses
 import datetime
 import enum
 import functools
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
@@ -386,6 +388,13 @@ def test_methods_partials_callables_and_wrappers() -> None:
     partial = function_tool(functools.partial(find, "x"), name="find_x")
     assert "query" not in json.loads(partial.schema)["properties"]
 
+    def book(city: str, db: object, *, nights: int = 1) -> None:
+        """Books."""
+
+    bound = function_tool(functools.partial(book, db=object()))
+    assert (bound.name, bound.description) == ("book", "Books.")
+    assert list(json.loads(bound.schema)["properties"]) == ["city", "nights"]
+
     assert function_tool(Greeter(), name="greeter").description == "Greets later."
     assert is_async(Greeter())
     assert not is_async(Greeter().greet)
@@ -396,11 +405,24 @@ def test_methods_partials_callables_and_wrappers() -> None:
     assert function_tool(wrapper).schema == function_tool(find).schema
 
 
-@pytest.mark.parametrize("nameless", [lambda: 1, functools.partial(find, "x")])
+@pytest.mark.parametrize(
+    "nameless", [lambda: 1, functools.partial(lambda: 1), Greeter(), functools.partial(Greeter())]
+)
 def test_name_is_required(nameless: Callable[..., Any]) -> None:
-    with pytest.raises(InvalidTool, match="pass name="):
+    with pytest.raises(InvalidTool, match=r"has no name for the model; .* name="):
         function_tool(nameless)
     assert function_tool(nameless, name="given").name == "given"
+
+
+def test_function_is_read_once_and_not_kept_alive() -> None:
+    def book(city: str) -> None: ...
+
+    assert function_tool(book) is function_tool(book)
+    assert function_tool(book, name="other").name == "other"
+    weak = weakref.ref(book)
+    del book
+    gc.collect()
+    assert weak() is None
 
 
 def test_class_is_rejected() -> None:

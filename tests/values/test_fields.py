@@ -6,7 +6,7 @@ import copy
 import enum
 import pickle
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -31,14 +31,15 @@ from anaphora.values.fields import FrozenDict
 
 
 def every_class(base: type = Value) -> Iterator[type[msgspec.Struct]]:
-    for kind in base.__subclasses__():
+    kinds: list[Any] = base.__subclasses__()
+    for kind in kinds:
         if kind.__module__.startswith(("anaphora.values", "anaphora.prompt")):
             yield from every_class(kind)
             if not kind.__name__.startswith("_"):
                 yield kind
 
 
-CLASSES = [*every_class(), RenderedContext]
+CLASSES: list[Any] = [*every_class(), RenderedContext]
 FIELDS = [(kind, name) for kind in CLASSES for name in kind.__struct_fields__]
 IDS = [f"{kind.__name__}.{name}" for kind, name in FIELDS]
 
@@ -200,7 +201,7 @@ def test_subclasses_become_the_values_they_hold() -> None:
 
 def test_values_that_compare_equal_are_not_given_for_each_other() -> None:
     """`True`, `1` and `1.0` are equal as keys, and different bytes."""
-    for make in (
+    makers: list[Callable[[], object]] = [
         lambda: new(Tool, "f", strict=1),
         lambda: new(Params, max_tokens=True),
         lambda: new(Params, max_tokens=1.0),
@@ -208,7 +209,8 @@ def test_values_that_compare_equal_are_not_given_for_each_other() -> None:
         lambda: new(Params, store=1),
         lambda: new(ToolResult, "c", error=1),
         lambda: new(Usage, read=True),
-    ):
+    ]
+    for make in makers:
         with pytest.raises(errors.InvalidRequest):
             make()
     assert to_json(Params(temperature=1)) != to_json(Params(temperature=1.0))
@@ -230,16 +232,16 @@ def test_values_that_compare_equal_are_not_given_for_each_other() -> None:
             "Message.parts[0]: must be a Text, an Image,",
         ),
         (lambda: new(Message.user, 5), "Message.parts[0]: must be a Text, an Image,"),
-        (lambda: new(Conversation, ["a"]), "messages[0]: must be a Message, not str"),
+        (lambda: new(Conversation, ["a"]), "messages[0]: must be a Message or a dict, not str"),
         (
             lambda: new(
                 Conversation,
             ).append(5),
-            "messages[0]: must be a Message, not int",
+            "messages[0]: must be a Message or a dict, not int",
         ),
         (
             lambda: new(Segment.of, SegmentRole.CONVERSATION, Text("a")),
-            "messages[0]: must be a Message, not Text",
+            "messages[0]: must be a Message or a dict, not Text",
         ),
         (
             lambda: new(ToolResult, "c", [Text("a"), "b"]),

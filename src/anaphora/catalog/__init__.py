@@ -16,6 +16,14 @@ import datetime
 
 from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider, tool_overhead
 from .load import SHIPPED, Catalog, decode, is_overflow, overflow_of
+from .makers import (
+    is_maker,
+    is_self_named,
+    maker_of,
+    models_date,
+    serves_own_only,
+    similar_model,
+)
 from .overflow import Overflow
 from .price_data import PRICE_SLOT, PriceRows, decode_prices
 from .prices import Price, Rates
@@ -100,8 +108,12 @@ __all__ = [
     "decode_prices",
     "default_model",
     "dialects",
+    "is_maker",
     "is_overflow",
+    "is_self_named",
+    "maker_of",
     "models",
+    "models_date",
     "otel_provider",
     "overflow_of",
     "price",
@@ -109,6 +121,8 @@ __all__ = [
     "profile",
     "provider_named",
     "rules",
+    "serves_own_only",
     "shipped",
+    "similar_model",
     "tool_overhead",
 ]

@@ -165,6 +165,8 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     auth: Auth = "bearer"
     key_variables: tuple[str, ...] = ()
     """Environment variables that usually hold the key, if not NAME_API_KEY."""
+    url_variables: tuple[str, ...] = ()
+    """Environment variables that usually hold the base URL, if not NAME_BASE_URL."""
     headers: dict[str, str] = {}
     """Sent with every request, besides the wire's."""
     fields: dict[Param, str | Literal[False] | ParamPlace] = {}
@@ -219,6 +221,9 @@ _ALIASES = {
     "azure-openai": "azure",
     "amazon-bedrock": "bedrock",
     "llama.cpp": "llamacpp",
+    "hosted_vllm": "vllm",
+    "ollama_chat": "ollama",
+    "together_ai": "together",
 }
 
 

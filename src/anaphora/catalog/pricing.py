@@ -19,6 +19,7 @@ from anaphora.values import Ttl
 from .load import SHIPPED
 from .price_data import Amount, PriceRow, PriceRows
 from .prices import EXACT, Price, PriceDifference, Rates, Tier
+from .rows import without_prefix
 from .values import CacheRules, Figure
 
 #: The digits to which multiples are published, and compared with price data.
@@ -94,8 +95,8 @@ def price(
     when = when.astimezone(datetime.UTC)
     if rules is None:
         rules = SHIPPED.catalog.rules(provider, model, wire)
-    model = model.removeprefix(f"{provider}/")  # gateways prefix it
-    if own is not None and (row := own.find(provider, model, rules.model)) is not None:
+    given, model = model, without_prefix(provider, model)
+    if own is not None and (row := own.find(provider, given, model, rules.model)) is not None:
         return _priced(provider, model, from_row(row), rules)
     rows = SHIPPED.prices
     service = Service(service_tier, batch=batch)

@@ -59,6 +59,8 @@ _PROVENANCE = ("source", "date")
 #: -latest.
 _SUFFIX = re.compile(r"(?:[-@][0-9]{8}|-[0-9]{4}-[0-9]{2}-[0-9]{2}|-latest)\Z")
 
+#: What some APIs put before the id of a model.
+_COLLECTIONS = {"google": "models/"}
 
 #: The fields of each kind of row; a model's identity is not one.
 FIELDS = {
@@ -255,8 +257,7 @@ class ProviderEntries:
         return self._entry("")
 
     def find(self, model: str) -> ModelEntry | None:
-        # Gateways prefix the provider's name.
-        id = match(model.removeprefix(f"{self.provider}/"), self.ids)
+        id = match(without_prefix(self.provider, model), self.ids)
         return None if id is None else self._entry(id)
 
     def all(self) -> tuple[ModelEntry, ...]:
@@ -288,6 +289,12 @@ class ProviderEntries:
             # Each row is valid by itself; the last one conflicts with those below.
             last = [row for row in applying if row.kind == "rules"][-1]
             raise InvalidCatalog(str(error), file=last.file, row=last.name) from error
+
+
+def without_prefix(provider: str, model: str) -> str:
+    """The model without what precedes its id: the provider's name, which gateways add, or the
+    name of a collection."""
+    return model.removeprefix(f"{provider}/").removeprefix(_COLLECTIONS.get(provider, ""))
 
 
 def match(model: str, known: Container[str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import mimetypes
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ from .ask_provider import (
     split,
 )
 from .ask_store import ConversationSettings, StoredConversation
-from .common import EXISTING_FILE, completions, print_json, require
+from .common import EXISTING_FILE, completions, print_json, read_stdin, require
 from .terminal import Terminal, table
 
 #: No provider accepts more in one request.
@@ -82,9 +83,7 @@ def _complete_conversation(
 @click.command()
 @click.argument("question", nargs=-1)
 @click.option("-m", "--model", shell_complete=_complete_model, help="MODEL, or PROVIDER/MODEL.")
-@click.option(
-    "-p", "--provider", shell_complete=_complete_provider, help="Provider or route of llm.yaml."
-)
+@click.option("-p", "--provider", shell_complete=_complete_provider, help="Provider or route.")
 @click.option("-s", "--system", help="System prompt.")
 @click.option(
     "--tool",
@@ -101,10 +100,9 @@ def _complete_conversation(
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
     help="Attach a text, image, audio or PDF file; repeatable.",
 )
-@click.option("-c", "--last", is_flag=True, help="Continue the last conversation.")
+@click.option("-c", "--continue", "last", is_flag=True, help="Continue the last conversation.")
 @click.option(
-    "--continue",
-    "continued",
+    "--conversation",
     metavar="ID",
     shell_complete=_complete_conversation,
     help="Continue this conversation.",
@@ -136,24 +134,30 @@ def command(listing: bool, **given: Any) -> None:
     """Ask a model, and see how the prompt cache was used.
 
     The answer is streamed to standard output; tool calls, notices and, at the end, verdict and cost
-    go to standard error. QUESTION is read from standard input when it is - or piped.
+    go to standard error. Without QUESTION, or when it is -, the question is read from standard
+    input; with a question, only -f - reads that.
 
-    Providers come from llm.yaml: --config, $ANAPHORA_CONFIG, ./llm.yaml, or anaphora/llm.yaml in
-    the user's configuration folder. Without one, the first provider whose key is in the environment
-    is used (ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY, …).
+    Providers come from the first file of --config, $ANAPHORA_CONFIG, ./llm.yaml, and
+    anaphora/llm.yaml in the user's configuration folder; without a file, from the keys in the
+    environment (OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, …). Without -p and -m, the first
+    provider is used: of the file, or in that order.
 
     Conversations are stored in anaphora/conversations in the user's data folder, readable only by
-    the user. -c without a question resumes an interrupted conversation.
+    the user. A continued conversation keeps its provider, model and system prompt unless others are
+    given. -c without a question resumes a tool loop that stopped early.
 
-    Exit code 2 for invalid options or input, 4 when the answer does not conform to --schema, 7 when
-    a key is missing or rejected, 1 when the provider fails, 130 when interrupted.
+    Exit code 1 when the provider fails, --max-turns is reached or the conversation cannot be
+    stored, 2 for invalid options or input, 4 when the answer does not conform to --schema, 7 when a
+    key is missing or rejected, 130 when interrupted.
     """
     if listing:
         _list(given["as_json"])
         return
+    if given["system"] is not None:
+        given["system"] = _argument(given["system"], "-s")
     options = AskOptions(**given)
-    if options.last and options.continued is not None:
-        raise click.UsageError("-c or --continue ID, not both")
+    if options.last and options.conversation is not None:
+        raise click.UsageError("--continue or --conversation ID, not both")
     if options.emulate and options.config is not None:
         raise click.UsageError("--emulate and --config exclude each other")
     if (*options.files, *options.question).count(_STDIN) > 1:
@@ -200,8 +204,8 @@ def _list(as_json: bool) -> None:
 
 def _stored(options: AskOptions) -> StoredConversation | None:
     """The conversation to continue or to create; None when nothing is stored."""
-    if options.continued is not None:
-        stored = ask_store.find(options.continued)
+    if options.conversation is not None:
+        stored = ask_store.find(options.conversation)
     elif options.last:
         stored = ask_store.latest(emulated=options.emulate)
     else:
@@ -231,14 +235,25 @@ def _choose(
     past = None if stored is None else stored.settings
     if stored is not None and past is not None:
         _check_past(past, stored.id, options)
-        if provider is None:
-            # The conversation's provider and model, unless the options name others.
-            if model is not None:
-                provider, model = split(config, model)
-            elif past.provider in config.names:
-                model = past.model
-            provider = provider or past.provider
+        if provider is None and model is None:
+            provider, model = past.provider, past.model
+            if config.environment is None and provider not in config.names:
+                raise InvalidRequest(
+                    f"conversation {stored.id} was held with {provider}, which is not configured;"
+                    " choose another provider with -p"
+                )
+        elif provider is None and model is not None:
+            provider, model = split(config, model)
+            provider = provider or _provider_with(config, model, past.provider)
     return choose(config, provider, model, keys=not options.preview)
+
+
+def _provider_with(config: AskConfig, model: str, past: str) -> str | None:
+    """The provider of a conversation, if it has the model or no other is known to have it."""
+    known = [name for name in config.client.providers if model in models_of(config, name)]
+    if past in config.client.routes or past in known:
+        return past
+    return known[0] if known else past if past in config.names else None
 
 
 def _check_past(past: ConversationSettings, id: str, options: AskOptions) -> None:
@@ -268,9 +283,17 @@ def _content(options: AskOptions, stored: StoredConversation | None) -> tuple[Pa
 
 def _question(options: AskOptions) -> str:
     if options.question and options.question != (_STDIN,):
-        return " ".join(options.question)
+        return _argument(" ".join(options.question), "QUESTION")
     piped = sys.stdin is not None and not sys.stdin.isatty() and _STDIN not in options.files
     return _text(_read(_STDIN), _STDIN) if options.question or piped else ""
+
+
+def _argument(text: str, name: str) -> str:
+    """Text of the command line, which is UTF-8 whatever the locale is."""
+    try:
+        return os.fsencode(text).decode()
+    except UnicodeError:
+        raise InvalidRequest("not valid UTF-8", path=name) from None
 
 
 def _output(file: Path) -> Structured[Any]:
@@ -304,7 +327,7 @@ def _part(file: str) -> Part:
 def _read(file: str) -> bytes:
     try:
         if file == _STDIN:
-            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+            data = read_stdin(_MAX_BYTES + 1)
         else:
             with Path(file).open("rb") as opened:
                 data = opened.read(_MAX_BYTES + 1)

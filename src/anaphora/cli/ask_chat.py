@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from anaphora import AsyncClient, Response, RunResult, errors
 from anaphora.cache.verdict import format_usd
+from anaphora.client.choice import UnknownModelWarning, unknown_model
 from anaphora.client.session import PrefixWarning, Session
 from anaphora.client.session.preview import Preview
 from anaphora.client.session.run import Run
@@ -39,7 +40,7 @@ _CONFIGURED = ("max_tokens", "temperature")
 _EARLY_STOPS = {
     "length": "cut off at the output limit; raise it with --max-tokens",
     "refusal": "the model refused to answer",
-    "turns": "stopped at --max-turns; resume with `anaphora ask --continue {id}`",
+    "turns": "stopped at --max-turns; resume with `anaphora ask --conversation {id}`",
 }
 _ADVICE: tuple[tuple[type[AnaphoraError], str], ...] = (
     (errors.Unauthenticated, "check the key ({keys})"),
@@ -75,7 +76,7 @@ class AskOptions(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]
     files: tuple[str, ...]
     last: bool
-    continued: str | None
+    conversation: str | None
     config: Path | None
     emulate: bool
     schema: Path | None
@@ -130,7 +131,9 @@ class AskChat:
     def preview(self) -> None:
         """Print what would happen; nothing is sent."""
         self._introduce()
-        session = self._session(AsyncClient(self._choice.providers, self._choice.routes))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnknownModelWarning)
+            session = self._session(AsyncClient(self._choice.providers, self._choice.routes))
         preview = session.preview(self._content, output=self._output)
         if self._options.as_json:
             self._print_json(preview)
@@ -142,8 +145,9 @@ class AskChat:
         self._introduce()
         try:
             with warnings.catch_warnings():
-                # It is among the notices, which are printed.
+                # They are among the notices, which are printed.
                 warnings.simplefilter("ignore", PrefixWarning)
+                warnings.simplefilter("ignore", UnknownModelWarning)
                 result = asyncio.run(self._send())
         except KeyboardInterrupt:
             text = self._printer.text
@@ -190,7 +194,7 @@ class AskChat:
     async def _stream(self, pending: Turn | Run, session: Session) -> None:
         """Send it, and print the text as it streams, or when it is complete."""
         if self._options.stream:
-            async with aclosing(pending.__aiter__()) as events:  # type: ignore[type-var]
+            async with aclosing(pending.__aiter__()) as events:
                 async for event in events:
                     self._printer.show(event)
             return
@@ -262,12 +266,16 @@ class AskChat:
             note(f"note: the last line of {stored.path} is incomplete and is left out")
         if self._config.emulated:
             note(f"emulated: no provider is called; the answer of {choice.model} is generated here")
-        elif self._config.generated:
+        elif self._config.environment is not None:
             key = choice.providers[choice.name].provider.key
-            note(f"no llm.yaml: using {choice.name}/{choice.model} with the key from {key}")
+            source = "without a key" if key is None else f"with the key from {key}"
+            note(f"no llm.yaml: using {choice.name}/{choice.model} {source}")
         for one in choice.providers.values():
             for notice in one.notices:
                 note(f"note: {notice}")
+            if one.id == choice.name and choice.model is not None:
+                for notice in unknown_model(one, choice.model):
+                    note(f"note: {notice} [{notice.code}]")
 
     def _print(self, result: RunResult) -> None:
         last = result.responses[-1]
@@ -282,7 +290,8 @@ class AskChat:
             return
         if schema and result.stop_reason != "turns":
             self._print_json(last.parsed)
-        for line in dict.fromkeys(f"note: {one} [{one.code}]" for one in result.notices):
+        shown = (one for one in result.notices if one.code != "model_unknown")  # printed before
+        for line in dict.fromkeys(f"note: {one} [{one.code}]" for one in shown):
             self._printer.note(line)
         if early := _EARLY_STOPS.get(result.stop_reason) or _EARLY_STOPS.get(
             last.reply.stop_reason

@@ -6,22 +6,24 @@ import datetime
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from anaphora import catalog, wire
-from anaphora.catalog import Dialect
+from anaphora import catalog
+from anaphora.client.choice import ProviderChooser
 from anaphora.client.config import ClientConfig, Hop
+from anaphora.client.config.environment import (
+    MAX_TOKENS,
+    Environment,
+    default_rows,
+    some_variables,
+)
 from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
-from anaphora.yaml_values import nearest
 
 _FILE = "llm.yaml"
 _VARIABLE = "ANAPHORA_CONFIG"
 
-#: Output limit of generated configurations, for wires that require one: room for a long answer.
-_MAX_TOKENS = 8192
 #: The emulator accepts any key; this one is not looked for in the environment.
 _EMULATOR_KEY = {"ANAPHORA_EMULATED_KEY": "emulated"}
 #: The emulated provider that is used without -p or -m.
@@ -35,9 +37,15 @@ class AskConfig(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     """A file, `environment` or `emulator`."""
     environ: Mapping[str, str]
-    generated: bool = False
-    """Not from a file: models are the catalog's, and the chosen provider is printed."""
+    environment: Environment | None = None
+    """Where the providers come from without a file; the chosen one is printed."""
     emulated: bool = False
+
+    @property
+    def chooser(self) -> ProviderChooser:
+        if self.environment is not None:
+            return ProviderChooser(self.environment.providers, (), self.environment)
+        return ProviderChooser(check(self.client), self.client.routes)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,71 +78,50 @@ def find_config(named: Path | None) -> AskConfig:
     file = named or next((path for path in (Path(_FILE), user_file) if path.is_file()), None)
     if file is not None:
         return AskConfig(client=ClientConfig.read(file), place=str(file), environ=os.environ)
-    # The variables that hold each provider's key, for hosted providers with one address.
-    variables = {
-        provider: row.key_variables or (f"{provider.upper()}_API_KEY",)
-        for provider, row in _first_dialects().items()
-        if row.base_url.startswith("https:") and "{" not in row.base_url and row.auth != "none"
-    }
-    keys = {
-        provider: [name for name in names if os.environ.get(name)]
-        for provider, names in variables.items()
-    }
-    providers = {provider: _provider(provider, set_[0]) for provider, set_ in keys.items() if set_}
-    if not providers:
-        names = [name for names in variables.values() for name in names]
-        raise MissingSecret(
-            f"no provider is configured: no llm.yaml (looked for ./{_FILE}, {user_file}), and no"
-            f" key in the environment ({', '.join(names[:3])}, …). Set one, write an llm.yaml, or"
-            " use the emulator: anaphora ask --emulate"
-        )
-    client = ClientConfig.from_mapping({"providers": providers})
-    return AskConfig(client=client, place="environment", environ=os.environ, generated=True)
+    environment = Environment()
+    return AskConfig(
+        client=environment.config,
+        place="environment",
+        environ=os.environ,
+        environment=environment,
+    )
 
 
 def emulator_config(url: str) -> AskConfig:
     """Every provider of the catalog at the emulator."""
     (key,) = _EMULATOR_KEY
-    names = dict.fromkeys((_EMULATED_PROVIDER, *_first_dialects()))
-    providers = {name: _provider(name, key) | {"base_url": f"{url}/{name}"} for name in names}
+    names = dict.fromkeys((_EMULATED_PROVIDER, *default_rows()))
+    common = {"key": {"env": key}, "max_tokens": MAX_TOKENS}
+    providers = {name: common | {"dialect": name, "base_url": f"{url}/{name}"} for name in names}
     return AskConfig(
         client=ClientConfig.from_mapping({"providers": providers}),
         place="emulator",
         environ=_EMULATOR_KEY,
-        generated=True,
         emulated=True,
     )
-
-
-def _provider(name: str, key: str) -> dict[str, Any]:
-    return {"dialect": name, "key": {"env": key}, "max_tokens": _MAX_TOKENS}
-
-
-def _first_dialects() -> dict[str, Dialect]:
-    first: dict[str, Dialect] = {}
-    for row in catalog.dialects().rows:
-        first.setdefault(row.provider, row)
-    return first
 
 
 def choose(
     config: AskConfig, provider: str | None, model: str | None, *, keys: bool = True
 ) -> ProviderChoice:
     """The provider or route, and the model. Without `keys`, missing keys are no error."""
-    name, model = _named(config, provider, model)
+    if provider is None and model is None:
+        name = _first(config)
+    else:
+        try:
+            name, model = config.chooser.choose(provider, model)
+        except InvalidRequest as error:
+            raise InvalidRequest(error.reason, path="-m" if provider is None else "-p") from None
     client = config.client
     if name in client.routes:
         routes = {name: client.routes[name]}
         needed = {hop.provider for hop in client.routes[name]}
     else:
         routes, needed = {}, {name}
-        model = model or client.providers[name].model
-        if model is None and config.generated:
-            model = catalog.default_model(name, datetime.datetime.now(datetime.UTC).date())
-        if model is None:
-            listed = models_of(config, name)[:3]
-            known = f": {', '.join(listed)}, …" if listed else ""
-            raise InvalidRequest(f"choose a model of {name} with -m{known}")
+        model = model or _default_model(config, name)
+    if config.environment is not None:
+        one = config.environment.find(name) if keys else config.environment.providers[name]
+        return ProviderChoice(name=name, model=model, providers={name: one}, routes=routes)
     providers = {}
     for one, missing in resolve_each(client, environ=config.environ):
         if one.id in needed:
@@ -146,8 +133,7 @@ def choose(
 
 def split(config: AskConfig, model: str) -> tuple[str | None, str]:
     """`provider/model` taken apart; a model's name may contain a slash as well."""
-    first, slash, rest = model.partition("/")
-    return (first, rest) if slash and rest and first in config.names else (None, model)
+    return config.chooser.named_by_prefix(model) or (None, model)
 
 
 def models_of(config: AskConfig, name: str) -> tuple[str, ...]:
@@ -157,26 +143,33 @@ def models_of(config: AskConfig, name: str) -> tuple[str, ...]:
         return ()
     if provider.known_models:
         return provider.known_models
-    system = name if config.generated else wire.provider_of(check(config.client)[name].wire)
-    listed = tuple(profile.id for profile in catalog.models(system))
+    listed = tuple(profile.id for profile in catalog.models(check(config.client)[name].system))
     return listed if provider.model in (None, *listed) else (provider.model or "", *listed)
 
 
-def _named(config: AskConfig, provider: str | None, model: str | None) -> tuple[str, str | None]:
-    if provider is not None:
-        if provider not in config.names:
-            near = nearest(provider, config.names)
-            hint = f"did you mean {near}?" if near else f"there are {', '.join(config.names)}"
-            raise InvalidRequest(f"no provider {provider!r}; {hint}", path="-p")
-        return provider, model
+def _first(config: AskConfig) -> str:
+    """The provider or route that is used when none is named, nor a model."""
+    if config.environment is not None and not config.names:
+        user_file = user_folder("XDG_CONFIG_HOME", ".config") / _FILE
+        raise MissingSecret(
+            f"no provider is configured: no llm.yaml (looked for ./{_FILE}, {user_file}), and no"
+            f" key in the environment ({some_variables()}). Set one, write an llm.yaml, or use the"
+            " emulator: anaphora ask --emulate"
+        )
     if not config.names:
         # Raises with the file's name.
         check(config.client)
-    if model is not None:
-        named, rest = split(config, model)
-        if named is not None:
-            return named, rest
-        for name in config.client.providers:
-            if model in models_of(config, name):
-                return name, model
-    return config.names[0], model
+    return config.names[0]
+
+
+def _default_model(config: AskConfig, name: str) -> str:
+    """The configured model; without a configuration, the catalog's first."""
+    provider = config.client.providers.get(name)
+    model = None if provider is None else provider.model
+    if model is None and (config.environment is not None or config.emulated):
+        model = catalog.default_model(name, datetime.datetime.now(datetime.UTC).date())
+    if model is None:
+        listed = models_of(config, name)[:3]
+        known = f": {', '.join(listed)}, …" if listed else ""
+        raise InvalidRequest(f"choose a model of {name} with -m{known}")
+    return model

@@ -160,7 +160,8 @@ class StoredConversation:
             pass
         except BlockingIOError:
             raise InvalidRequest(
-                f"conversation {self.id} is in use by another process; wait for it", path="-c"
+                f"conversation {self.id} is in use by another process; wait for it",
+                path="--continue",
             ) from None
         return file
 
@@ -173,13 +174,13 @@ def new() -> StoredConversation:
 def find(id: str) -> StoredConversation:
     """The conversation with that id, or the only one whose id begins with it."""
     if not _ID.match(id):
-        raise InvalidRequest(f"{id!r} is not an id; --list shows them", path="--continue")
+        raise InvalidRequest(f"{id!r} is not an id; --list shows them", path="--conversation")
     paths = _paths()
     found = [path for path in paths if path.name == id + _SUFFIX]
     found = found or [path for path in paths if path.name.startswith(id)]
     if len(found) != 1:
         reason = f"{len(found)} conversations begin with it" if found else "no such conversation"
-        raise InvalidRequest(f"{id}: {reason}; --list shows all of them", path="--continue")
+        raise InvalidRequest(f"{id}: {reason}; --list shows all of them", path="--conversation")
     return StoredConversation(found[0])
 
 
@@ -190,7 +191,7 @@ def latest(*, emulated: bool) -> StoredConversation:
         if settings is not None and settings.emulated == emulated:
             return StoredConversation(path)
     where = " with the emulator" if emulated else ""
-    raise InvalidRequest(f"there is no conversation{where} to continue", path="-c")
+    raise InvalidRequest(f"there is no conversation{where} to continue", path="--continue")
 
 
 def listing() -> list[dict[str, Any]]:

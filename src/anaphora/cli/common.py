@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -39,7 +40,23 @@ COMMANDS = {
 }
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
+    """A group that suggests the command that was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            from anaphora.yaml_values import nearest
+
+            near = nearest(name, self.list_commands(ctx))
+            hint = f" Did you mean {near!r}?" if near else ""
+            ctx.fail(f"No such command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+class Commands(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -62,8 +79,9 @@ class Commands(click.Group):
 @click.command(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 ok, 1 a check found something, 2 usage, 7 a key is missing,"
-    " 64 internal error.",
+    epilog="Exit codes: 0 ok, 1 a check found something or a call failed, 2 invalid options or"
+    " input, 4 the answer does not conform to a schema, 7 a key or a package is missing,"
+    " 64 internal error, 130 interrupted.",
 )
 @click.version_option(package_name="anaphora", message="%(prog)s %(version)s")
 def anaphora() -> None:
@@ -176,15 +194,28 @@ def selected(names: str, known: Iterable[str]) -> tuple[str, ...]:
     return wanted
 
 
+class MissingPackage(click.ClickException):
+    exit_code = UNMET
+
+
 def require(feature: str, *packages: str, extra: str = "emulator") -> None:
     """Stop with the command that installs what is missing."""
     from importlib.util import find_spec
 
     for package in packages:
         if find_spec(package) is None:
-            raise click.ClickException(
+            raise MissingPackage(
                 f"{feature} needs {package}; install it with: pip install 'anaphora[{extra}]'"
             )
+
+
+def read_stdin(limit: int = -1) -> bytes:
+    if sys.stdin is None:
+        from anaphora.errors import InvalidRequest
+
+        raise InvalidRequest("is closed", path="standard input")
+    data: bytes = sys.stdin.buffer.read(limit)
+    return data
 
 
 def to_json(value: Any) -> str:

@@ -12,13 +12,13 @@ from anaphora.client.config import ClientConfig, schema
 from anaphora.client.config.resolve import ResolvedProvider, resolve_each
 from anaphora.errors import MissingSecret
 
-from .common import EXISTING_FILE, UNMET, print_json, report_problems, stop
+from .common import EXISTING_FILE, UNMET, CommandGroup, print_json, report_problems, stop
 from .terminal import Line, print_report, table
 
 Resolutions = list[tuple[ResolvedProvider, MissingSecret | None]]
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Check llm.yaml, or print its JSON Schema."""
 

@@ -32,13 +32,22 @@ from anaphora.errors import InvalidRequest
 
 from .common import (
     FOUND,
-    USAGE,
     log_format_option,
     report_problems,
     request_options,
     stop,
 )
-from .log_files import LogFormat, PriceBook, detect, files_in, lines_of, playable, unpriced_note
+from .log_files import (
+    LogFormat,
+    PriceBook,
+    detect,
+    files_in,
+    has_unread_file,
+    lines_of,
+    playable,
+    stop_empty,
+    unpriced_note,
+)
 from .terminal import Line, print_report
 
 _COLOURS = {"first": "dim", "hit": "green", "partial": "yellow", "miss": "red"}
@@ -109,15 +118,15 @@ def command(
     requests and, if there are any, responses. Every call is compared with the one before it: the
     cause, the first bytes that differ, the cost.
 
-    Exit code 1 when a prefix broke, 0 when none did, 2 when the input cannot be read.
+    Input that cannot be read is reported on standard error and skipped. Exit code 1 when a prefix
+    broke or a file could not be read, 2 when there is no call to explain.
     """
     explainer = _Explainer(RequestDefaults(**request))
     calls = tuple(explainer.calls(files, format_, gap))
     problems = tuple(str(problem) for problem in explainer.problems if not problem.harmless)
-    report_problems(problems)
     if not calls:
-        report_problems(["nothing to explain"])
-        stop(USAGE)
+        stop_empty(explainer.problems, "nothing to explain")
+    report_problems(problems)
     explained = Explanation(
         turns=calls,
         summary=_summary(calls),
@@ -125,7 +134,8 @@ def command(
         unpriced=explainer.prices.unpriced,
     )
     print_report(explained, _lines(explained, everything), as_json=as_json)
-    if explained.summary.broke:
+    unread = has_unread_file(explainer.problems, (call.place for call in calls))
+    if explained.summary.broke or unread:
         stop(FOUND)
 
 
@@ -142,7 +152,7 @@ class _Explainer:
         if singles is not None:
             yield from self._judged(self._in_order(singles, gap))
             return
-        for file in files_in(places):
+        for file in files_in(places, self.problems):
             lines = list(lines_of(file, self.problems))
             detected = format_ or detect(lines, is_request)
             if detected == "requests":
@@ -151,8 +161,8 @@ class _Explainer:
                 yield from self._recorded(
                     playable(trace.read(detected, iter(lines)), self.problems)
                 )
-            else:
-                reason = "neither a log, a session nor requests" if lines else "the file is empty"
+            elif lines:
+                reason = "neither a log, a session nor requests"
                 self.problems.append(Problem(str(file), reason))
 
     def _in_order(
@@ -237,11 +247,14 @@ def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
     """The files as one request each, in the given order; None when they are logs."""
     if len(places) < 2 or any(place.is_dir() for place in places):
         return None
-    lines = [LogLine(str(place), place.read_bytes()) for place in places]
-    for place, line in zip(places, lines, strict=True):
-        if not holds_request(line.data, line.place, is_json=place.suffix == ".json"):
-            return None
-    return lines
+    try:
+        lines = [LogLine(str(place), place.read_bytes()) for place in places]
+    except OSError:
+        return None  # reported when the files are read one by one
+    is_json = all(place.suffix == ".json" for place in places)
+    if all(holds_request(line.data, line.place, is_json=is_json) for line in lines):
+        return lines
+    return None
 
 
 def _summary(calls: tuple[ExplainedCall, ...]) -> ExplainSummary:

@@ -38,8 +38,8 @@ from anaphora.analysis.sent_requests import (
 from anaphora.analysis.trace.format import LogLine, numbered
 from anaphora.errors import InvalidRequest
 
-from .common import EXISTING_FILE, FOUND, USAGE, report_problems, request_options, stop
-from .log_files import PriceBook, unpriced_note
+from .common import EXISTING_FILE, FOUND, report_problems, request_options, stop
+from .log_files import PriceBook, stop_empty, unpriced_note
 from .terminal import Line, print_report
 
 CONFIG = ".anaphora-lint.toml"
@@ -92,10 +92,9 @@ def command(
     defaults = RequestDefaults(**request | {name: request[name] or known[name] for name in known})
     threshold: Severity = severity or settings.severity or "warning"  # type: ignore[assignment]
     prompts = _Prompts(files, defaults)
-    report_problems(prompts.problems)
     if not (prompts.requests or prompts.texts):
-        report_problems(["nothing to check"])
-        stop(USAGE)
+        stop_empty(prompts.problems, "nothing to check")
+    report_problems(prompts.problems)
     prices = PriceBook()
     findings = list(_findings(prompts, defaults, settings, prices, samples=samples))
     report: Any = {"findings": findings, "unpriced": prices.unpriced}
@@ -145,9 +144,13 @@ class _Prompts:
 
     def _requests_in(self, file: Path) -> Iterable[LogLine]:
         """The lines with requests; a text or a problem is added here."""
-        name, data, suffix = str(file), file.read_bytes(), file.suffix.lower()
+        name, suffix = str(file), file.suffix.lower()
         is_json = suffix == ".json"
         try:
+            data = file.read_bytes()
+            if not data.strip():
+                self.problems.append(f"{file}: the file is empty")
+                return []
             if suffix in _LINES_SUFFIXES:
                 return numbered(data.splitlines(), name)
             if suffix not in _TEXT_SUFFIXES and holds_request(data, name, is_json=is_json):
@@ -159,6 +162,8 @@ class _Prompts:
         except UnicodeDecodeError as problem:
             reason = f"neither a request nor text: {problem.reason} at byte {problem.start}"
             self.problems.append(f"{file}: {reason}")
+        except OSError as problem:
+            self.problems.append(f"{file}: cannot be read: {problem.strerror or problem}")
         except InvalidRequest as problem:
             self.problems.append(str(problem))
         return []

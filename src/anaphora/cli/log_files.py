@@ -7,7 +7,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +25,8 @@ from anaphora.analysis.trace.format import (
 )
 from anaphora.catalog import Price
 from anaphora.errors import InvalidRequest
+
+from .common import USAGE, report_problems, stop
 
 LogFormat: TypeAlias = Literal["trace", "claude_code", "codex", "requests"]
 
@@ -58,10 +60,29 @@ def refuse(problems: list[Problem]) -> None:
         raise InvalidRequest(wrong[0].reason + more, path=wrong[0].place)
 
 
+def stop_empty(problems: Iterable[object], message: str) -> NoReturn:
+    """Report why there is nothing to work on, and stop."""
+    report_problems([*problems, message])
+    stop(USAGE)
+
+
+def has_unread_file(problems: Iterable[Problem], read: Iterable[str]) -> bool:
+    """Whether a file gave nothing but problems; `read` are the places that gave something."""
+    files = {_file_of(place) for place in read}
+    return any(not one.harmless and _file_of(one.place) not in files for one in problems)
+
+
+def _file_of(place: str) -> str:
+    """The file of `file:line`."""
+    file, _, line = place.rpartition(":")
+    return file if line.isdigit() else place
+
+
 def gather(places: list[Path], format_: LogFormat | None) -> tuple[list[FoundTrace], list[Problem]]:
     """All conversations that can be simulated, and the problems with the others."""
     problems: list[Problem] = []
-    entries = (entry for file in files_in(places) for entry in _read(file, format_))
+    files = files_in(places, problems)
+    entries = (entry for file in files for entry in _read(file, format_))
     return playable(entries, problems), problems
 
 
@@ -81,29 +102,40 @@ def playable(entries: Iterable[TraceEntry], problems: list[Problem]) -> list[Fou
     return list(found.values())
 
 
-def files_in(places: Iterable[Path]) -> list[Path]:
+def files_in(places: Iterable[Path], problems: list[Problem]) -> list[Path]:
     """The files, and for a folder every file in it that may be a log."""
     found: list[Path] = []
     for place in places:
         if place.is_dir():
-            found += sorted(
+            logs = sorted(
                 file
                 for file in place.rglob("*")
                 if file.is_file() and file.name.endswith(_SUFFIXES)
             )
+            if not logs:
+                problems.append(Problem(str(place), f"no {', '.join(_SUFFIXES)} file in it"))
+            found += logs
         else:
             found.append(place)
     return found
 
 
 def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
-    with file.open("rb") as opened:
-        packed = opened.read(2) == b"\x1f\x8b"
-    with gzip.open(file) if packed else file.open("rb") as lines:
-        try:
-            yield from numbered(lines, str(file))
-        except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-            problems.append(Problem(str(file), f"the file is cut off or damaged: {problem}"))
+    """The lines up to the first that cannot be read, which is a problem; so is an empty file."""
+    empty = True
+    try:
+        with file.open("rb") as opened:
+            packed = opened.read(2) == b"\x1f\x8b"
+        with gzip.open(file) if packed else file.open("rb") as lines:
+            for line in numbered(lines, str(file)):
+                empty = False
+                yield line
+        if empty:
+            problems.append(Problem(str(file), "the file is empty"))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+        problems.append(Problem(str(file), f"the file is cut off or damaged: {problem}"))
+    except OSError as problem:
+        problems.append(Problem(str(file), f"cannot be read: {problem.strerror or problem}"))
 
 
 def detect(
@@ -132,8 +164,6 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
         yield from trace.read(format_, iter(lines))
     elif lines:
         yield Problem(str(file), "neither a trace, a session nor a request log; pass --format")
-    elif not problems:
-        yield Problem(str(file), "the file is empty")
 
 
 class PriceBook:

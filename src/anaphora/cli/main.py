@@ -3,7 +3,8 @@
     0   ok
     1   a check found something, or the request could not be fulfilled
     2   usage: the command line or the input is invalid
-    7   a precondition is not met: a key that llm.yaml names is missing
+    4   the answer does not conform to a schema
+    7   a precondition is not met: a key or a package is missing
     64  internal error
     130 interrupted
 
@@ -32,9 +33,7 @@ _EXTRA = ("click", "rich")
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    if hasattr(sys.stdout, "reconfigure"):
-        # A terminal that cannot show ✓ shows ? instead of failing.
-        sys.stdout.reconfigure(errors="replace")
+    _prepare_streams()
     try:
         code = _run(args)
         sys.stdout.flush()
@@ -55,9 +54,19 @@ def main(args: Sequence[str] | None = None) -> int:
             _print_error(
                 f"the command line needs {package}; install it with: pip install 'anaphora[cli]'"
             )
-            return USAGE
+            return UNMET
         _print_internal(problem)
         return INTERNAL
+
+
+def _prepare_streams() -> None:
+    """A closed stream takes what is printed; one that cannot show ✓ shows ? instead."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def exit_code(problem: AnaphoraError | OSError) -> int:

@@ -54,6 +54,8 @@ def command(pattern: str, provider: str | None, on: str | None, as_json: bool) -
         if near:
             advice = f"did you mean {', '.join(dict.fromkeys(ids.get(n, n) for n in near))}?"
         of = f" of {provider}" if provider else ""
+        if as_json:
+            print_json([])
         click.echo(f"no model{of} with {pattern!r} in its name; {advice}", err=True)
         stop(FOUND)
     now = datetime.datetime.now(datetime.UTC)

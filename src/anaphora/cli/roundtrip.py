@@ -14,8 +14,8 @@ from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult, check
 from anaphora.analysis.trace.format import Problem
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .common import FOUND, USAGE, WireName, report_problems, stop
-from .log_files import lines_of
+from .common import FOUND, WireName, report_problems, stop
+from .log_files import files_in, lines_of, stop_empty
 from .terminal import Line, print_report, table
 
 
@@ -26,12 +26,13 @@ from .terminal import Line, print_report, table
 def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     """Check that recorded exchanges survive parsing and rendering.
 
-    Each line of FILES (JSON lines, gzipped or not) is one exchange: `id`, `wire`, `status`,
-    `stream`, `request` and `response`, both bodies as text. Every request is parsed and rendered
-    again, every response is read and written again; the meaning must stay the same. Exchanges of
-    unknown wires are counted and skipped. Lines that cannot be read are reported on standard error.
+    Each line of FILES (JSON lines, gzipped or not; a folder stands for the logs in it) is one
+    exchange: `id`, `wire`, `status`, `stream`, `request` and `response`, both bodies as text. Every
+    request is parsed and rendered again, every response is read and written again; the meaning must
+    stay the same. Exchanges of unknown wires are counted and skipped.
 
-    Exit code 1 when something was lost or could not be read, 2 when nothing could be read.
+    Input that cannot be read is reported on standard error. Exit code 1 when something was lost or
+    could not be read, 2 when no exchange was checked.
     """
     outcomes: list[RoundTripResult] = []
     skipped: Counter[str] = Counter()
@@ -45,9 +46,11 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
             outcomes.append(check(exchange))
         else:
             skipped[exchange.wire] += 1
+    if not outcomes:
+        unknown = (f"unknown wire {name!r} ({count})" for name, count in sorted(skipped.items()))
+        of = "" if only is None else f" of {only}"
+        stop_empty([*problems, *unknown], f"no exchanges{of} to check")
     report_problems(problems)
-    if problems and not outcomes and not skipped:
-        stop(USAGE)
     report = {"outcomes": outcomes, "skipped": dict(skipped)}
     print_report(report, _lines(outcomes, skipped), as_json=as_json)
     if problems or not all(outcome.good for outcome in outcomes):
@@ -57,14 +60,14 @@ def command(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
 def _exchanges(files: tuple[Path, ...]) -> Iterator[RecordedExchange | str]:
     """The exchanges; for a line that cannot be read, the reason."""
     decode = msgspec.json.Decoder(RecordedExchange).decode
-    for file in files:
-        damaged: list[Problem] = []
-        for line in lines_of(file, damaged):
+    problems: list[Problem] = []
+    for file in files_in(files, problems):
+        for line in lines_of(file, problems):
             try:
                 yield decode(line.data)
             except DECODE_ERRORS as problem:
                 yield f"{line.place}: {problem}"
-        yield from map(str, damaged)
+    yield from map(str, problems)
 
 
 def _lines(outcomes: list[RoundTripResult], skipped: Counter[str]) -> Iterator[Line]:

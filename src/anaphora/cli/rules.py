@@ -17,8 +17,16 @@ from anaphora.analysis.rules_check import CheckedFigure
 from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.catalog import CacheRules, Figure
 
-from .common import FOUND, ProviderName, WireName, log_format_option, stop
-from .log_files import LogFormat, SkippedInput, gather, refuse, skipped
+from .common import FOUND, CommandGroup, ProviderName, WireName, log_format_option, stop
+from .log_files import (
+    LogFormat,
+    SkippedInput,
+    gather,
+    has_unread_file,
+    refuse,
+    skipped,
+    stop_empty,
+)
 from .terminal import Line, print_report, problem_lines, table, tracked
 
 
@@ -38,7 +46,7 @@ class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
     """Valid input without a bill to compare with."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Print a model's cache rules, or check them against bills."""
 
@@ -103,11 +111,12 @@ def check(
 
     Exit code 1 when a verified rule is contradicted by more than the threshold. A rule that states
     its own failure rate (missed, cut_short) may fail that often, chance included; a TTL is
-    contradicted when more than half of the calls within it missed. Exit code 2 when nothing can be
-    read.
+    contradicted when more than half of the calls within it missed. Exit code 1 also when a file
+    could not be read, 2 when there is no billed call to check; with --strict, 2 for any invalid
+    input.
     """
     sources, problems = gather([*logs], format_)
-    if strict or not sources:
+    if strict:
         refuse(problems)
     billed = [
         call
@@ -115,6 +124,9 @@ def check(
         if (provider is None or call.provider == provider)
         and (model is None or fnmatchcase(call.model.lower(), model.lower()))
     ]
+    if not billed:
+        asked = "/".join(name for name in (provider, model) if name is not None)
+        stop_empty(problems, f"no billed calls{f' of {asked}' if asked else ''} to check")
     calls = tracked(billed, "checking", total=len(billed))
     places = {source.trace.id: source.place for source in sources}
     rows = [
@@ -133,7 +145,7 @@ def check(
         not_compared=skipped(problems, harmless=True),
     )
     print_report(report, _report_lines(report), as_json=as_json)
-    if report.failed:
+    if report.failed or has_unread_file(problems, (source.place for source in sources)):
         stop(FOUND)
 
 

@@ -14,14 +14,24 @@ from click.shell_completion import CompletionItem
 from rich.table import Table
 
 from anaphora import catalog
-from anaphora.analysis.trace.format import FoundTrace, unsupported
+from anaphora.analysis.trace.format import FoundTrace, Problem, unsupported
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
 
-from .common import completions, log_format_option
-from .log_files import LogFormat, PriceBook, SkippedInput, gather, refuse, skipped, unpriced_note
+from .common import FOUND, completions, log_format_option, report_problems, stop
+from .log_files import (
+    LogFormat,
+    PriceBook,
+    SkippedInput,
+    gather,
+    has_unread_file,
+    refuse,
+    skipped,
+    stop_empty,
+    unpriced_note,
+)
 from .simulate_plot import draw
 from .terminal import Line, print_report, problem_lines, table, tracked
 
@@ -151,24 +161,30 @@ def command(
     compared with its bill: tokens read and written, dollars, and the most likely cause of each
     difference. --as simulates the same calls with another provider and model.
 
-    Invalid input is reported with file and line, skipped and counted; with --strict the exit code
-    is 2.
+    Invalid input is reported with file and line, skipped and counted. Exit code 1 when a file could
+    not be read, 2 when there is no call to simulate; with --strict, 2 for any invalid input.
     """
-    report = _simulate([*files], format_, elsewhere, strict)
-    if plot is not None:
-        plot.write_text(draw(report), encoding="utf-8")
+    sources, problems = gather([*files], format_)
+    if strict:
+        refuse(problems)
+    if not any(source.trace.calls for source in sources):
+        stop_empty(problems, "no calls to simulate")
+    report = _simulate(sources, problems, elsewhere)
     print_report(report, _lines(report), as_json=as_json)
+    failed = has_unread_file(problems, (source.place for source in sources))
+    if plot is not None:
+        try:
+            plot.write_text(draw(report), encoding="utf-8")
+        except OSError as problem:
+            report_problems([f"{plot}: cannot be written: {problem.strerror or problem}"])
+            failed = True
+    if failed:
+        stop(FOUND)
 
 
 def _simulate(
-    places: list[Path],
-    format_: LogFormat | None,
-    elsewhere: tuple[str, str] | None,
-    strict: bool,
+    sources: list[FoundTrace], problems: list[Problem], elsewhere: tuple[str, str] | None
 ) -> SimulationReport:
-    sources, problems = gather(places, format_)
-    if strict:
-        refuse(problems)
     prices = PriceBook()
     by_id = {source.trace.id: source for source in sources}
     count = sum(len(source.trace.calls) for source in sources)
@@ -293,9 +309,7 @@ def _sum_known(amounts: list[Decimal | None]) -> Decimal | None:
 
 
 def _lines(report: SimulationReport) -> Iterator[Line]:
-    if not report.rows:
-        yield "no calls to simulate"
-    elif report.elsewhere is None:
+    if report.elsewhere is None:
         yield _compared(report)
         yield (
             "\nexact: calls whose predicted tokens read equal the bill; class: calls, after the"
@@ -306,7 +320,7 @@ def _lines(report: SimulationReport) -> Iterator[Line]:
     else:
         yield f"The same calls on {report.elsewhere}\n", "bold"
         yield _moved(report)
-    if report.rows and report.total.predicted.cost_usd is None:
+    if report.total.predicted.cost_usd is None:
         reason = "some calls did not report their tokens"
         if report.unpriced:
             reason = unpriced_note(report.unpriced)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -16,12 +15,14 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.wire.detect import detect
 
-from .common import WireName, print_json
+from .common import WireName, print_json, read_stdin
 from .terminal import Terminal
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True, exists=True))
+@click.argument(
+    "file", type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False)
+)
 @click.option(
     "--to",
     "target",
@@ -56,7 +57,7 @@ def command(
     rendered for the other provider; whatever that one cannot express is reported on standard error.
     Cache markers of the request are kept; --plan adds those that the planner would place.
     """
-    body = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    body = read_stdin() if str(file) == "-" else file.read_bytes()
     call = wire.get(origin or detect(body)).parse(body, path)
     if model is not None:
         call = replace(call, model=model)

@@ -9,19 +9,22 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from anaphora.errors import InvalidRequest
+from anaphora.errors import InvalidConfig, InvalidRequest, InvalidTool
 from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.tools import ToolRegistry
 from anaphora.values import (
     AnyTool,
     Conversation,
     Message,
+    MessageLike,
     Part,
+    ProviderTool,
     SegmentRole,
     Text,
     Tool,
     ToolResult,
 )
+from anaphora.wire.message_dicts import read_message, read_part
 
 from .options import PARAM_KEYWORDS, TURN_KEYWORDS, SystemPrompt, Tools, check_keywords
 
@@ -30,15 +33,27 @@ T = TypeVar("T")
 _PLAIN = (str, int, float, type(None))
 _TOOLS = get_args(AnyTool)
 _PARTS = get_args(Part)
-_CONTENT = "a text, a part or a message"
+_CONTENT = "a text, a part, a message or a dict"
+_BINARY: tuple[type, ...] = (bytes, bytearray, memoryview)
 _HISTORY = SegmentRole.CONVERSATION
 
-Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
-"""The content of a turn: a text, a part, a message, or several of them."""
+Content: TypeAlias = str | Part | MessageLike | Iterable["str | Part | MessageLike"]
+"""The content of a turn: a text, a part, a message, or several of them. Messages and parts may be
+dictionaries, as the OpenAI and Anthropic SDKs take them."""
 
 
 def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
     return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
+
+
+def wrong_client(name: str, value: object) -> InvalidConfig:
+    """Says what to write instead of a constructor without a configuration."""
+    given = "no providers" if value is None else repr(value) if isinstance(value, str) else ""
+    return InvalidConfig(
+        f"{name} cannot be made from {given or f'a value of type {type(value).__name__}'}: write"
+        f" {name}.from_env() for keys in the environment, {name}.from_config('llm.yaml') for a"
+        " configuration, or anaphora.complete(model, content) for a single call"
+    )
 
 
 def params_of(
@@ -90,9 +105,13 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
         return (Message.user(content),)
     if isinstance(content, Message):
         return (content,)
-    if isinstance(content, _PARTS):
+    if isinstance(content, Mapping):
+        if "role" in content:
+            return (read_message(content, "message"),)
         content = (content,)
-    if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes | bytearray):
+    elif isinstance(content, _PARTS):
+        content = (content,)
+    if isinstance(content, _BINARY) or not isinstance(content, Iterable):
         raise wrong_type(_CONTENT, content, "content")
     messages: list[Message] = []
     parts: list[Part] = []
@@ -113,34 +132,122 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
             parts.append(Text(item))
         elif isinstance(item, _PARTS):
             parts.append(item)
+        elif isinstance(item, Mapping) and "type" in item and "role" not in item:
+            parts.append(read_part(item, f"content[{index}]"))
+        elif isinstance(item, Mapping) or hasattr(item, "model_dump"):
+            close()
+            messages.append(read_message(item, f"messages[{index}]"))
         else:
             raise wrong_type(_CONTENT, item, f"content[{index}]")
     close()
     return tuple(messages)
 
 
-def conversation_of(messages: Conversation | Iterable[Message]) -> Conversation:
+def history_of(
+    system: SystemPrompt | None, messages: Conversation | Iterable[MessageLike]
+) -> tuple[SystemPrompt | None, Conversation]:
+    """The system prompt and the history of a session: see `with_leading_system`."""
     if isinstance(messages, Conversation):
-        return messages
-    return Conversation(items_of(messages, Message, "messages", "messages"))
+        return system, messages
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise wrong_type("a list of messages", messages, "messages")
+    given = tuple(messages)
+    read = tuple(read_message(each, f"messages[{index}]") for index, each in enumerate(given))
+    system, rest = with_leading_system(system, given, read)
+    return system, Conversation(rest)
 
 
-def tools_of(tools: Tools | None) -> ToolRegistry | tuple[AnyTool, ...]:
-    if tools is None or isinstance(tools, ToolRegistry):
-        return () if tools is None else tools
-    checked = tuple(tools) if isinstance(tools, Iterable) else (tools,)
-    names: set[str] = set()
-    for index, tool in enumerate(checked):
+def with_leading_system(
+    system: SystemPrompt | None, given: object, messages: tuple[Message, ...]
+) -> tuple[SystemPrompt | None, tuple[Message, ...]]:
+    """The system prompt with the leading system messages behind it, and the other messages. Only
+    those that are given as dictionaries: a `Message` stays where it stands."""
+    items = (given,) if isinstance(given, Mapping) else given
+    blocks: list[PromptBlock] = []
+    count = 0
+    if isinstance(items, Sequence) and not isinstance(items, str):
+        for item, message in zip(items, messages, strict=False):
+            texts = [part for part in message.parts if isinstance(part, Text)]
+            if not isinstance(item, Mapping) or message.role != "system":
+                break
+            if len(texts) < len(message.parts):
+                break
+            count += 1
+            blocks += [PromptBlock("system", text.text, extras=text.extras) for text in texts]
+    if not blocks:
+        return system, messages[count:]
+    if not system and len(blocks) == 1 and blocks[0].extras is None:
+        return blocks[0].text, messages[count:]
+    first = [PromptBlock("system", system)] if isinstance(system, str) and system else system
+    labelled = [
+        msgspec.structs.replace(block, label=f"message{index}")
+        for index, block in enumerate(blocks)
+    ]
+    return (*(first or ()), *labelled), messages[count:]
+
+
+class ToolSet(msgspec.Struct, frozen=True, eq=False):
+    """The tools of a call, and the registry that runs them, if one does."""
+
+    sent: ToolRegistry | tuple[AnyTool, ...] = ()
+    registry: ToolRegistry | None = None
+
+    @property
+    def current(self) -> tuple[AnyTool, ...]:
+        return self.sent.current if isinstance(self.sent, ToolRegistry) else self.sent
+
+
+def tools_of(tools: Tools | None) -> ToolSet:
+    """A registry is used as it is, with the tools that are added to it later. A list with functions
+    or registries in it becomes a registry; a list of nothing but `Tool`s keeps its order."""
+    if tools is None:
+        return ToolSet()
+    if isinstance(tools, ToolRegistry):
+        return ToolSet(tools, tools)
+    if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
+        hint = f"; write tools=[{_name(tools)}]" if callable(tools) else ""
+        raise InvalidRequest(
+            f"must be a list of functions and Tools, or a ToolRegistry, not"
+            f" {type(tools).__name__}{hint}",
+            path="tools",
+        )
+    given = tuple(tools)
+    if all(isinstance(tool, _TOOLS) for tool in given):
+        return ToolSet(_distinct(given))
+    registry = ToolRegistry()
+    others: list[ProviderTool] = []
+    for index, tool in enumerate(given):
         path = f"tools[{index}]"
-        if not isinstance(tool, _TOOLS):
-            hint = "; a function goes into a ToolRegistry" if callable(tool) else ""
-            raise InvalidRequest(f"must be a Tool, not {type(tool).__name__}{hint}", path=path)
-        # Tools of different providers may share a name: each is sent to its provider only.
+        try:
+            # Tools of different providers may share a name: each is sent to its provider only.
+            if isinstance(tool, ProviderTool):
+                others.append(tool)
+            elif isinstance(tool, ToolRegistry):
+                registry.add_all(tool)
+            elif isinstance(tool, Tool) or callable(tool):
+                registry.add(tool)
+            else:
+                raise wrong_type("a function, a Tool or a ToolRegistry", tool, path)
+        except InvalidTool as error:
+            where = error.path.removeprefix("tools.")
+            reason = error.reason.partition("; pass replace=True")[0]
+            raise InvalidTool(reason, path=f"{path}.{where}" if where else path) from None
+    return ToolSet((*registry.current, *others) if others else registry, registry)
+
+
+def _distinct(tools: tuple[Any, ...]) -> tuple[AnyTool, ...]:
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
         if isinstance(tool, Tool):
             if tool.name in names:
-                raise InvalidRequest(f"there is already a tool `{tool.name}`", path=path)
+                path = f"tools[{index}]"
+                raise InvalidTool(f"there is already a tool `{tool.name}`", path=path)
             names.add(tool.name)
-    return checked
+    return tools
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", type(value).__name__)
 
 
 def prompt_from(

@@ -1,7 +1,7 @@
 """The async client: from a configuration to calls and conversations.
 
 async with AsyncClient.from_config("llm.yaml") as client:
-    response = await client.complete(call, "anthropic-default")
+    response = await client.complete("Hello?", model="claude-sonnet-5-5")
     chat = client.session("anthropic-default", model="claude-sonnet-5-5")
 """
 
@@ -9,31 +9,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
-from anaphora.tools import ToolRegistry
-from anaphora.values import Event, Extras, Notice
+from anaphora.values import Conversation, Event, Extras, Notice
 from anaphora.values.fields import frozen
 
 from .arguments import (
     Content,
     callback_of,
     choice_of,
-    conversation_of,
+    history_of,
     messages_of,
     prompt_from,
     seconds_of,
     tools_of,
+    with_leading_system,
     with_params,
+    wrong_client,
+    wrong_type,
 )
+from .choice import ProviderChooser, has, name_at, refuses
 from .config import ClientConfig, Hop
+from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
+from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
@@ -53,6 +59,7 @@ from .session import Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
 from .session.handles import Handles
+from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import output_of
@@ -61,6 +68,9 @@ from .turn import Turn, TurnRequest
 
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
+
+_Chosen: TypeAlias = tuple[tuple[Target, ...], tuple[Hop, ...]]
+"""The targets of a call; for a route with the hop of each."""
 
 #: Where a call holds what a keyword of `send` stands for.
 _PLACES_IN_CALL = {
@@ -84,15 +94,19 @@ class AsyncClient:
 
     def __init__(
         self,
-        providers: Mapping[str, ResolvedProvider],
+        providers: Mapping[str, ResolvedProvider] | None = None,
         routes: Mapping[str, Sequence[Hop]] | None = None,
         *,
         watchers: Iterable[Watcher] = (),
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one."""
+        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
+        an id: a mapping or an async store such as Redis, by default memory of this process."""
+        if not isinstance(providers, Mapping):
+            raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
         self._watchers = Watchers(
@@ -102,10 +116,16 @@ class AsyncClient:
         self._transport = transport
         self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
+        self._chooser = ProviderChooser(self._resolved, self._routes)
+        self._chosen: dict[tuple[str | None, str | None], _Chosen] = {}
         self._affinity = LoopAffinity()
         self._closed = False
         self._holders: set[Handles] = set()
         """All handles that providers hold for conversations, also for those that were dropped."""
+        self._store = store_of(conversations)
+        self._store_ends = conversations is None
+        """Stored conversations end with this client, and so do their handles."""
+        self._process = uuid.uuid4().hex
 
     @classmethod
     def from_config(
@@ -129,6 +149,23 @@ class AsyncClient:
                 f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
             )
         return cls(resolve(config, environ=environ), config.routes, **options)
+
+    @classmethod
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **options: Unpack[ClientOptions]
+    ) -> Self:
+        """Every provider of the catalog whose key is in the environment: `ANTHROPIC_API_KEY`,
+        `OPENAI_API_KEY`, …. Raises `MissingSecret` if there is none."""
+        check_keywords(options, CLIENT_KEYWORDS)
+        environment = Environment(environ)
+        environment.require_any()
+        return cls.of_environment(environment, **options)
+
+    @classmethod
+    def of_environment(cls, environment: Environment, **options: Unpack[ClientOptions]) -> Self:
+        client = cls(environment.providers, **options)
+        client._chooser = ProviderChooser(client._resolved, (), environment)
+        return client
 
     async def __aenter__(self) -> Self:
         return self
@@ -164,7 +201,7 @@ class AsyncClient:
     def send(
         self,
         content: Call | Content,
-        provider: str,
+        provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
@@ -172,10 +209,11 @@ class AsyncClient:
         """A single call: await it for the response, or iterate over it to stream.
 
         `content` is a text, messages or parts, or a whole `Call`; `provider` is the name of a
-        provider or a route; `output` is the form that the reply must have. `CallOptions` describes
-        the other keywords. With a `Call`, `model`, `params` and parameters replace its own;
-        `system`, `tools`, `cache` and `extras` cannot be combined with it. Tools are not run:
-        `Response.tool_calls` has the calls of the model.
+        provider or a route, and without it the model decides (see `choice.py`); `output` is the
+        form that the reply must have. `CallOptions` describes the other keywords. With a `Call`,
+        `model`, `params` and parameters replace its own; `system`, `tools`, `cache` and `extras`
+        cannot be combined with it. Tools are not run: `Response.tool_calls` has the calls of the
+        model.
         """
         if options:
             check_keywords(options, CALL_KEYWORDS)
@@ -195,7 +233,7 @@ class AsyncClient:
     async def complete(
         self,
         content: Call | Content,
-        provider: str,
+        provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
@@ -206,7 +244,7 @@ class AsyncClient:
     def stream(
         self,
         content: Call | Content,
-        provider: str,
+        provider: str | None = None,
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
@@ -214,8 +252,12 @@ class AsyncClient:
         """The events of a single call: see `send`."""
         return self.send(content, provider, output=output, **options).__aiter__()
 
-    def session(self, provider: str, **options: Unpack[SessionOptions]) -> Session:
-        """A conversation. `provider` is the name of a provider or a route.
+    def session(self, provider: str | None = None, **options: Unpack[SessionOptions]) -> Session:
+        """A conversation. `provider` is the name of a provider or a route; without it, the model
+        decides.
+
+        With an `id` it continues what an earlier session with that id has stored, in this process
+        or another (see `conversations`): pass its history as `messages`.
 
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
         that returns one and is called once a turn; a conversation in it is the initial history.
@@ -230,6 +272,7 @@ class AsyncClient:
         targets, hops = self._targets(provider, options.get("model"))
         store = options.pop("store", None)  # decided for each provider
         profiles = [target.profile for target in targets]
+        name = id_of(options.get("id"))
         builder = CallBuilder(
             tools=tools_of(options.get("tools")),
             params=with_params(options.get("params"), options),
@@ -238,18 +281,22 @@ class AsyncClient:
             diagnose=options.get("diagnose", False),
             compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
-        return Session(
+        source, messages = _prompt_source(options)
+        session = Session(
             SessionRoute(targets, hops),
             builder,
-            _prompt_source(options),
-            messages=conversation_of(options.get("messages", ())),
+            source,
+            messages=messages,
             on_prefix_break=on_prefix_break,
             timeout=seconds_of(options.get("timeout"), "timeout"),
             on_wait=self._on_wait,
             save=callback_of(options.get("save"), "save"),
             watchers=self._watchers,
-            holders=self._holders,
+            holders=self._holders if name is None or self._store_ends else set(),
         )
+        if name is not None:
+            session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
+        return session
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -260,29 +307,52 @@ class AsyncClient:
         """Oddities of the configuration that are no errors."""
         return tuple(notice for one in self._resolved.values() for notice in one.notices)
 
-    def _targets(self, name: str, model: str | None) -> tuple[tuple[Target, ...], tuple[Hop, ...]]:
-        if name not in self._routes:
-            return (self._endpoint(name).target(model),), ()
-        hops = tuple(self._routes[name])
-        ends = [self._endpoint(hop.provider) for hop in hops]
-        listing = [end for end in ends if model is not None and end.knows(model)]
-        targets = []
-        for hop, end in zip(hops, ends, strict=True):
-            # A hop's own model goes first. A provider that does not list the requested one gets
-            # its default instead; where none lists it, all get it.
-            wanted = model if end in listing or not listing else end.config.model or model
-            targets.append(end.target(hop.model or wanted))
-        return tuple(targets), hops
-
-    def _endpoint(self, name: str) -> Endpoint:
+    def _targets(self, provider: str | None, model: str | None) -> _Chosen:
         if self._closed:
             raise InvalidRequest("the client is closed", path="client")
+        if model is not None and not isinstance(model, str):
+            raise InvalidRequest(f"must be the name of a model, not {model!r}", path="model")
+        if provider is not None and not isinstance(provider, str):
+            raise wrong_type("the name of a provider or a route", provider, "provider")
+        chosen = self._chosen.get((provider, model))
+        if chosen is None:
+            name, at = self._chooser.choose(provider, model)
+            if name in self._routes:
+                chosen = self._route_targets(name, at)
+            else:
+                chosen = (self._endpoint(name).target(at),), ()
+            self._chosen[provider, model] = chosen
+        return chosen
+
+    def _route_targets(self, route: str, model: str | None) -> _Chosen:
+        """A hop's own model goes first. A provider that is not known to have the requested one gets
+        its default instead; where none is, all get it that may be asked for it."""
+        hops = tuple(self._routes[route])
+        ends = [self._endpoint(hop.provider) for hop in hops]
+        names = [None if model is None else name_at(end.resolved, model) for end in ends]
+        having = [
+            name is not None and has(end.resolved, name)
+            for end, name in zip(ends, names, strict=True)
+        ]
+        kept: list[tuple[Target, Hop]] = []
+        for hop, end, name, known in zip(hops, ends, names, having, strict=True):
+            wanted = name if hop.model is None else name_at(end.resolved, hop.model)
+            if wanted is not None and hop.model is None:
+                if not known and any(having):
+                    wanted = end.default_model or wanted
+                if refuses(end.resolved, wanted):
+                    wanted = end.default_model
+                if wanted is None:
+                    continue
+            kept.append((end.target(wanted), hop))
+        if not kept:
+            raise InvalidRequest(f"no provider of the route {route!r} has {model}", path="model")
+        return tuple(target for target, _ in kept), tuple(hop for _, hop in kept)
+
+    def _endpoint(self, name: str) -> Endpoint:
         endpoint = self._endpoints.get(name)
         if endpoint is None:
-            resolved = self._resolved.get(name)
-            if resolved is None:
-                known = ", ".join([*self._resolved, *self._routes]) or "none"
-                raise InvalidRequest(f"no provider {name!r}; there are {known}", path="provider")
+            resolved = self._chooser.resolved(name)
             transport = self._transport
             if transport is None:
                 transport = self._transport_for(resolved)
@@ -303,11 +373,13 @@ class AsyncClient:
 def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
     """The call that the arguments of `send` stand for."""
     if not isinstance(content, Call):
-        tools = tools_of(options.get("tools"))
+        if isinstance(content, Iterator):
+            content = tuple(content)
+        system, messages = with_leading_system(options.get("system"), content, messages_of(content))
         return Call(
-            ir=prompt_from(options.get("system"), options.get("cache"), messages_of(content)),
+            ir=prompt_from(system, options.get("cache"), messages),
             model=model,
-            tools=tools.current if isinstance(tools, ToolRegistry) else tools,
+            tools=tools_of(options.get("tools")).current,
             params=with_params(options.get("params"), options),
             extras=options.get("extras"),
         )
@@ -316,14 +388,15 @@ def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
     return content if params is content.params else msgspec.structs.replace(content, params=params)
 
 
-def _prompt_source(options: SessionOptions) -> PromptSource:
-    """The source that the keywords of a session stand for."""
+def _prompt_source(options: SessionOptions) -> tuple[PromptSource, Conversation]:
+    """The source that the keywords of a session stand for, and the initial history."""
     prompt = options.get("prompt")
     if prompt is None:
-        ir = prompt_from(options.get("system"), options.get("cache"))
-        return PromptSource(ir, options.get("state"), from_keywords=True)
+        system, messages = history_of(options.get("system"), options.get("messages", ()))
+        ir = prompt_from(system, options.get("cache"))
+        return PromptSource(ir, options.get("state"), from_keywords=True), messages
     _refuse_both(options, "prompt", _PLACES_IN_PROMPT)
-    return PromptSource(prompt_of(prompt))
+    return PromptSource(prompt_of(prompt)), Conversation()
 
 
 def _refuse_both(options: Mapping[str, object], whole: str, places: Mapping[str, str]) -> None:

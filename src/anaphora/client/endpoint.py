@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import warnings
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,13 +17,17 @@ from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Request
+from anaphora.values import Notice
 
+from .choice import UnknownModelWarning, name_at, refuses, unknown_model
 from .config.resolve import ResolvedProvider
 from .limits import Gate
 from .prices import find_price
 from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
 from .transport.timer import SharedTimer
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 #: Headers that hold a list: values of the configuration and of a call are joined.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
@@ -64,6 +71,8 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     memory: AppMemory
     gate: Gate
     prices: dict[str, tuple[int, Price | None]]
+    notices: tuple[Notice, ...] = ()
+    """About the model itself; on every response."""
 
     def price(self, at: float, tier: str = "") -> Price | None:
         slot = int(at // catalog.PRICE_SLOT)
@@ -97,17 +106,21 @@ class Endpoint:
         affinity: LoopAffinity | None = None,
     ) -> None:
         self.affinity = affinity or LoopAffinity()
+        self.resolved = resolved
         self.id = resolved.id
         self.config = resolved.provider
+        model = self.config.model
+        self.default_model = None if model is None else name_at(resolved, model)
         self.wire_name = resolved.wire
         self.wire = wire.get(resolved.wire)
         self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
         self.features = wire.features(self.base_wire)
-        self.system = wire.provider_of(resolved.wire)
+        self.system = resolved.system
         self.transport = transport
         self.breaker = CircuitBreaker(self.config.breaker)
         self.base_url = resolved.base_url
         self.host = urlsplit(self.base_url).netloc
+        self._path_start = resolved.path_start
         self._headers = resolved.headers()
         self._gate = Gate.of(self.config.limits)
         self._last_headers: tuple[tuple[tuple[str, str], ...], dict[str, str]] = (
@@ -122,26 +135,19 @@ class Endpoint:
 
     def target(self, model: str | None) -> Target:
         """The model here, or the configured one; the same target for every call."""
-        name = model or self.config.model
+        name = model or self.default_model
         target = self._targets.get(name) if isinstance(name, str) else None
         if target is None:
             target = self._new_target(name)
             self._targets[target.model] = target
         return target
 
-    def knows(self, model: str) -> bool:
-        """Whether the configuration or the catalog lists the model for this provider."""
-        known = self.config.known_models
-        if known:
-            return model in known
-        return catalog.profile(self.system, model).known
-
     def outgoing(self, request: Request) -> HttpRequest:
         """The request with address, key and all headers."""
         self.affinity.enter()
         return HttpRequest(
             method=request.method,
-            url=self.base_url + request.path,
+            url=self.base_url + request.path.removeprefix(self._path_start),
             headers=self._with_headers(request.headers),
             body=request.body.join(),
             timeouts=self.config.timeouts,
@@ -149,7 +155,6 @@ class Endpoint:
         )
 
     def _new_target(self, name: object) -> Target:
-        known = self.config.known_models
         if name is None:
             raise InvalidRequest(
                 f"no model is given for {self.id}; name one, or set `model` in llm.yaml",
@@ -157,14 +162,14 @@ class Endpoint:
             )
         if not isinstance(name, str):
             raise InvalidRequest(f"must be the name of a model, not {name!r}", path="model")
-        if known and name not in known:
-            raise InvalidRequest(
-                f"{name!r} is not among the known_models of {self.id}: {', '.join(known)}",
-                path="model",
-            )
+        if reason := refuses(self.resolved, name):
+            raise InvalidRequest(reason, path="model")
+        notices = unknown_model(self.resolved, name)
+        for notice in notices:
+            warnings.warn(notice.message, UnknownModelWarning, stacklevel=_level_of_app())
         rules = catalog.rules(self.system, name, self.base_wire)
         profile, gate = catalog.profile(self.system, name), self._gate.of_model(name, rules)
-        return Target(self, name, profile, rules, AppMemory(rules), gate, {})
+        return Target(self, name, profile, rules, AppMemory(rules), gate, {}, notices)
 
     def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
         if headers is self._last_headers[0]:
@@ -176,3 +181,11 @@ class Endpoint:
             merged[name] = value
         self._last_headers = headers, merged
         return merged
+
+
+def _level_of_app() -> int:
+    """The stack level of the app's line that called the client."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level

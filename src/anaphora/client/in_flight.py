@@ -102,7 +102,7 @@ class InFlight:
         blocks: tuple[BlockShare, ...] = ()
         if observed:
             blocks = self.guarded("record_failed", (), block_shares, prepared.rendered)
-        notices += self.take_notices()
+        notices += self.target.notices + self.take_notices()
         try:
             self.record = self.full_record(prepared, notices, blocks)
         except Exception as problem:

@@ -1,6 +1,7 @@
 """The keywords of every call, typed: mypy and editors know them, and a misspelled one is named.
 
     ParamOptions      parameters of the model: `max_tokens`, `temperature`, …
+    SingleCallOptions `anaphora.complete` and `anaphora.acomplete`
     CallOptions       `complete`, `send` and `stream` of a client
     TurnOptions       `send` and `preview` of a session
     RunOptions        `run` of a session
@@ -28,9 +29,11 @@ from anaphora.prompt import (
     ToolChoice,
 )
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Extras, Message
+from anaphora.values import AnyTool, Conversation, Extras, Message, MessageLike
 from anaphora.yaml_values import nearest
 
+from .conversations import Conversations
+from .dispatch import OnToolError
 from .observe import Watcher
 from .transport import HttpTransport
 
@@ -41,7 +44,8 @@ instead of the call, or nothing."""
 Prompt: TypeAlias = PromptIR | RenderedContext
 StateText: TypeAlias = str | Callable[[], str] | None
 SystemPrompt: TypeAlias = str | Sequence[PromptBlock]
-Tools: TypeAlias = ToolRegistry | Iterable[AnyTool]
+Tools: TypeAlias = ToolRegistry | Iterable[Callable[..., Any] | AnyTool | ToolRegistry]
+"""Functions, described by their signature and docstring; finished tools; registries."""
 
 
 class ParamOptions(TypedDict, total=False):
@@ -74,13 +78,12 @@ class TurnOptions(ParamOptions, total=False):
     """Seconds for everything: waits, retries and fallbacks included."""
 
 
-class CallOptions(TurnOptions, total=False):
-    model: str | None
-    """Goes before the call's own, and the provider's."""
+class SingleCallOptions(TurnOptions, total=False):
     system: SystemPrompt | None
     """The system prompt: a text, or blocks with a cache policy each."""
     tools: Tools | None
-    """Tools that the model may call. A single call runs none: see `Response.tool_calls`."""
+    """Tools that the model may call; `run` of a session runs the functions among them. A single
+    call, and `send`, run none: see `Response.tool_calls`."""
     params: Params | None
     """Parameters as one value; keywords go before its fields."""
     cache: PromptCachePlan | None
@@ -88,9 +91,16 @@ class CallOptions(TurnOptions, total=False):
     """Request fields without a name here: wire name -> JSON object text."""
 
 
+class CallOptions(SingleCallOptions, total=False):
+    model: str | None
+    """Goes before the call's own, and the provider's. `provider/model` names both."""
+
+
 class SessionOptions(CallOptions, total=False):
-    messages: Conversation | Iterable[Message]
-    """A saved history to continue."""
+    id: str | None
+    """Names the conversation: it continues what an earlier session with this id has stored."""
+    messages: Conversation | Iterable[MessageLike]
+    """A saved history to continue; messages may be dictionaries, as OpenAI takes them."""
     prompt: Prompt | Callable[[], Prompt] | None
     """Everything but the history: a value, or a function that returns one and is called once a
     turn. `system`, `messages`, `state` and `cache` are a short form of it."""
@@ -118,6 +128,10 @@ class RunOptions(TurnOptions, total=False):
     """Whether the tools of one turn run concurrently."""
     tool_timeout: float | None
     """Seconds for each tool."""
+    on_tool_error: OnToolError
+    """When a tool fails: `report` (the default) gives the model the exception's type and message;
+    `raise` ends the run with the exception, and the next `run()` calls the tool again; a function
+    of the call and the exception returns what the model gets."""
 
 
 class RecallOptions(ParamOptions, total=False):
@@ -135,6 +149,8 @@ class ClientOptions(TypedDict, total=False):
     """Called with the seconds before rate limits delay a call."""
     transport: HttpTransport | None
     """Replaces the default one."""
+    conversations: Conversations | None
+    """Keeps sessions with an id: a mapping or an async store; by default memory of this process."""
 
 
 def _keywords(options: Any, *others: str) -> frozenset[str]:
@@ -169,6 +185,9 @@ _ELSEWHERE = {
     "max_iterations": "max_turns",
     "max_budget_usd": "max_cost_usd",
     "history": "messages",
+    "session_id": "id",
+    "conversation_id": "id",
+    "thread_id": "id",
 }
 
 

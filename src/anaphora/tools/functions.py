@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -23,6 +24,10 @@ _REFUSED_KINDS: dict[Any, str] = {
     inspect.Parameter.VAR_POSITIONAL: "collects positional arguments; take a list instead",
     inspect.Parameter.VAR_KEYWORD: "collects keyword arguments; take a dict instead",
 }
+
+
+#: Reading a function takes a millisecond, and `complete(…, tools=[function])` may come often.
+_SPECS: WeakKeyDictionary[Callable[..., Any], FunctionSpec] = WeakKeyDictionary()
 
 
 class FunctionSpec(msgspec.Struct, frozen=True):
@@ -41,13 +46,33 @@ def function_tool(
 
     Descriptions of parameters come from `Annotated[int, msgspec.Meta(description="…")]`, else from
     `Annotated[int, "…"]`, else from the docstring (Google, NumPy or Sphinx style). A default that
-    JSON can hold is in the schema; any other only makes the parameter optional.
+    JSON can hold is in the schema; any other only makes the parameter optional. What a
+    `functools.partial` sets is not among the parameters.
     """
+    if name is not None or description is not None or not inspect.isfunction(function):
+        return _function_tool(function, name, description)
+    spec = _SPECS.get(function)
+    if spec is None:
+        spec = _SPECS[function] = _function_tool(function, name, description)
+    return spec
+
+
+def _function_tool(
+    function: Callable[..., Any], name: str | None, description: str | None
+) -> FunctionSpec:
     if inspect.isclass(function):
         raise InvalidTool(f"{function.__name__} is a class; a tool is made from a function")
-    name = str(name or getattr(function, "__name__", "<lambda>"))
+    if not callable(function):
+        raise InvalidTool(f"must be a function or a Tool, not {type(function).__name__}")
+    name = str(name or getattr(_without_partials(function), "__name__", "<lambda>"))
     if name == "<lambda>":
-        raise InvalidTool(f"{function!r} has no name; pass name=", path="name")
+        is_lambda = inspect.isfunction(_without_partials(function))
+        kind = "a lambda" if is_lambda else f"a {type(function).__name__}"
+        raise InvalidTool(
+            f"{kind} has no name for the model; define a function with def, or use"
+            ' ToolRegistry.add(function, name="…")',
+            path="name",
+        )
     target = _annotated_part(function)
     documented, about = _read_docstring(target)
     parameters = _parameters(function, target, name, about)
@@ -69,11 +94,16 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def _annotated_part(function: Callable[..., Any]) -> Any:
     """The function with the hints and docstring, inside partials and callable objects."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _without_partials(function)
     if inspect.isroutine(function):
         return inspect.unwrap(function)
     return inspect.unwrap(type(function).__call__)
+
+
+def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def _read_docstring(target: Any) -> tuple[str, dict[str, str]]:
@@ -100,8 +130,11 @@ def _parameters(
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise InvalidTool(f"has no signature to read: {error}", path=name) from None
-    hints = _hints(target, name, signature.parameters.keys())
-    for parameter in signature.parameters.values():
+    # Nested partials are one: Python flattens them.
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    open_parameters = [each for each in signature.parameters.values() if each.name not in bound]
+    hints = _hints(target, name, [parameter.name for parameter in open_parameters])
+    for parameter in open_parameters:
         path, subject = f"{name}.{parameter.name}", f"parameter `{parameter.name}`"
         if refusal := _REFUSED_KINDS.get(parameter.kind):
             raise InvalidTool(f"{subject} {refusal}", path=path)

@@ -190,6 +190,10 @@ class ToolRegistry:
             entries.append(_schema_entry(item.name, tool, handler, timeout))
         return self._put(entries, replace)
 
+    def add_all(self, other: ToolRegistry) -> tuple[Tool, ...]:
+        """Add all tools that another registry has now, or none."""
+        return self._put(list(other._entries.values()), False)
+
     def remove(self, name: str) -> None:
         """Remove a tool; `KeyError` if there is none of that name."""
         entries = dict(self._entries)

@@ -8,7 +8,7 @@ prefix of the longer, without comparing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args, overload
 
 from msgspec.structs import force_setattr
@@ -76,6 +76,18 @@ class Message(Value, frozen=True, kw_only=True, gc=False):
         return self.role == other.role and self.parts == other.parts
 
 
+MessageLike: TypeAlias = Message | Mapping[str, Any]
+"""A message, or one as a dictionary: `{"role": "user", "content": "…"}`."""
+
+
+def _not_a_message(value: object, path: str) -> Message:
+    raise InvalidRequest(f"must be a Message, not {type(value).__name__}", path=path)
+
+
+#: Reads dictionaries. Set by `anaphora/__init__.py`: the formats are known to the wires.
+reader: Callable[[object, str], Message] = _not_a_message
+
+
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:
     return tuple(Text(part) if isinstance(part, str) else part for part in parts)
 
@@ -90,7 +102,7 @@ class Conversation(Sequence[Message]):
 
     __slots__ = ("_items", "_length", "_lock", "_numbers", "memo")
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[MessageLike] = ()) -> None:
         self._items: list[Message] = []
         self._numbers = [0, 0]
         """One more than the highest number among the ids, and how many messages were checked for
@@ -101,7 +113,7 @@ class Conversation(Sequence[Message]):
         self._extend(messages)
         self._length = len(self._items)
 
-    def append(self, *messages: Message) -> Conversation:
+    def append(self, *messages: MessageLike) -> Conversation:
         """A view that continues with these messages; this one stays as it is."""
         with self._lock:
             if self._length == len(self._items):
@@ -172,17 +184,25 @@ class Conversation(Sequence[Message]):
     def __repr__(self) -> str:
         return f"<Conversation of {self._length} messages>"
 
-    def _extend(self, messages: Iterable[Message]) -> None:
+    def _extend(self, messages: Iterable[MessageLike]) -> None:
+        start = len(self._items)
+        try:
+            self._add(messages)
+        except BaseException:
+            del self._items[start:]
+            raise
+
+    def _add(self, messages: Iterable[MessageLike]) -> None:
         items, numbers = self._items, self._numbers
         free, seen = numbers
         for position, message in enumerate(messages, len(items)):
-            if type(message) is not Message:
-                _refuse(message, position)
+            if not isinstance(message, Message):
+                message = reader(message, f"messages[{position}]")
             if not message.id:
                 if seen < position:
                     free, seen = _free_number(items, free, seen), position
                 free = max(free, position)
-                message = message.__copy__()
+                message = message.__copy__()  # type: ignore[attr-defined]
                 force_setattr(message, "id", f"m{free}")
                 free += 1
                 seen += 1
@@ -195,12 +215,6 @@ class Conversation(Sequence[Message]):
         view._numbers = self._numbers
         view._length = length
         return view
-
-
-def _refuse(message: object, position: int) -> None:
-    if not isinstance(message, Message):
-        kind = type(message).__name__
-        raise InvalidRequest(f"must be a Message, not {kind}", path=f"messages[{position}]")
 
 
 def _free_number(items: list[Message], free: int, seen: int) -> int:

@@ -1,8 +1,8 @@
 """Checks the fields of a value when it is made, and freezes them.
 
 What a wire remembers between calls is found by the value it was rendered from. So a value must not
-change, and `True`, `1` and `1.0`, which compare equal and are different bytes, must not be given for
-each other:
+change, and `True`, `1` and `1.0`, which are equal but different bytes, must not be given for each
+other:
 
     every field    of its declared type, or `InvalidRequest` names it: `Tool.strict`
     lists          become tuples, dictionaries become `FrozenDict`s
@@ -32,7 +32,7 @@ class FrozenDict(dict[K, V]):
 
     __slots__ = ()
 
-    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("fields of values cannot be changed; make a new value")
 
     __setitem__ = __delitem__ = __ior__ = _refuse

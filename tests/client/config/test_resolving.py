@@ -284,4 +284,4 @@ def test_only_the_resolver_reads_the_environment() -> None:
         for file in client.rglob("*.py")
         if re.search(r"os\.(environ|getenv)", file.read_text())
     }
-    assert readers == {"config/resolve.py"}
+    assert readers == {"config/environment.py", "config/resolve.py"}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import SplitResult, urlsplit
@@ -18,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from anaphora import wire
-from anaphora.catalog import Dialect, dialects
+from anaphora.catalog import Dialect, dialects, serves_own_only
 from anaphora.errors import InvalidRequest, MissingSecret
 from anaphora.values import Notice
 from anaphora.yaml_values import Origin, dotted, nearest
@@ -60,7 +61,16 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     secret: Secret | None
     provider: ProviderConfig
     """The configuration; `ca` is relative to the working directory."""
+    own_models_only: bool = False
+    """At the address of a maker that serves no models but its own."""
+    path_start: str = ""
+    """The start of request paths that `base_url` replaces, as the base URL of some SDKs does."""
     notices: tuple[Notice, ...] = ()
+
+    @property
+    def system(self) -> str:
+        """The provider's name in the catalog."""
+        return wire.provider_of(self.wire)
 
     def headers(self) -> dict[str, str]:
         """The headers of every request, the key included; names in lower case."""
@@ -159,6 +169,7 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             auth_prefix=prefix,
             secret=None,
             provider=provider,
+            own_models_only=_serves_own_only(row, url),
             notices=tuple(self._notices(row, url, header)),
         )
 
@@ -282,6 +293,14 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
         for model, path in named:
             if model is not None and known and model not in known:
                 self._fail(_unlisted(model, self._id, known), *path)
+
+
+def _serves_own_only(row: Dialect, url: str) -> bool:
+    """False behind a proxy or gateway, which may serve any model."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not serves_own_only(row.provider):
+        return False
+    return any(fnmatchcase(parts.hostname or "", host) for host in row.hosts)
 
 
 def _is_local(host: str) -> bool:

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
+from anaphora.client.arguments import ToolSet
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.turn import TurnRequest
 from anaphora.prompt import Call, Continuation, Earlier, Params, PromptCachePlan, PromptIR, Segment
 from anaphora.prompt.context import TokenCount
-from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Extras, Message, SegmentRole
+from anaphora.values import Extras, Message, SegmentRole
 
 from .compaction import PromptSizes, shortened, token_limit
 from .provider_state import ProviderState
@@ -28,7 +28,7 @@ _STABLE = SegmentRole.STABLE_PREFIX
 class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The fixed part of all calls of a conversation. Shared by its forks."""
 
-    tools: ToolRegistry | tuple[AnyTool, ...]
+    tools: ToolSet
     params: Params
     extras: Extras | None
     store: bool | None
@@ -109,8 +109,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             changes["output"] = request.output.output
         if request.params:
             changes.update(request.params)
-        tools = self.tools.current if isinstance(self.tools, ToolRegistry) else self.tools
-        target = state.target
+        target, tools = state.target, self.tools.current
         call = Call(ir=ir, model=target.model, tools=tools, params=self.params, extras=self.extras)
         return target.with_defaults(call, changes)
 
@@ -138,8 +137,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             explicit = state.endpoint.features.adds_breakpoints and plan.mode is None
             mode = "explicit" if explicit else plan.mode
             plan = msgspec.structs.replace(plan, prewarm=True, mode=mode)
-        if self.diagnose and state.reply is not None:
-            earlier = Earlier(state.endpoint.system, state.reply.id)
+        if self.diagnose and state.reply_id is not None:
+            earlier = Earlier(state.endpoint.system, state.reply_id)
             plan = msgspec.structs.replace(plan, diagnose=True, compare_with=earlier)
         elif self.diagnose:
             plan = msgspec.structs.replace(plan, diagnose=True)
@@ -150,16 +149,18 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         is stored and the prompt still begins with the stored one."""
         if turn.ir.continuation is not None:
             return turn.ir.continuation
-        if not state.endpoint.features.stores_responses or state.reply is None:
+        if not state.endpoint.features.stores_responses or state.reply_id is None:
             return None
         if not (self.store or (self.store is None and turn.continues)):
             return None
+        if state.chain is not None:
+            state.follows(turn)
         committed = state.committed
         if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
             return None
         if turn.is_whole and (state.stored is None or not _begins_alike(state.stored, turn.ir)):
             return None
-        return Continuation(state.reply.id, committed[-1].id)
+        return Continuation(state.reply_id, committed[-1].id)
 
 
 def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:

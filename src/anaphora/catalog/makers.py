@@ -1,0 +1,91 @@
+"""Whose model a name is. Makers name their models alike, so this holds for new ones as well.
+
+maker_of("claude-sonnet-9")                        "anthropic"
+similar_model("anthropic", "claude-sonet-5-5")     "claude-sonnet-5-5"
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from anaphora.yaml_values import nearest
+
+from .load import SHIPPED
+
+#: How the names of each maker's models begin, in lower case. Open weights under a name of their own
+#: (`gpt-oss`, `llama`, `gemma`) are left out: every host may have them.
+_BEGINNINGS = {
+    "openai": r"gpt-(?!oss)|chatgpt-|o[0-9]+(-|\Z)|codex-|computer-use-|ft:(gpt-|o[0-9])",
+    "anthropic": r"claude-",
+    "google": r"gemini-",
+    "xai": r"grok-",
+    "deepseek": r"deepseek-",
+    "mistral": r"(open-)?(mi[sx]tral|magistral|ministral|devstral|codestral|pixtral|voxtral)-",
+    "moonshot": r"kimi-|moonshot-",
+    "alibaba": r"qwen|qwq|qvq",
+    "zai": r"glm-",
+    "minimax": r"minimax-",
+}
+_MAKERS = {maker: re.compile(pattern) for maker, pattern in _BEGINNINGS.items()}
+
+#: Makers whose own address serves no models but theirs. Alibaba's serves those of others, too.
+_OWN_ONLY = frozenset(_MAKERS) - {"alibaba"}
+
+#: Models whose names begin with the provider's own: not a prefix to take off.
+_SELF_NAMED = {"groq": re.compile(r"compound"), "openrouter": re.compile(r"[^/]+\Z")}
+
+#: How alike two names must be.
+_ALIKE = 0.7
+_WORDS = re.compile(r"[^a-z0-9]+")
+_NUMBERS = re.compile(r"[0-9]+")
+
+
+def maker_of(model: str) -> str | None:
+    """The maker of a model, by its name; None for names that any host may use."""
+    name = model.lower().removeprefix("models/")  # Google's own spelling
+    # `deepseek-r1:8b` and `deepseek-ai/DeepSeek-R1` are names of hosts.
+    if "/" in name or (":" in name and not name.startswith("ft:")):
+        return None
+    return next((maker for maker, begins in _MAKERS.items() if begins.match(name)), None)
+
+
+def is_maker(provider: str) -> bool:
+    """Whether the provider has models of its own."""
+    return provider in _MAKERS
+
+
+def serves_own_only(provider: str) -> bool:
+    """Whether the provider's own address serves no models but its own."""
+    return provider in _OWN_ONLY
+
+
+def is_self_named(provider: str, name: str) -> bool:
+    """Whether `provider/name` is the whole name of one of the provider's models."""
+    pattern = _SELF_NAMED.get(provider)
+    if pattern is not None and pattern.match(name):
+        return True
+    return f"{provider}/{name}" in SHIPPED.catalog.entries[provider].ids
+
+
+def similar_model(provider: str, model: str) -> str:
+    """The known model of a provider that an unknown name may be a misspelling of; empty if there is
+    none. Another number is another version, which may be newer than the catalog."""
+    name = model.lower().removeprefix("models/")
+    known = {id.lower(): id for id in SHIPPED.catalog.entries[provider].ids}
+    words = sorted(_WORDS.split(name))
+    for low, id in known.items():
+        if sorted(_WORDS.split(low)) == words:
+            return id
+    near = nearest(name, known, alike=_ALIKE)
+    same = near and "".join(_NUMBERS.findall(near)) == "".join(_NUMBERS.findall(name))
+    return known[near] if same else ""
+
+
+def models_date(provider: str) -> datetime.date:
+    """The day of the newest row of the provider's models."""
+    rows = SHIPPED.catalog.entries[provider].rows
+    dates: list[datetime.date] = [
+        row.provenance["date"] for row in rows if "date" in row.provenance
+    ]
+    return max(dates)

@@ -1,0 +1,83 @@
+"""Single calls without a client: `anaphora.complete` and `anaphora.acomplete`.
+
+    anaphora.complete("claude-sonnet-5-5", "Hello?").text
+    (await anaphora.acomplete("openai/gpt-6.1-sol", "Hello?")).text
+
+All calls of a process share one `Client`, in a thread of its own: any thread and any event loop may
+call, several at once and one after another. Its keys are those in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Unpack
+
+from anaphora.prompt import Call
+
+from .arguments import Content
+from .client import AsyncClient
+from .config import environment
+from .options import SingleCallOptions
+from .response import Response
+from .sync import Client
+
+
+def complete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: Any = None,
+    **options: Unpack[SingleCallOptions],
+) -> Response:
+    """The response to a single call, with the keys in the environment (`ANTHROPIC_API_KEY`, …).
+
+    `model` is `model` or `provider/model`; `content` and the options are those of
+    `AsyncClient.complete`.
+    """
+    return _shared.client().complete(content, model=model, output=output, **options)
+
+
+async def acomplete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: Any = None,
+    **options: Unpack[SingleCallOptions],
+) -> Response:
+    """As `complete`, in any event loop."""
+    client = _shared.client()
+    return await client._background.call_from_loop(
+        lambda: client._client.complete(content, model=model, output=output, **options)
+    )
+
+
+class _SharedClient:
+    """The client of this process, made on first use, and anew when a variable has changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self._variables = 0
+
+    def client(self) -> Client:
+        variables = environment.state()
+        with self._lock:
+            # Calls that have begun keep the former client, which closes itself after the last.
+            former, client = self._client, self._client
+            if client is None or variables != self._variables:
+                client = Client(AsyncClient.of_environment(environment.Environment()))
+                self._client, self._variables = client, variables
+        del former
+        return client
+
+    def leave_to_parent(self) -> None:
+        """After a fork: the thread and the connections are the parent's. They are kept, so that
+        nothing is closed here."""
+        self._inherited = self._client
+        self._client, self._lock = None, threading.Lock()
+
+
+_shared = _SharedClient()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shared.leave_to_parent)

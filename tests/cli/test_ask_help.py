@@ -1,0 +1,176 @@
+"""The help of `anaphora ask`, claim by claim."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anaphora import emulator
+from anaphora.client.config.environment import default_rows, key_variables
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def emu() -> Any:
+    with emulator.running() as running:
+        yield running
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, without any provider's variables; also the current folder."""
+    for row in default_rows().values():
+        for name in key_variables(row):
+            monkeypatch.delenv(name, raising=False)
+    for name in ("ANAPHORA_CONFIG", "OLLAMA_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def two(home: Path, emu: emulator.Emulator, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two providers in llm.yaml."""
+    monkeypatch.setenv("KEY_FOR_THIS_TEST", "any")
+    (home / "llm.yaml").write_text(
+        "providers:\n"
+        f"  claude: {{dialect: anthropic, base_url: '{emu.url}/anthropic', key: {{env: KEY_FOR_THIS_TEST}}, model: claude-sonnet-5-5}}\n"
+        f"  gpt: {{dialect: openai, base_url: '{emu.url}/openai', key: {{env: KEY_FOR_THIS_TEST}}, model: gpt-5.2}}\n"
+    )
+    return home
+
+
+def _help(run: Any) -> str:
+    return " ".join(run("ask", "--help", COLUMNS="200").stdout.split())
+
+
+def test_keys_are_looked_for_in_the_stated_order(
+    run: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = [key_variables(row)[0] for row in default_rows().values()]
+    (stated,) = re.findall(r"keys in the environment \(([^)]*), …\)", _help(run))
+    names = stated.split(", ")
+    assert names == order[: len(names)]
+    documented = (Path(__file__).parents[2] / "docs" / "ask.md").read_text()
+    positions = [documented.index(f"`{name}`") for name in names]
+    assert positions == sorted(positions)
+    # From the last to the first: each one that is set is used instead of those after it.
+    for name, provider in reversed([*zip(names, default_rows(), strict=False)]):
+        monkeypatch.setenv(name, "any")
+        shown = run("ask", "--preview", "hi")
+        assert f"using {provider}/" in shown.stderr
+        assert shown.stderr.strip().endswith(f"with the key from ${name}")
+
+
+def test_missing_key_names_the_same_variables(run: Any, home: Path) -> None:
+    shown = run("ask", "hi")
+    assert shown.returncode == 7
+    (stated,) = re.findall(r"keys in the environment \(([^)]*), …\)", _help(run))
+    assert stated in shown.stderr
+
+
+@pytest.mark.parametrize("option", ["-c", "--continue"])
+def test_continue_is_the_last_conversation(run: Any, two: Path, option: str) -> None:
+    assert f"-c, --continue {'Continue the last conversation.'}" in _help(run)
+    none = run("ask", option, "hi")
+    assert none.returncode == 2
+    assert "--continue: there is no conversation to continue" in none.stderr
+    assert run("ask", "hi").returncode == 0
+    first = run("ask", "--list", "--json").stdout
+    assert run("ask", option, "hi again").returncode == 0
+    again = run("ask", "--list", "--json").stdout
+    assert first.count('"id"') == again.count('"id"') == 1
+    assert '"messages": 4' in again
+
+
+@pytest.mark.parametrize(
+    "options, provider, model",
+    [
+        ("", "claude", "claude-opus-5-5"),
+        ("-m claude-sonnet-5-5", "claude", "claude-sonnet-5-5"),
+        ("-m gpt-5.2", "gpt", "gpt-5.2"),
+        ("-m gpt/gpt-5.5", "gpt", "gpt-5.5"),
+        ("-p gpt", "gpt", "gpt-5.2"),
+        ("-p gpt -m gpt-5.5", "gpt", "gpt-5.5"),
+        ("-m no-known-model", "claude", "no-known-model"),
+    ],
+)
+def test_continued_conversation_keeps_what_is_not_given(
+    run: Any, two: Path, options: str, provider: str, model: str
+) -> None:
+    assert run("ask", "-m", "claude-opus-5-5", "hi").returncode == 0
+    shown = run("ask", "-c", *options.split(), "hi again")
+    assert shown.returncode == 0, shown.stderr
+    assert f"\n{provider}/{model} · " in f"\n{shown.stderr}"
+
+
+def test_provider_that_is_gone_is_named(run: Any, two: Path) -> None:
+    assert run("ask", "hi").returncode == 0
+    text = (two / "llm.yaml").read_text().splitlines()
+    (two / "llm.yaml").write_text("\n".join([text[0], text[2]]) + "\n")
+    shown = run("ask", "-c", "hi")
+    assert shown.returncode == 2
+    assert "was held with claude, which is not configured; choose another provider with -p" in (
+        shown.stderr
+    )
+    assert run("ask", "-c", "-p", "gpt", "hi").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("-c --emulate", "there is no conversation with the emulator to continue"),
+        ("--conversation {id} --emulate", "was started without --emulate"),
+    ],
+)
+def test_continue_with_the_emulator(run: Any, two: Path, options: str, message: str) -> None:
+    assert run("ask", "hi").returncode == 0
+    (stored,) = (two / "data" / "anaphora" / "conversations").iterdir()
+    shown = run("ask", *options.format(id=stored.stem).split(), "hi")
+    assert shown.returncode == 2
+    assert message in shown.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, asked",
+    [
+        ([], "from the pipe"),
+        (["-"], "from the pipe"),
+        (["from", "the", "arguments"], "from the arguments"),
+    ],
+)
+def test_where_the_question_comes_from(
+    run_process: Any, two: Path, environment: Any, arguments: list[str], asked: str
+) -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "anaphora", "ask", *arguments],
+        input="from the pipe",
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout
+    listed = run_process("ask", "--list").stdout
+    assert asked in listed
+
+
+@pytest.mark.parametrize("command", ["ask", "explain", "lint", "roundtrip", "simulate"])
+def test_stated_exit_codes_are_of_the_table(run: Any, command: str) -> None:
+    """Each command's help states codes that the main help explains."""
+    codes = re.findall(r"(?:Exit code|,|or) (\d+) (?:when|for|also)", " ".join(run(command, "--help").stdout.split()))  # fmt: skip
+    assert codes
+    table = " ".join(run("--help").stdout.split())
+    for code in codes:
+        assert re.search(rf"\b{code} [a-z]", table)

@@ -1,0 +1,317 @@
+"""Exit codes: every command with every kind of wrong input.
+
+0 ok; 1 a check found something, or a part of the input could not be read; 2 invalid options, or
+nothing in the input can be read; 7 a key or a package is missing; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.rich import REQUESTS
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXCHANGE = {
+    "id": "one",
+    "wire": "anthropic",
+    "status": 200,
+    "stream": False,
+    "request": '{"model":"claude-sonnet-4-5","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}',
+    "response": '{"id":"m","type":"message","role":"assistant","model":"claude-sonnet-4-5",'
+    '"content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn",'
+    '"usage":{"input_tokens":3,"output_tokens":1}}',
+}
+
+#: What a file may hold that no command can use.
+UNREADABLE: dict[str, bytes] = {
+    "empty.json": b"",
+    "empty.jsonl": b"",
+    "blank.jsonl": b"\n \n",
+    "words.json": b"not JSON\n",
+    "words.jsonl": b"not JSON\n",
+    "binary.json": b"\xff\xfe\x00",
+    "binary.jsonl": b"\xff\xfe\x00",
+    "binary.dat": b"\xff\xfe\x00",
+    "cut.json": b'{"model": "claude-sonnet-4-5", "messages": [',
+    "cut.jsonl.gz": b"\x1f\x8b\x08\x00",
+    "object.json": b'{"a": 1}',
+    "object.jsonl": b'{"a": 1}\n',
+    "list.json": b"[]",
+    "number.json": b"5",
+    "null.jsonl": b"null\n",
+}
+#: Commands that read files, and whether they take several; `good` is a file that each accepts.
+READERS: dict[str, bool] = {
+    "explain": True,
+    "simulate": True,
+    "rules check": True,
+    "roundtrip": True,
+    "lint": True,
+    "translate --to openai": False,
+    "config check": False,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    for name, data in UNREADABLE.items():
+        (folder / name).write_bytes(data)
+    (folder / "folder").mkdir()
+    (folder / "notes").mkdir()
+    (folder / "notes" / "notes.txt").write_text("no log")
+    (folder / "session.jsonl").write_bytes((EXAMPLES / "session.jsonl").read_bytes())
+    (folder / "exchanges.jsonl").write_text(json.dumps(EXCHANGE) + "\n")
+    (folder / "request.json").write_text(json.dumps(REQUESTS["anthropic"]))
+    (folder / "prompt.txt").write_text("You are terse.")
+    return folder
+
+
+GOOD = {
+    "explain": "session.jsonl",
+    "simulate": "session.jsonl",
+    "rules check": "session.jsonl",
+    "roundtrip": "exchanges.jsonl",
+    "lint": "prompt.txt",
+}
+
+
+def failed(done: Any, code: int, name: str = "") -> None:
+    """The exit code, nothing on standard output, and a message without a traceback."""
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert done.stderr.strip()
+    assert name in done.stderr
+    assert "internal error" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+@pytest.mark.parametrize("command", READERS)
+def test_nothing_readable_is_2(run: Any, folder: Path, command: str, name: str) -> None:
+    file = str(folder / name)
+    named = "" if command.startswith("translate") else name
+    failed(run(*command.split(), file), 2, named)
+    if command != "lint" and "--json" in run(*command.split(), "--help").stdout:
+        failed(run(*command.split(), "--json", file), 2, named)
+
+
+@pytest.mark.parametrize("name", ["missing.json", "folder", "notes"])
+@pytest.mark.parametrize("command", READERS)
+def test_no_file_and_folder_without_logs_are_2(
+    run: Any, folder: Path, command: str, name: str
+) -> None:
+    failed(run(*command.split(), str(folder / name)), 2, name)
+
+
+@pytest.mark.parametrize("name", [name for name in UNREADABLE if name != "binary.dat"])
+@pytest.mark.parametrize("command", GOOD)
+@pytest.mark.parametrize("first", [True, False], ids=["good first", "bad first"])
+def test_one_unreadable_file_of_two_is_1(
+    run: Any, folder: Path, command: str, name: str, first: bool
+) -> None:
+    """The other one is worked on, and the unreadable one is named."""
+    files = [str(folder / GOOD[command]), str(folder / name)]
+    alone = run(*command.split(), files[0])
+    assert alone.returncode in (0, 1)
+    done = run(*command.split(), *(files if first else files[::-1]))
+    assert done.returncode == 1
+    assert str(folder / name) in done.stdout + done.stderr
+    assert alone.stdout.splitlines()[0] in done.stdout
+    both = run(*command.split(), "--json", *files)
+    assert both.returncode == 1
+    assert json.loads(both.stdout)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="everything is readable to root")
+@pytest.mark.parametrize("command", READERS)
+def test_file_without_permission_is_2(run: Any, tmp_path: Path, command: str) -> None:
+    (tmp_path / "secret.json").touch(0o000)
+    failed(run(*command.split(), str(tmp_path / "secret.json")), 2, "secret.json")
+
+
+@pytest.mark.parametrize("command", GOOD)
+def test_file_that_fails_while_it_is_read_is_named(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Permission lost, a disk error: the others are still worked on."""
+    real = Path.open
+
+    def fail(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self.name == "torn.jsonl":
+            raise OSError(5, "Input/output error")
+        return real(self, *arguments, **options)
+
+    torn = folder / "torn.jsonl"
+    torn.write_text("{}")
+    monkeypatch.setattr(Path, "open", fail)
+    failed(run(*command.split(), str(torn)), 2, "torn.jsonl: cannot be read: Input/output error")
+    done = run(*command.split(), str(folder / GOOD[command]), str(torn))
+    assert done.returncode == 1
+    assert "Input/output error" in done.stdout + done.stderr
+    torn.unlink()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("rules check {session} --model nosuch", "no billed calls of nosuch to check"),
+        ("rules check {session} --provider openai", "no billed calls of openai to check"),
+        ("roundtrip {exchanges} --wire gemini", "no exchanges of gemini to check"),
+        ("simulate --strict {session} {words}", "neither a trace"),
+        ("rules check --strict {session} {words}", "neither a trace"),
+        ("simulate {session} --as nosuch/model", "unknown provider 'nosuch'"),
+        ("simulate {session} --as nosuch", "not of the form provider/model"),
+        ("simulate {session} --format nosuch", "'nosuch'"),
+        ("explain {session} --gap -1", "-1"),
+        ("explain {session} --from nosuch", "'nosuch'"),
+        ("lint {prompt} --samples", "needs at least two samples"),
+        ("lint {prompt} --json --sarif", "--json or --sarif"),
+        ("lint {prompt} --config {words}", "words.json"),
+        ("lint {prompt} --config {binary}", "binary.json"),
+        ("translate {request} --to nosuch", "'nosuch'"),
+        ("translate {request}", "--to"),
+        ("models --provider nosuch", "'nosuch'"),
+        ("rules show nosuch model", "'nosuch'"),
+        ("config check {words}", "words.json"),
+        ("demo --providers nosuch", "'nosuch' is none of"),
+        ("emulate --port abc", "'abc'"),
+        ("emulate --script {words}", "words.json"),
+        ("emulate --faults {object}", "object.json"),
+        ("emulate --latency soon", "'soon'"),
+        ("emulate --providers nosuch", "'nosuch'"),
+        ("ask --emulate -p nosuch hi", "'nosuch'"),
+        ("ask --emulate --max-turns 0 hi", "0"),
+        ("ask --emulate --temperature 9 hi", "9"),
+        ("ask --emulate --effort nosuch hi", "'nosuch'"),
+        ("ask --emulate --schema {words} hi", "words.json"),
+        ("ask --emulate --schema {binary} hi", "binary.json"),
+        ("ask --emulate -f {binary} hi", "binary.json"),
+        ("ask --emulate -f nosuch.txt hi", "nosuch.txt"),
+        ("ask --emulate --tool nosuch:f hi", "nosuch"),
+        ("ask --emulate --config {words} hi", "exclude"),
+        ("ask --config {words} hi", "words.json"),
+        ("ask --emulate --continue hi", "no conversation"),
+        ("ask --emulate --conversation nosuch hi", "nosuch"),
+        ("completion cmd", "'cmd'"),
+        ("config", ""),
+        ("rules", ""),
+    ],
+)
+def test_invalid_options_are_2(
+    run: Any, folder: Path, tmp_path: Path, arguments: str, message: str
+) -> None:
+    places = {
+        "session": "session.jsonl",
+        "exchanges": "exchanges.jsonl",
+        "words": "words.json",
+        "binary": "binary.json",
+        "object": "object.json",
+        "prompt": "prompt.txt",
+        "request": "request.json",
+    }
+    files = {name: str(folder / file) for name, file in places.items()}
+    words = [word.format(**files) for word in arguments.split()]
+    failed(run(*words, XDG_DATA_HOME=str(tmp_path), HOME=str(tmp_path)), 2, message)
+
+
+@pytest.mark.parametrize(
+    "wrong, meant",
+    [
+        ("modls", "'models'"),
+        ("simulat", "'simulate'"),
+        ("config chek", "'check'"),
+        ("rules shwo", "'show'"),
+        ("ask --emulat", "--emulate"),
+        ("demo --provider", "--providers"),
+        ("xyzzy", ""),
+    ],
+)
+def test_misspelled_commands_and_options(run: Any, wrong: str, meant: str) -> None:
+    done = run(*wrong.split())
+    failed(done, 2, meant)
+    assert ("Did you mean" in done.stderr) == bool(meant)
+
+
+def test_no_match_is_1_and_an_empty_array(run: Any) -> None:
+    for command in ("models", "wires"):
+        done = run(command, "nosuch")
+        assert (done.returncode, done.stdout) == (1, "")
+        done = run(command, "nosuch", "--json")
+        assert (done.returncode, json.loads(done.stdout)) == (1, [])
+
+
+def test_report_survives_a_plot_that_cannot_be_written(run: Any, folder: Path) -> None:
+    session = str(folder / "session.jsonl")
+    done = run("simulate", session, "--json", "--plot", str(folder / "nosuch" / "x.svg"))
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["rows"]
+    assert "x.svg: cannot be written: No such file or directory" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "emulate", "ask --emulate hi"])
+def test_missing_package_is_7(run: Any, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    failed(run(*command.split()), 7, "pip install 'anaphora[emulator]'")
+
+
+@pytest.mark.parametrize(
+    "command, code",
+    [
+        ("ask --emulate --no-keep hi <&-", 0),
+        ("ask --emulate --no-keep <&-", 2),
+        ("ask --emulate --no-keep - <&-", 2),
+        ("ask --emulate --no-keep -f - hi <&-", 2),
+        ("translate --to openai - <&-", 2),
+        ("ask --emulate --no-keep hi >&-", 0),
+        ("ask --emulate --no-keep hi 2>&-", 0),
+        ("models >&-", 0),
+        ("models --json >&-", 0),
+        ("nosuch 2>&-", 2),
+    ],
+)
+def test_closed_streams(environment: Any, command: str, code: int) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m anaphora {command}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    assert "internal error" not in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("head") is None, reason="no head here")
+@pytest.mark.parametrize(
+    "command", ["models", "models --json", "wires", "--help", "ask --emulate --no-keep hi"]
+)
+def test_closed_pipe_is_silent(environment: Any, command: str) -> None:
+    line = f"set -o pipefail; {sys.executable} -m anaphora {command} | head -c 1 > /dev/null"
+    done = subprocess.run(
+        ["bash", "-c", line], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "Broken pipe" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["translate --to openai -", "ask --emulate --no-keep -"])
+def test_interrupted_is_130(run: Any, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """While it waits for standard input."""
+
+    def wait(size: int = -1) -> bytes:
+        raise KeyboardInterrupt
+
+    stdin = SimpleNamespace(buffer=SimpleNamespace(read=wait), isatty=lambda: True)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    done = run(*command.split())
+    failed(done, 130, "anaphora: interrupted")
