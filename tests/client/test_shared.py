@@ -105,7 +105,7 @@ def test_keywords_are_those_of_the_client(claude: pytest.MonkeyPatch) -> None:
     again = asyncio.run(anaphora.acomplete("claude-sonnet-5-5", "Suggest a trip.", output=Trip))
     assert isinstance(again.parsed, Trip)
     with pytest.raises(InvalidRequest, match="did you mean `max_tokens`"):
-        anaphora.complete("claude-sonnet-5-5", "Hi", max_token=7)  # type: ignore[call-arg]
+        anaphora.complete("claude-sonnet-5-5", "Hi", max_token=7)  # type: ignore[call-overload]
 
 
 def test_calls_share_what_was_learned(claude: pytest.MonkeyPatch, emu: Emulator) -> None:
