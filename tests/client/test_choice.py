@@ -89,6 +89,9 @@ def requested(client: AsyncClient, **call: Any) -> tuple[str, str]:
         ("proxy", "openai/gpt-5.2", "proxy", "openai/gpt-5.2"),
         ("proxy", "claude-sonnet-5-5", "proxy", "claude-sonnet-5-5"),
         ("openai", "my-model", "openai", "my-model"),
+        # The only one that may be asked.
+        ("openai+google+proxy", "claude-sonnet-5-5", "proxy", "claude-sonnet-5-5"),
+        ("openai+listed", "my-model", "openai", "my-model"),
         ("default", None, "default", "claude-mine"),
         ("alias", None, "alias", "gpt-5.2"),
     ],
@@ -305,7 +308,7 @@ def test_google_spelling_has_a_price(emu: Emulator) -> None:
         ("OPENAI_API_KEY", "claude-sonnet-5-5", "claude-sonnet-5-5 is a model of anthropic, which has no key in the environment: set ANTHROPIC_API_KEY"),
         ("OPENROUTER_API_KEY", "claude-sonnet-5-5", "or name another provider: provider/claude-sonnet-5-5"),
         ("OPENAI_API_KEY", "groq/compound", "no key for groq in the environment: set GROQ_API_KEY"),
-        ("OPENAI_API_KEY OPENROUTER_API_KEY", "anthropic/claude-new", "set ANTHROPIC_API_KEY"),
+        ("OPENROUTER_API_KEY GROQ_API_KEY", "anthropic/claude-new", "set ANTHROPIC_API_KEY"),
     ],
 )  # fmt: skip
 def test_missing_key_names_the_variable(variables: str, model: str, problem: str) -> None:
@@ -321,6 +324,7 @@ def test_missing_key_names_the_variable(variables: str, model: str, problem: str
     "variables, model, provider, name",
     [
         ("OPENROUTER_API_KEY", "anthropic/claude-new", "openrouter", "anthropic/claude-new"),
+        ("OPENAI_API_KEY OPENROUTER_API_KEY", "google/gemini-9", "openrouter", "google/gemini-9"),
         ("GROQ_API_KEY", "llama-new", "groq", "llama-new"),
         ("GROQ_API_KEY", "ollama/llama3", "ollama", "llama3"),
         ("OPENAI_API_KEY GROQ_API_KEY", "openai/gpt-oss-120b", "groq", "openai/gpt-oss-120b"),
