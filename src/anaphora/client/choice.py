@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest, MissingSecret
+from anaphora.redaction import quoted
 from anaphora.values import Notice
 from anaphora.yaml_values import nearest
 
@@ -76,7 +77,7 @@ class ProviderChooser:
             hint = f"for a model, write model={provider!r}"
         else:
             hint = f"there are {', '.join(names) or 'none'}"
-        raise InvalidRequest(f"no provider {provider!r}; {hint}", path="provider")
+        raise InvalidRequest(f"no provider {quoted(provider)}; {hint}", path="provider")
 
     def named_by_prefix(self, model: str) -> tuple[str, str] | None:
         """For `provider/model`: by the provider's id, or by its name in the catalog."""
@@ -209,7 +210,7 @@ def refuses(one: ResolvedProvider, model: str) -> str:
             return ""
         near = nearest(model, known)
         hint = f"; did you mean {near}?" if near else f": {', '.join(known)}"
-        return f"{model!r} is not among the known_models of {one.id}{hint}"
+        return f"{quoted(model)} is not among the known_models of {one.id}{hint}"
     if not one.own_models_only:
         return ""
     maker = catalog.maker_of(model)

@@ -18,6 +18,7 @@ import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
+from anaphora.redaction import hides_arguments, looks_like_key, shown_name
 from anaphora.values import Conversation, Event, Notice
 
 from .arguments import (
@@ -38,6 +39,7 @@ from .choice import ProviderChooser, has, name_at, refuses
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
+from .config.secrets import Secret
 from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
@@ -113,7 +115,7 @@ class AsyncClient:
         )
         self._on_wait = callback_of(on_wait, "on_wait")
         self._transport = transport
-        self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
+        self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._chooser = ProviderChooser(self._resolved, self._routes)
         self._chosen: dict[tuple[str | None, str | None], _Chosen] = {}
@@ -127,6 +129,7 @@ class AsyncClient:
         self._process = uuid.uuid4().hex
 
     @classmethod
+    @hides_arguments
     def from_config(
         cls,
         source: str | Path | ClientConfig | Mapping[str, Any],
@@ -315,6 +318,9 @@ class AsyncClient:
             raise wrong_type("the name of a provider or a route", provider, "provider")
         chosen = self._chosen.get((provider, model))
         if chosen is None:
+            for text, path in ((provider, "provider"), (model, "model")):
+                if text is not None and looks_like_key(text):
+                    raise InvalidRequest("looks like an API key, not like a name", path=path)
             name, at = self._chooser.choose(provider, model)
             if name in self._routes:
                 chosen = self._route_targets(name, at)
@@ -345,7 +351,9 @@ class AsyncClient:
                     continue
             kept.append((end.target(wanted), hop))
         if not kept:
-            raise InvalidRequest(f"no provider of the route {route!r} has {model}", path="model")
+            raise InvalidRequest(
+                f"no provider of the route {route!r} has {shown_name(model or '')}", path="model"
+            )
         return tuple(target for target, _ in kept), tuple(hop for _, hop in kept)
 
     def _endpoint(self, name: str) -> Endpoint:
@@ -360,7 +368,7 @@ class AsyncClient:
 
     def _transport_for(self, resolved: ResolvedProvider) -> HttpTransport:
         """One transport for all providers with the same proxy and CA."""
-        way = resolved.provider.proxy, resolved.provider.ca
+        way = resolved.proxy, resolved.provider.ca
         transport = self._transports.get(way)
         if transport is None:
             from .transport.over_aiohttp import AiohttpTransport

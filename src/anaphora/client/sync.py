@@ -26,6 +26,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
+from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
 
 from .arguments import Content, wrong_client
@@ -61,6 +62,7 @@ class Client:
         self._close = weakref.finalize(self, self._background.close, client.close)
 
     @classmethod
+    @hides_arguments
     def from_config(
         cls,
         source: str | Path | ClientConfig | Mapping[str, Any],
