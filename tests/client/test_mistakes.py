@@ -58,7 +58,6 @@ PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
     "yes": ({"reasoning": True}, "or a Reasoning, not True"),
     "choice": ({"tool_choice": "requierd"}, "not 'requierd'; did you mean 'required'?"),
     "no such tool": ({"tool_choice": "search"}, "one of auto, none, required, any, not 'search'"),
-    "mode": ({"tool_choice": ToolChoice("any")}, "tool_choice.mode: must be one of auto"),  # type: ignore[arg-type]
     "timeout": ({"timeout": -1}, "timeout: must be ≥ 0, got -1"),
     "seconds": ({"timeout": "5s"}, "timeout: must be a number of seconds, not '5s'"),
 }

@@ -194,7 +194,7 @@ def extras_of(extras: Any) -> Extras | None:
         return None
     if not isinstance(extras, Mapping):
         raise wrong_type('a dict: {"anthropic": {"field": …}}', extras, "extras")
-    checked: Extras = {}
+    checked: dict[str, str] = {}
     for name, fields in extras.items():
         path = f"extras.{name}"
         if isinstance(fields, Mapping):

@@ -12,14 +12,15 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack, overload
 
 import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.redaction import hides_arguments, looks_like_key, shown_name
-from anaphora.values import Conversation, Event, Notice
+from anaphora.values import Conversation, Event, Extras, Notice
+from anaphora.values.fields import frozen
 
 from .arguments import (
     Content,
@@ -59,7 +60,7 @@ from .options import (
     check_keywords,
 )
 from .parameters import with_params
-from .response import Response
+from .response import Output, Response
 from .routing import SessionRoute, conversation_key
 from .session import Session
 from .session.call_builder import CallBuilder
@@ -68,7 +69,7 @@ from .session.handles import Handles
 from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
-from .structured import output_of
+from .structured import Structured, output_of
 from .transport import HttpTransport
 from .turn import Turn, TurnRequest
 
@@ -205,6 +206,33 @@ class AsyncClient:
             for transport in self._transports.values():
                 await transport.close()
 
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Turn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Turn[Output]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Turn[Any]: ...
     def send(
         self,
         content: Call | Content,
@@ -212,7 +240,7 @@ class AsyncClient:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Turn:
+    ) -> Turn[Any]:
         """A single call: await it for the response, or iterate over it to stream.
 
         `content` is a text, messages or parts, or a whole `Call`; `provider` is the name of a
@@ -237,6 +265,33 @@ class AsyncClient:
         timeout = seconds_of(options.get("timeout"), "timeout")
         return Turn(once, TurnRequest(output=form, timeout=timeout))
 
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response[None]: ...
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Response[Output]: ...
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Response[Any]: ...
     async def complete(
         self,
         content: Call | Content,
@@ -244,7 +299,7 @@ class AsyncClient:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Response:
+    ) -> Response[Any]:
         """The response to a single call: see `send`."""
         return await self.send(content, provider, output=output, **options)
 
@@ -286,7 +341,7 @@ class AsyncClient:
         builder = CallBuilder(
             tools=tools,
             params=with_params(options.get("params"), options, tools.current),
-            extras=extras_of(options.get("extras")),
+            extras=frozen(extras_of(options.get("extras")), Extras | None, "extras"),
             store=store,
             diagnose=flag_of(options.get("diagnose", False), "diagnose"),
             compact_at=compact_at_of(options.get("compact_at"), profiles),
