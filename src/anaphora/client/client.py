@@ -19,7 +19,8 @@ import msgspec
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.redaction import hides_arguments, looks_like_key, shown_name
-from anaphora.values import Conversation, Event, Notice
+from anaphora.values import Conversation, Event, Extras, Notice
+from anaphora.values.fields import frozen
 
 from .arguments import (
     Content,
@@ -278,7 +279,7 @@ class AsyncClient:
         builder = CallBuilder(
             tools=tools_of(options.get("tools")),
             params=with_params(options.get("params"), options),
-            extras=options.get("extras"),
+            extras=frozen(options.get("extras"), Extras | None, "extras"),
             store=store,
             diagnose=options.get("diagnose", False),
             compact_at=compact_at_of(options.get("compact_at"), profiles),
