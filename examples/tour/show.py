@@ -137,7 +137,7 @@ def _table(providers: Sequence[Comparison], width: int) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 + wide, 0, 0))
     table.add_column("provider", no_wrap=True)
     table.add_column("model", no_wrap=True, style="dim")
-    for name in ("baseline", "Anaphora", "saved", "cached"):
+    for name in ("careless", "usual", "Anaphora", "saved", "cached"):
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
         table.add_column("", no_wrap=True, style=_GOOD)
@@ -153,7 +153,8 @@ def _table(providers: Sequence[Comparison], width: int) -> Table:
         table.add_row(
             provider,
             one.model,
-            _amount(one.baseline.cost_usd),
+            _amount(one.careless.cost_usd),
+            _amount(one.usual.cost_usd),
             _amount(one.anaphora.cost_usd),
             saved,
             _cached(one.anaphora),
@@ -176,7 +177,7 @@ def _cached(cost: ConversationCost) -> str:
 
 def after_bills(providers: Sequence[Comparison], width: int) -> Group:
     """The legend of the table, and one conversation turn by turn."""
-    baseline = sum((one.baseline.cost_usd or 0 for one in providers), Decimal(0))
+    baseline = sum((one.usual.cost_usd or 0 for one in providers), Decimal(0))
     ours = sum((one.anaphora.cost_usd or 0 for one in providers), Decimal(0))
     turns = [turn for one in providers for turn in one.anaphora.turns if turn.read is not None]
     exact = sum(abs((turn.predicted or 0) - (turn.read or 0)) <= 1 for turn in turns)
@@ -196,12 +197,12 @@ def after_bills(providers: Sequence[Comparison], width: int) -> Group:
 
 
 def _turn_by_turn(one: Comparison, width: int) -> Iterator[RenderableType]:
-    most = max(turn.cost_usd or 0 for turn in (*one.baseline.turns, *one.anaphora.turns))
+    most = max(turn.cost_usd or 0 for turn in (*one.usual.turns, *one.anaphora.turns))
     if not most:
         return
     gap = " " if width >= _WIDE else ""
     yield Text.assemble("   cost of each turn at ", (one.model, "bold"))
-    for label, cost, style in (("baseline", one.baseline, _BAD), ("Anaphora", one.anaphora, _GOOD)):
+    for label, cost, style in (("baseline", one.usual, _BAD), ("Anaphora", one.anaphora, _GOOD)):
         heights = (min(7, int(8 * (turn.cost_usd or 0) / most)) for turn in cost.turns)
         bars = gap.join(2 * _BLOCKS[height] for height in heights)
         last = f"  the last: {_amount(cost.turns[-1].cost_usd)}"
