@@ -260,6 +260,8 @@ class UsualAgent:
     the last message, and one cache marker stands at the end of the system prompt."""
 
     layout = "usual"
+    rotation = 0
+    """By how many places the tools move in each turn."""
 
     def __init__(self, client: AsyncClient, stop: TourStop) -> None:
         self._client = client
@@ -292,7 +294,9 @@ class UsualAgent:
         )
 
     def _tools(self, turn: int) -> tuple[Tool, ...]:
-        return self._registry.tools()
+        tools = self._registry.tools()
+        first = turn * self.rotation % len(tools)
+        return tools[first:] + tools[:first]
 
 
 class CarelessAgent(UsualAgent):
@@ -300,15 +304,11 @@ class CarelessAgent(UsualAgent):
     varies."""
 
     layout = "careless"
+    rotation = 1
 
     def _prompt(self, now: str) -> PromptIR:
         system = (PromptBlock.plain("state", now), *_MARKED)
         return PromptIR.chat(self._messages, system=system, cache=_NO_OTHER_MARKERS)
-
-    def _tools(self, turn: int) -> tuple[Tool, ...]:
-        tools = self._registry.tools()
-        first = turn % len(tools)
-        return tools[first:] + tools[:first]
 
 
 class _Visit:
