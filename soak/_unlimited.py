@@ -18,7 +18,8 @@ from _served import serve
 
 from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.faults import Faults
-from anaphora.emulator.server import App, ConnectionCut
+from anaphora.emulator.server import application
+from anaphora.serving.exchange import ConnectionEnded
 
 #: Faults, and the share of requests that each befalls.
 FAULTS = {
@@ -38,14 +39,15 @@ _LIMITS = (b"anthropic-ratelimit-", b"x-ratelimit-")
 
 def options() -> EmulatorOptions:
     rows = "".join(f'  - {{fault: "{name}", rate: {rate}}}\n' for name, rate in FAULTS.items())
-    return EmulatorOptions(faults=Faults.decode("faults:\n" + rows, "faults.yaml"))
+    faults = Faults.decode("faults:\n" + rows, "faults.yaml")
+    return EmulatorOptions(faults=faults, fault_headers=True)
 
 
 class Unlimited:
     """The emulator's application, silent about limits."""
 
     def __init__(self) -> None:
-        self._app = App(Engine(options()))
+        self._app = application(Engine(options()))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def send_unlimited(message: Any) -> None:
@@ -56,7 +58,7 @@ class Unlimited:
 
         try:
             await self._app(scope, receive, send_unlimited)
-        except ConnectionCut:
+        except ConnectionEnded:
             raise ConnectionError("cut on purpose") from None
 
 

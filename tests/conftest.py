@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from anaphora import emulator
 from anaphora.catalog import Profile
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
@@ -41,7 +42,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def running_emulator() -> Iterator[Emulator]:
-    with emulator.running() as running:
+    with emulator.running(EmulatorOptions(fault_headers=True)) as running:
         yield running
 
 

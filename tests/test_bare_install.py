@@ -272,6 +272,24 @@ def test_suggested_commands_work_from_a_wheel(
             assert re.search(expected[words[0]], passed(run("-m", "anaphora", *words)))
 
 
+@pytest.mark.parametrize(
+    "program",
+    ["with anaphora.emulator.running(): pass", "anaphora.emulator.server.serve()"],
+)
+def test_emulator_without_its_extra_names_the_command(
+    installed: Callable[[str], Run], program: str
+) -> None:
+    caught = f"""
+import anaphora.emulator.server
+try:
+    {program}
+except anaphora.errors.AnaphoraError as problem:
+    print(problem.extra, problem)
+"""
+    expected = 'granian is not installed; install it with: pip install "anaphora[emulator]"'
+    assert passed(installed("cli")("-c", caught)).strip() == f"emulator {expected}"
+
+
 def test_wheel_holds_the_tour_of_the_demo(installed: Callable[[str], Run]) -> None:
     run = installed("cli,emulator")
     demo = ("-m", "anaphora", "demo", "--providers", "anthropic,ollama")

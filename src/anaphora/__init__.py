@@ -35,8 +35,12 @@ from .values import (
     Usage,
 )
 from .values import codec as _codec
+from .values import conversation as _conversation
+from .values import media as _media
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .client.client import AsyncClient
     from .client.response import Response
     from .client.session import Session
@@ -105,3 +109,20 @@ def _html(value: object) -> str:
 
 
 _codec.renderer = _html
+
+
+def _message(value: object, path: str) -> Message:
+    """Load the reader of messages when a dictionary is given for one."""
+    message: Message = import_module("anaphora.wire.message_dicts").read_message(value, path)
+    return message
+
+
+_conversation.reader = _message
+
+
+def _file(path: str | Path) -> bytes:
+    data: bytes = import_module("anaphora.client.files").read_file(path)
+    return data
+
+
+_media.read_file = _file

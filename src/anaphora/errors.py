@@ -26,6 +26,7 @@
     ├── Parse                     a reply that does not have the expected format
     ├── NoFixture                 replay has nothing for (model, prompt hash)
     ├── FixtureIntegrityFailed    a recorded fixture does not match its index
+    ├── MissingExtra              an optional package is not installed; names the command
     └── Io                        a local file could not be read or written
 
 Everything that a caller may branch on is an attribute, never only in the message.
@@ -224,6 +225,14 @@ class NoFixture(AnaphoraError):
 
 class FixtureIntegrityFailed(AnaphoraError):
     """A fixture folder does not match its index; nothing from it is served."""
+
+
+class MissingExtra(AnaphoraError):
+    """A feature needs a package that comes with the extra `anaphora[extra]`."""
+
+    def __init__(self, message: str, *, extra: str) -> None:
+        super().__init__(message)
+        self.extra = extra
 
 
 class Io(AnaphoraError):

@@ -72,7 +72,9 @@ class CommandResult(NamedTuple):
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as emu:
+    with emulator.running(
+        EmulatorOptions(fault_headers=True, script=Script.decode(SCRIPT, "script.yaml"))
+    ) as emu:
         yield emu
 
 

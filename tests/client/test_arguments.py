@@ -29,8 +29,13 @@ def without_hints(city) -> None: ...  # type: ignore[no-untyped-def]
 
 
 CONTENTS: dict[str, tuple[Any, str]] = {
-    "a mapping": ({"role": "user", "content": "Hello"}, "content"),
-    "mappings": ([{"role": "user", "content": "Hello"}], "content[0]"),
+    "a mapping": ({"content": "Hello"}, "messages[0].role"),
+    "a message with a wrong field": ({"role": "user", "contents": "Hello"}, "message.contents"),
+    "messages with a wrong field": (
+        ["Hello", {"role": "user", "contents": "Hello"}],
+        "messages[1].contents",
+    ),
+    "a part of no type": ([{"type": "txt", "text": "Hello"}], "content[0].type"),
     "bytes": (b"Hello", "content"),
     "a number": (5, "content"),
 }
@@ -58,7 +63,9 @@ SESSIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a name for a tool": ({"tools": ["find"]}, "tools[0]"),
     "two tools of one name": ({"tools": [TOOL, TOOL]}, "tools[1]"),
     "a function": ({"tools": some_function}, "tools"),
-    "messages of another kind": ({"messages": [{"role": "user"}]}, "messages[0]"),
+    "a message without content": ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    "a text among messages": ({"messages": ["Hello"]}, "messages[0]"),
+    "one message": ({"messages": {"role": "user", "content": "Hello"}}, "messages"),
     "a text for messages": ({"messages": "Hello"}, "messages"),
     "texts for blocks": ({"system": ["Be terse."]}, "system[0]"),
     "a number for a text": ({"system": 5}, "system"),

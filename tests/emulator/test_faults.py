@@ -26,7 +26,6 @@ from anaphora.emulator.faults import HEADER, KINDS, Fault, Faults
 from anaphora.errors import InvalidConfig, InvalidRequest, Upstream
 from anaphora.values import (
     Message,
-    PartDelta,
     PartEnd,
     PartStart,
     Reply,
@@ -34,6 +33,7 @@ from anaphora.values import (
     ReplyFail,
     ReplyStart,
     Text,
+    TextDelta,
     Usage,
 )
 
@@ -61,7 +61,7 @@ def whole(name: str) -> EmulatorResponse:
 def stream(name: str) -> EmulatorResponse:
     writer = wire.get(name).writer()
     events: list[Any] = [ReplyStart("r1", "m"), PartStart(0, "text")]
-    events += [PartDelta(0, f"{word} ") for word in TEXT.split()]
+    events += [TextDelta(0, f"{word} ") for word in TEXT.split()]
     events += [PartEnd(0, Text(TEXT)), ReplyEnd(REPLY)]
     end = b"\n" if name == "ollama" else b"\n\n"
     data = b"".join(writer.write(event) for event in events)
@@ -359,9 +359,9 @@ def test_seeds_differ() -> None:
     ],
 )
 def test_header_selects_the_fault(header: str, expected: Fault) -> None:
-    assert Faults().selector().next(request(header=header)) == expected
+    assert Faults().selector(by_header=True).next(request(header=header)) == expected
     # The header takes precedence over the rules.
-    always = Faults.decode("faults: [{fault: 500}]", "f").selector()
+    always = Faults.decode("faults: [{fault: 500}]", "f").selector(by_header=True)
     assert always.next(request(header=header)) == expected
 
 
@@ -379,7 +379,7 @@ def test_header_selects_the_fault(header: str, expected: Fault) -> None:
 )
 def test_invalid_header_is_rejected(header: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        Faults().selector().next(request(header=header))
+        Faults().selector(by_header=True).next(request(header=header))
     assert caught.value.path == HEADER
 
 

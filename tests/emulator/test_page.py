@@ -10,7 +10,9 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +146,64 @@ def test_screenshot_can_be_taken(emu: Emulator, tmp_path: Path) -> None:
     data = picture.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert int.from_bytes(data[16:20], "big") == 1280
+
+
+# ── Pages of other sites ─────────────────────────────────────────────────────────────────────────
+
+ATTACK = """<!doctype html><p id="done"></p><img src="URL/v1/models"><iframe src="URL/_emulator"></iframe>
+<script>
+const call = JSON.stringify({model: "gpt-4o", messages: [{role: "user", content: "Hi"}]});
+const attempts = [
+  fetch("URL/v1/chat/completions", {method: "POST", mode: "no-cors", body: call}),
+  fetch("URL/_emulator/reset", {method: "POST", mode: "no-cors"}),
+  fetch("URL/_emulator/clock", {method: "POST", mode: "no-cors", body: '{"advance": 3600}'}),
+  fetch("URL/v1/chat/completions", {method: "POST", body: call, headers: {authorization: "Bearer k"}}),
+  fetch("URL/_emulator/requests"),
+];
+Promise.allSettled(attempts).then((all) => {
+  document.getElementById("done").textContent = all.map((one) => one.status).join(" ");
+});
+</script>"""
+
+
+class AttackPage(BaseHTTPRequestHandler):
+    target = ""
+
+    def do_GET(self) -> None:
+        page = ATTACK.replace("URL", self.target).encode()
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_page_of_another_site_neither_reads_nor_changes_anything(
+    emu: Emulator, tmp_path: Path
+) -> None:
+    with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
+        ask(client, LONG)
+    handler = type("Attack", (AttackPage,), {"target": emu.url})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
+        thread = threading.Thread(target=site.serve_forever, daemon=True)
+        thread.start()
+        page = browse(f"http://localhost:{site.server_port}/", tmp_path, "--dump-dom")
+        site.shutdown()
+        thread.join()
+    # Without CORS the first three resolve, whatever the server answered; it answered 403.
+    assert '<p id="done">fulfilled fulfilled fulfilled rejected rejected</p>' in page
+    assert [call["number"] for call in emu.requests()] == [1]
+    assert emu.engine.offset == 0
+
+
+def test_rebound_name_does_not_read_the_journal(emu: Emulator, tmp_path: Path) -> None:
+    with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
+        ask(client, LONG)
+    rebind = "--host-resolver-rules=MAP evil.example 127.0.0.1"
+    url = f"http://evil.example:{emu.port}/_emulator/requests"
+    page = browse(url, tmp_path, "--dump-dom", rebind)
+    assert "the host 'evil.example' is not allowed" in page
+    assert "claude" not in page

@@ -194,7 +194,7 @@ class AskChat:
     async def _stream(self, pending: Turn | Run, session: Session) -> None:
         """Send it, and print the text as it streams, or when it is complete."""
         if self._options.stream:
-            async with aclosing(pending.__aiter__()) as events:  # type: ignore[type-var]
+            async with aclosing(pending.__aiter__()) as events:
                 async for event in events:
                     self._printer.show(event)
             return

@@ -14,11 +14,25 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--port", default=8787, show_default=True, help="Port to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8787,
+    show_default=True,
+    help="Port to listen on; 0 for any free one.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
+@click.option(
+    "--allow-host",
+    "allow_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another name by which clients reach it, such as a Docker Compose service; * for any.",
+)
 @click.option("--providers", default="", help="Only these providers, comma-separated.")
 @click.option("--script", type=EXISTING_FILE, help="YAML file of scripted replies.")
 @click.option("--faults", type=EXISTING_FILE, help="YAML file of faults to inject.")
+@click.option("--fault-headers", is_flag=True, help="Let requests ask for a fault in a header.")
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
     "--latency",
@@ -29,9 +43,11 @@ if TYPE_CHECKING:
 def command(
     port: int,
     host: str,
+    allow_hosts: tuple[str, ...],
     providers: str,
     script: Path | None,
     faults: Path | None,
+    fault_headers: bool,
     seed: int,
     latency: str,
 ) -> None:
@@ -54,8 +70,9 @@ def command(
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
         script=Script() if script is None else Script.decode(script.read_text(), str(script)),
         faults=Faults() if faults is None else Faults.decode(faults.read_text(), str(faults)),
+        fault_headers=fault_headers,
     )
-    serve(options, host=host, port=port, ready=_ready)
+    serve(options, host=host, port=port, allow_hosts=allow_hosts, ready=_ready)
 
 
 def _ready(emulator: Emulator) -> None:

@@ -16,6 +16,7 @@ from anaphora.values import (
     AnyTool,
     Conversation,
     Message,
+    MessageLike,
     Part,
     ProviderTool,
     SegmentRole,
@@ -23,6 +24,7 @@ from anaphora.values import (
     Tool,
     ToolResult,
 )
+from anaphora.wire.message_dicts import read_message, read_part
 
 from .options import PARAM_KEYWORDS, TURN_KEYWORDS, SystemPrompt, Tools, check_keywords
 
@@ -31,11 +33,13 @@ T = TypeVar("T")
 _PLAIN = (str, int, float, type(None))
 _TOOLS = get_args(AnyTool)
 _PARTS = get_args(Part)
-_CONTENT = "a text, a part or a message"
+_CONTENT = "a text, a part, a message or a dict"
+_BINARY: tuple[type, ...] = (bytes, bytearray, memoryview)
 _HISTORY = SegmentRole.CONVERSATION
 
-Content: TypeAlias = str | Part | Message | Iterable["str | Part | Message"]
-"""The content of a turn: a text, a part, a message, or several of them."""
+Content: TypeAlias = str | Part | MessageLike | Iterable["str | Part | MessageLike"]
+"""The content of a turn: a text, a part, a message, or several of them. Messages and parts may be
+dictionaries, as the OpenAI and Anthropic SDKs take them."""
 
 
 def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
@@ -101,9 +105,13 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
         return (Message.user(content),)
     if isinstance(content, Message):
         return (content,)
-    if isinstance(content, _PARTS):
+    if isinstance(content, Mapping):
+        if "role" in content:
+            return (read_message(content, "message"),)
         content = (content,)
-    if not isinstance(content, Iterable) or isinstance(content, Mapping | bytes | bytearray):
+    elif isinstance(content, _PARTS):
+        content = (content,)
+    if isinstance(content, _BINARY) or not isinstance(content, Iterable):
         raise wrong_type(_CONTENT, content, "content")
     messages: list[Message] = []
     parts: list[Part] = []
@@ -124,16 +132,58 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
             parts.append(Text(item))
         elif isinstance(item, _PARTS):
             parts.append(item)
+        elif isinstance(item, Mapping) and "type" in item and "role" not in item:
+            parts.append(read_part(item, f"content[{index}]"))
+        elif isinstance(item, Mapping) or hasattr(item, "model_dump"):
+            close()
+            messages.append(read_message(item, f"messages[{index}]"))
         else:
             raise wrong_type(_CONTENT, item, f"content[{index}]")
     close()
     return tuple(messages)
 
 
-def conversation_of(messages: Conversation | Iterable[Message]) -> Conversation:
+def history_of(
+    system: SystemPrompt | None, messages: Conversation | Iterable[MessageLike]
+) -> tuple[SystemPrompt | None, Conversation]:
+    """The system prompt and the history of a session: see `with_leading_system`."""
     if isinstance(messages, Conversation):
-        return messages
-    return Conversation(items_of(messages, Message, "messages", "messages"))
+        return system, messages
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise wrong_type("a list of messages", messages, "messages")
+    given = tuple(messages)
+    read = tuple(read_message(each, f"messages[{index}]") for index, each in enumerate(given))
+    system, rest = with_leading_system(system, given, read)
+    return system, Conversation(rest)
+
+
+def with_leading_system(
+    system: SystemPrompt | None, given: object, messages: tuple[Message, ...]
+) -> tuple[SystemPrompt | None, tuple[Message, ...]]:
+    """The system prompt with the leading system messages behind it, and the other messages. Only
+    those that are given as dictionaries: a `Message` stays where it stands."""
+    items = (given,) if isinstance(given, Mapping) else given
+    blocks: list[PromptBlock] = []
+    count = 0
+    if isinstance(items, Sequence) and not isinstance(items, str):
+        for item, message in zip(items, messages, strict=False):
+            texts = [part for part in message.parts if isinstance(part, Text)]
+            if not isinstance(item, Mapping) or message.role != "system":
+                break
+            if len(texts) < len(message.parts):
+                break
+            count += 1
+            blocks += [PromptBlock("system", text.text, extras=text.extras) for text in texts]
+    if not blocks:
+        return system, messages[count:]
+    if not system and len(blocks) == 1 and blocks[0].extras is None:
+        return blocks[0].text, messages[count:]
+    first = [PromptBlock("system", system)] if isinstance(system, str) and system else system
+    labelled = [
+        msgspec.structs.replace(block, label=f"message{index}")
+        for index, block in enumerate(blocks)
+    ]
+    return (*(first or ()), *labelled), messages[count:]
 
 
 class ToolSet(msgspec.Struct, frozen=True, eq=False):

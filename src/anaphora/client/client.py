@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence, Sized
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Self, TypeAlias, Unpack
 
@@ -17,17 +18,18 @@ import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
-from anaphora.values import Event, Notice
+from anaphora.values import Conversation, Event, Notice
 
 from .arguments import (
     Content,
     callback_of,
     choice_of,
-    conversation_of,
+    history_of,
     messages_of,
     prompt_from,
     seconds_of,
     tools_of,
+    with_leading_system,
     with_params,
     wrong_client,
     wrong_type,
@@ -36,6 +38,7 @@ from .choice import ProviderChooser, has, name_at, refuses
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
+from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
@@ -55,6 +58,7 @@ from .session import Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
 from .session.handles import Handles
+from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import output_of
@@ -95,9 +99,11 @@ class AsyncClient:
         watchers: Iterable[Watcher] = (),
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one."""
+        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
+        an id: a mapping or an async store such as Redis, by default memory of this process."""
         if not isinstance(providers, Mapping):
             raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
@@ -115,6 +121,10 @@ class AsyncClient:
         self._closed = False
         self._holders: set[Handles] = set()
         """All handles that providers hold for conversations, also for those that were dropped."""
+        self._store = store_of(conversations)
+        self._store_ends = conversations is None
+        """Stored conversations end with this client, and so do their handles."""
+        self._process = uuid.uuid4().hex
 
     @classmethod
     def from_config(
@@ -245,6 +255,9 @@ class AsyncClient:
         """A conversation. `provider` is the name of a provider or a route; without it, the model
         decides.
 
+        With an `id` it continues what an earlier session with that id has stored, in this process
+        or another (see `conversations`): pass its history as `messages`.
+
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
         that returns one and is called once a turn; a conversation in it is the initial history.
         `system`, `messages`, `state` and `cache` are a short form of it, and cannot be combined
@@ -258,6 +271,7 @@ class AsyncClient:
         targets, hops = self._targets(provider, options.get("model"))
         store = options.pop("store", None)  # decided for each provider
         profiles = [target.profile for target in targets]
+        name = id_of(options.get("id"))
         builder = CallBuilder(
             tools=tools_of(options.get("tools")),
             params=with_params(options.get("params"), options),
@@ -266,18 +280,22 @@ class AsyncClient:
             diagnose=options.get("diagnose", False),
             compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
-        return Session(
+        source, messages = _prompt_source(options)
+        session = Session(
             SessionRoute(targets, hops),
             builder,
-            _prompt_source(options),
-            messages=conversation_of(options.get("messages", ())),
+            source,
+            messages=messages,
             on_prefix_break=on_prefix_break,
             timeout=seconds_of(options.get("timeout"), "timeout"),
             on_wait=self._on_wait,
             save=callback_of(options.get("save"), "save"),
             watchers=self._watchers,
-            holders=self._holders,
+            holders=self._holders if name is None or self._store_ends else set(),
         )
+        if name is not None:
+            session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
+        return session
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -354,8 +372,11 @@ class AsyncClient:
 def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
     """The call that the arguments of `send` stand for."""
     if not isinstance(content, Call):
+        if isinstance(content, Iterator):
+            content = tuple(content)
+        system, messages = with_leading_system(options.get("system"), content, messages_of(content))
         return Call(
-            ir=prompt_from(options.get("system"), options.get("cache"), messages_of(content)),
+            ir=prompt_from(system, options.get("cache"), messages),
             model=model,
             tools=tools_of(options.get("tools")).current,
             params=with_params(options.get("params"), options),
@@ -366,14 +387,15 @@ def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
     return content if params is content.params else msgspec.structs.replace(content, params=params)
 
 
-def _prompt_source(options: SessionOptions) -> PromptSource:
-    """The source that the keywords of a session stand for."""
+def _prompt_source(options: SessionOptions) -> tuple[PromptSource, Conversation]:
+    """The source that the keywords of a session stand for, and the initial history."""
     prompt = options.get("prompt")
     if prompt is None:
-        ir = prompt_from(options.get("system"), options.get("cache"))
-        return PromptSource(ir, options.get("state"), from_keywords=True)
+        system, messages = history_of(options.get("system"), options.get("messages", ()))
+        ir = prompt_from(system, options.get("cache"))
+        return PromptSource(ir, options.get("state"), from_keywords=True), messages
     _refuse_both(options, "prompt", _PLACES_IN_PROMPT)
-    return PromptSource(prompt_of(prompt))
+    return PromptSource(prompt_of(prompt)), Conversation()
 
 
 def _refuse_both(options: Mapping[str, object], whole: str, places: Mapping[str, str]) -> None:

@@ -29,9 +29,10 @@ from anaphora.prompt import (
     ToolChoice,
 )
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Extras, Message
+from anaphora.values import AnyTool, Conversation, Extras, Message, MessageLike
 from anaphora.yaml_values import nearest
 
+from .conversations import Conversations
 from .observe import Watcher
 from .transport import HttpTransport
 
@@ -95,8 +96,10 @@ class CallOptions(SingleCallOptions, total=False):
 
 
 class SessionOptions(CallOptions, total=False):
-    messages: Conversation | Iterable[Message]
-    """A saved history to continue."""
+    id: str | None
+    """Names the conversation: it continues what an earlier session with this id has stored."""
+    messages: Conversation | Iterable[MessageLike]
+    """A saved history to continue; messages may be dictionaries, as OpenAI takes them."""
     prompt: Prompt | Callable[[], Prompt] | None
     """Everything but the history: a value, or a function that returns one and is called once a
     turn. `system`, `messages`, `state` and `cache` are a short form of it."""
@@ -141,6 +144,8 @@ class ClientOptions(TypedDict, total=False):
     """Called with the seconds before rate limits delay a call."""
     transport: HttpTransport | None
     """Replaces the default one."""
+    conversations: Conversations | None
+    """Keeps sessions with an id: a mapping or an async store; by default memory of this process."""
 
 
 def _keywords(options: Any, *others: str) -> frozenset[str]:
@@ -175,6 +180,9 @@ _ELSEWHERE = {
     "max_iterations": "max_turns",
     "max_budget_usd": "max_cost_usd",
     "history": "messages",
+    "session_id": "id",
+    "conversation_id": "id",
+    "thread_id": "id",
 }
 
 

@@ -2,7 +2,7 @@
 
     with Client.from_config("llm.yaml") as client:
         chat = client.session("anthropic-default", model="claude-sonnet-5-5")
-        for event in chat.send("Book me a flight to Rome"): ...
+        for piece in chat.send("Book me a flight to Rome").text: ...
         response = chat.send("And back?").result()
 
 Every call runs on the async client, in one background thread for each `Client`. Ctrl-C, and a loop
@@ -16,7 +16,7 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
@@ -26,7 +26,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
-from anaphora.values import Conversation, Event, Message, Notice, Reply, ToolResult
+from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
 
 from .arguments import Content, wrong_client
 from .client import AsyncClient
@@ -41,6 +41,7 @@ from .options import (
     StateText,
     TurnOptions,
 )
+from .pending import Pending, call_site
 from .response import Response
 from .session import Preview, Run, RunResult, Session
 from .turn import Turn
@@ -144,6 +145,7 @@ class SyncTurn:
     def __init__(self, client: Client, turn: Turn) -> None:
         self._client = client
         self._turn = turn
+        turn.made_by_sync_client(call_site())
 
     def __iter__(self) -> Generator[Event, None, None]:
         return self._client._background.iterate(self._turn.__aiter__)
@@ -153,8 +155,16 @@ class SyncTurn:
         return self.response or self._client._background.call(lambda: self._turn)
 
     @property
+    def text(self) -> SyncTextStream:
+        """The pieces of text alone, as they come: `for piece in chat.send("…").text`."""
+        return SyncTextStream(self._client, self._turn)
+
+    @property
     def response(self) -> Response | None:
         return self._turn.response
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._turn)[1:]}"
 
 
 class SyncRun:
@@ -163,6 +173,7 @@ class SyncRun:
     def __init__(self, client: Client, run: Run) -> None:
         self._client = client
         self._run = run
+        run.made_by_sync_client(call_site())
 
     def __iter__(self) -> Generator[Event | ToolResult, None, None]:
         return self._client._background.iterate(self._run.__aiter__)
@@ -170,6 +181,32 @@ class SyncRun:
     def result(self) -> RunResult:
         """The outcome, as awaiting a `Run` returns it."""
         return self._run.result or self._client._background.call(lambda: self._run)
+
+    @property
+    def text(self) -> SyncTextStream:
+        """The pieces of text of all turns, as they come."""
+        return SyncTextStream(self._client, self._run)
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._run)[1:]}"
+
+
+class SyncTextStream(Iterator[str]):
+    """The text of a turn, or of all turns of a run, in pieces."""
+
+    def __init__(self, client: Client, call: Pending[Any]) -> None:
+        self._client = client
+        self._call = call
+        self._pieces: Generator[str, None, None] | None = None
+
+    def __next__(self) -> str:
+        if self._pieces is None:
+            stream = self._call.text
+            self._pieces = self._client._background.iterate(stream.__aiter__)
+        return next(self._pieces)
+
+    def __repr__(self) -> str:
+        return "<SyncTextStream: iterate over it, or use result().text>"
 
 
 class _Attribute(Generic[T]):
@@ -203,6 +240,7 @@ class SyncSession:
     messages = _Attribute[tuple[Message, ...]]()
     provider = _Attribute[str]()
     model = _Attribute[str]()
+    id = _Attribute[str | None]()
 
     def __init__(self, client: Client, session: Session) -> None:
         self._client = client
@@ -229,14 +267,20 @@ class SyncSession:
     def prewarm(self) -> Response:
         return self._call(self._session.prewarm)
 
-    def append(self, *messages: Message) -> None:
+    def append(self, *messages: MessageLike) -> None:
         self._do(lambda: self._session.append(*messages))
 
     def recall(self, reply: Reply, **call: Unpack[RecallOptions]) -> bool:
         return self._do(lambda: self._session.recall(reply, **call))
 
-    def fork(self) -> SyncSession:
-        return SyncSession(self._client, self._do(self._session.fork))
+    def fork(self, *, id: str | None = None) -> SyncSession:
+        return SyncSession(self._client, self._do(lambda: self._session.fork(id=id)))
+
+    def load(self) -> None:
+        self._call(self._session.load)
+
+    def forget(self) -> None:
+        self._call(self._session.forget)
 
     def close(self) -> None:
         self._call(self._session.close)

@@ -6,8 +6,8 @@ rejects requests like it, and injects faults.
     with emulator.running() as emu:
         client = anthropic.Anthropic(base_url=emu.url, api_key="any")
 
-All modules but `server` are pure: they do no I/O, and time is an argument. That one needs Starlette
-and Granian, which come with the extra `anaphora[emulator]`.
+All modules but `server` and `control` are pure: they do no I/O, and time is an argument. A server
+needs Starlette and Granian, which come with the extra `anaphora[emulator]`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Emulator", "EmulatorOptions", "Faults", "Latency", "Script", "running"]
 
-#: Loaded on first use: the command line imports this package without the extra.
+#: Loaded on first use.
 _MODULES = {
     "Emulator": ".server",
     "EmulatorOptions": ".engine",

@@ -9,6 +9,7 @@ No clock is read here: `now` of the request is the time, plus the offset of the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 
@@ -28,10 +29,13 @@ from .exchange import EmulatorRequest, EmulatorResponse, json_response
 from .faults import KINDS, Faults
 from .generator import Generator
 from .hosts import DEFAULT_WIRE, RouteTable
-from .hosts.host import RoutedRequest
+from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Journal, JournalEntry
 from .replies.script import Script
 from .replies.text import IdGenerator
+
+#: The latest time of the clock: the year 9000. Dates a few centuries later can still be written.
+_LATEST = 221_845_392_000.0
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -62,7 +66,9 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     script: Script = Script()
     """Scripted replies; requests that match no rule get a generated reply."""
     faults: Faults = Faults()
-    """The faults to inject; a request's header may ask for another."""
+    """The faults to inject."""
+    fault_headers: bool = False
+    """Requests may ask for a fault in the header `x-emulator-fault`."""
     strict: bool = True
     """Reject what the provider rejects; otherwise only requests that cannot be read."""
     remembered: int = 1000
@@ -73,7 +79,7 @@ class Engine:
     def __init__(self, options: EmulatorOptions | None = None) -> None:
         self.options = options or EmulatorOptions()
         self.offset = 0.0
-        """How far the virtual clock is ahead, in seconds."""
+        """How far the virtual clock is ahead, in seconds; see `set_offset`."""
         self.reset()
 
     def reset(self) -> None:
@@ -81,35 +87,59 @@ class Engine:
         options = self.options
         self.offset = 0.0
         self.journal = Journal(options.remembered)
-        self._faults = options.faults.selector(options.seed)
+        self._faults = options.faults.selector(options.seed, by_header=options.fault_headers)
         self._ids = IdGenerator(options.seed)
         self._windows = UsageWindows()
         self._billing = Billing()
         self.routes = RouteTable(self._billing, self._ids)
         self._generator = Generator(options, self._billing, self._ids, self.journal)
 
+    def set_offset(self, offset: float, now: float) -> None:
+        """Sets the virtual clock to `offset` seconds after `now`."""
+        if not 0 <= now + offset <= _LATEST:
+            raise InvalidRequest("the clock must stay between the years 1970 and 9000")
+        self.offset = offset
+
+    def codec(self, method: str, path: str, headers: Mapping[str, str]) -> Wire:
+        """The wire of a request, which its errors use too."""
+        route = self._route(method, path, headers)
+        return wire.get(DEFAULT_WIRE) if route is None else route.codec
+
+    def _route(self, method: str, path: str, headers: Mapping[str, str]) -> EmulatorRoute | None:
+        route, served = self.routes.find(method, path, headers), self.options.providers
+        return None if route is not None and served and route.provider not in served else route
+
     def respond(self, request: EmulatorRequest) -> EmulatorResponse:
         now = request.now + self.offset
         entry = self.journal.open(now, request.method, request.path)
         entry.request_id = self._ids.next("req_01")
-        route = self.routes.find(request.method, request.path, request.headers)
-        served = self.options.providers
-        if route is None or (served and route.provider not in served):
+        try:
+            response = self._respond(request, now, entry)
+            entry.status = response.status
+        except Exception as problem:
+            entry.status, entry.error = 500, f"internal error: {type(problem).__name__}"
+            raise
+        finally:
+            self.journal.add(entry)
+        return response
+
+    def _respond(
+        self, request: EmulatorRequest, now: float, entry: JournalEntry
+    ) -> EmulatorResponse:
+        route = self._route(request.method, request.path, request.headers)
+        if route is None:
             reason = f"no route for {request.method} {request.path}"
             error = NotFound(reason, status=404, code="not_found_error")
-            response = _error_response(error, entry, wire.get(DEFAULT_WIRE))
-        else:
-            fields = msgspec.structs.asdict(request) | {"now": now}
-            response = self._respond_routed(RoutedRequest(**fields, route=route, entry=entry))
-        entry.status = response.status
-        self.journal.add(entry)
-        return response
+            return _error_response(error, entry, wire.get(DEFAULT_WIRE))
+        fields = msgspec.structs.asdict(request) | {"now": now}
+        return self._respond_routed(RoutedRequest(**fields, route=route, entry=entry))
 
     def _respond_routed(self, request: RoutedRequest) -> EmulatorResponse:
         host, route, entry = request.host, request.route, request.entry
         entry.provider, entry.wire, entry.operation = route.provider, host.wire, route.operation
         window, fault = None, None
         try:
+            _check_encoding(request)
             entry.workspace = host.workspace(request, self.options.keys)
             fault = self._faults.next(request, route.provider)
             if fault is not None and KINDS[fault.name].unbilled:
@@ -199,6 +229,13 @@ class Engine:
         outcome, reads_count = billed.outcome, billed.facts.rules.reads_limited
         free = outcome.read if reads_count is not None and not reads_count.value else 0
         return self._windows.add(account, request.now, outcome.total - free, entry.output)
+
+
+def _check_encoding(request: EmulatorRequest) -> None:
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() not in ("", "identity"):
+        reason = f"content-encoding {encoding[:40]!r} is not supported: send the body uncompressed"
+        raise RequestRejected(reason, status=415)
 
 
 def _error_response(

@@ -7,13 +7,16 @@ from typing import Any
 
 import msgspec
 
-from anaphora.errors import RequestRejected
+from anaphora.errors import InvalidRequest, RequestRejected
 from anaphora.wire.reading import DECODE_ERRORS
 
 JSON = "application/json"
 SSE = "text/event-stream; charset=utf-8"
 NDJSON = "application/x-ndjson"
 NULL = msgspec.Raw(b"null")
+
+#: Digits of a number in a query, and how much of a wrong one is shown.
+_DIGITS, _SHOWN = 15, 40
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -35,7 +38,7 @@ class EmulatorRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def value(self, field: str, default: Any = None) -> Any:
         raw = self.fields.get(field)
-        return default if raw is None else msgspec.json.decode(raw)
+        return default if raw is None else decode_value(raw, field)
 
 
 def decode_object(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
@@ -44,6 +47,21 @@ def decode_object(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
         return _decode_object(body or b"{}")
     except DECODE_ERRORS as problem:
         raise RequestRejected(f"the body is not a JSON object: {problem}", status=400) from None
+
+
+def decode_value(raw: bytes | msgspec.Raw, field: str) -> Any:
+    """The value of a field. JSON that was cut out unread may still hold a number out of range."""
+    try:
+        return msgspec.json.decode(raw)
+    except DECODE_ERRORS as problem:
+        raise RequestRejected(f"{field}: {problem}", status=400, param=field) from None
+
+
+def whole_number(text: str, name: str) -> int:
+    """A number in a query. `str.isdigit` is also true of `²`, which `int` does not read."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        raise InvalidRequest(f"must be a whole number, got {text[:_SHOWN]!r}", path=name)
+    return int(text)
 
 
 def nested(value: Any, *keys: str) -> Any:

@@ -17,7 +17,8 @@ A file selects the requests of each fault:
         path: /v1/messages
         provider: anthropic
 
-A request may ask for a fault itself: `x-emulator-fault: slow-drip; seconds=0.5`.
+Where `EmulatorOptions.fault_headers` is set, a request may ask for a fault itself:
+`x-emulator-fault: slow-drip; seconds=0.5`.
 
 An error is in the format of the response's wire, or of its dialect where that has its own.
 """
@@ -37,7 +38,7 @@ from blake3 import blake3
 from msgspec import Meta
 
 from anaphora import catalog, errors, wire
-from anaphora.errors import InvalidRequest, Upstream
+from anaphora.errors import AnaphoraError, InvalidRequest, Upstream
 from anaphora.values import ReplyEnd, ReplyFail
 from anaphora.wire import sse
 from anaphora.wire.replies import reply_events
@@ -55,6 +56,12 @@ from .hosts import DEFAULT_WIRE, HOSTS
 from .strict import overflow_row
 
 HEADER = "x-emulator-fault"
+_OFF = (
+    "this emulator takes no faults from requests; start it with --fault-headers, or with"
+    " EmulatorOptions(fault_headers=True)"
+)
+#: The largest value of a setting: a month of seconds.
+_LONGEST = 30 * 86_400
 _SELECTORS = ("nth", "every", "rate")
 #: The tokens and the limit in the error of an overflow fault.
 _OVERFLOW = (208_310, 200_000)
@@ -240,7 +247,11 @@ def _wrong_form(response: EmulatorResponse, _: Fault) -> None:
             return  # there is no whole reply
         data, kind = msgspec.json.format(codec.write_reply(end.reply), indent=2), JSON
     else:
-        data = b"".join(map(codec.writer().write, reply_events(codec.read_reply(response.body))))
+        try:
+            reply = codec.read_reply(response.body)
+        except AnaphoraError:
+            return  # an error, a list of models
+        data = b"".join(map(codec.writer().write, reply_events(reply)))
         kind = HOSTS[response.wire].stream_type
     response.headers["content-type"] = kind
     response.chunks = [ResponseChunk(response.chunks[0].delay, data)]
@@ -395,15 +406,16 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Reads a YAML file; errors name file and line."""
         return read_yaml(text, file, cls)[0]
 
-    def selector(self, seed: int = 0) -> FaultSelector:
-        return FaultSelector(self, seed)
+    def selector(self, seed: int = 0, *, by_header: bool = False) -> FaultSelector:
+        return FaultSelector(self, seed, by_header)
 
 
 class FaultSelector:
     """Selects the fault of each request. The same requests and seed give the same faults."""
 
-    def __init__(self, faults: Faults, seed: int) -> None:
+    def __init__(self, faults: Faults, seed: int, by_header: bool) -> None:
         self._rules = faults.rules
+        self._by_header = by_header
         self._seed = seed
         self._counts = [0] * len(faults.rules)
 
@@ -419,6 +431,8 @@ class FaultSelector:
                 fault = rule.to_fault()
         header = request.headers.get(HEADER)
         if header is not None:
+            if not self._by_header:
+                raise InvalidRequest(_OFF, path=HEADER)
             fault = parse_header(header)
         return None if fault is None else msgspec.structs.replace(fault, now=request.now)
 
@@ -441,8 +455,8 @@ def parse_header(text: str) -> Fault:
             raise InvalidRequest(
                 f"{part!r} is not of the form seconds=2 or after=3", path=HEADER
             ) from None
-        if not 0 <= values[field] < float("inf"):
-            raise InvalidRequest(f"{part!r} is negative or infinite", path=HEADER)
+        if not 0 <= values[field] <= _LONGEST:
+            raise InvalidRequest(f"{part!r} is not between 0 and {_LONGEST:,}", path=HEADER)
         if field not in KINDS[name].settings:
             raise InvalidRequest(f"{name} has no {field!r}", path=HEADER)
     return _fault(name, values.get("seconds"), values.get("after"))
@@ -450,6 +464,8 @@ def parse_header(text: str) -> Fault:
 
 def _fault(name: str, seconds: float | str | None, after: float | None) -> Fault:
     wait = KINDS[name].seconds or 0.0 if seconds is None else seconds_in(seconds, "seconds")
+    if not wait <= _LONGEST:
+        raise ValueError(f"seconds: expected at most {_LONGEST:,}, found {wait:g}")
     return Fault(name=name, seconds=wait, after=None if after is None else int(after))
 
 

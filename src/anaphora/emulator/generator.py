@@ -23,6 +23,7 @@ from anaphora.values import (
     ReplyStart,
     Text,
     Thinking,
+    ToolArgumentsDelta,
     ToolCall,
     Usage,
     UsageUpdate,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Characters of arguments in one event of a stream.
 _ARGUMENTS = 16
+#: Replies to one request: OpenAI's limit, the highest of all providers.
+_MOST_REPLIES = 128
 
 
 class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -171,6 +174,8 @@ class Generator:
             scripted = self._player.next(script_input)
             request.entry.scripted = scripted is not None
         count = call.params.n or 1 if host.choices_field is not None else 1
+        if count > _MOST_REPLIES:
+            raise RequestRejected(f"at most {_MOST_REPLIES} replies, not {count}", status=400)
         seeds = [seed, *(seed + join_seed(b"%d" % index) for index in range(1, count))]
         return [
             scripted or generate_reply(call, host, profile, self._schemas, seeds[0]),
@@ -241,7 +246,6 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
 
 def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
     """The events of a whole reply as a stream that began at `now`."""
-    parts = reply.message.parts
     for event in reply_events(reply):
         match event:
             case ReplyStart():
@@ -255,12 +259,12 @@ def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
                 # Chat hosts name the field of the message that holds the reasoning.
                 fields = msgspec.json.decode(next(iter(extras.values())))
                 yield msgspec.structs.replace(event, name=fields.get("field"))
-            case PartDelta(index, text):
-                if isinstance(parts[index], ToolCall):
+            case PartDelta(delta=text):
+                if isinstance(event, ToolArgumentsDelta):
                     starts = range(0, len(text), _ARGUMENTS)
                     pieces = [text[start : start + _ARGUMENTS] for start in starts]
                 else:
                     pieces = split_text(text)
-                yield from (PartDelta(index, piece) for piece in pieces)
+                yield from (msgspec.structs.replace(event, delta=piece) for piece in pieces)
             case _:
                 yield event

@@ -23,7 +23,7 @@ from typing import Literal
 
 import msgspec
 
-from anaphora.values import Conversation, Message, SegmentRole, Value
+from anaphora.values import Conversation, Message, MessageLike, SegmentRole, Value
 
 from .blocks import Continuation, PromptBlock, PromptCachePlan, ResponsesRequestOptions, expect
 
@@ -44,7 +44,7 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             expect(self.messages, Conversation, "segment.messages")
 
     @classmethod
-    def of(cls, role: SegmentRole, *messages: Message) -> Segment:
+    def of(cls, role: SegmentRole, *messages: MessageLike) -> Segment:
         return cls(role, Conversation(messages))
 
     def revised(self, revise: Callable[[Message], Message]) -> Segment:
@@ -81,10 +81,10 @@ class PromptIR(Value, frozen=True, kw_only=True):
     @classmethod
     def chat(
         cls,
-        conversation: Conversation | Iterable[Message],
+        conversation: Conversation | Iterable[MessageLike],
         *,
         system: str | Iterable[PromptBlock] = (),
-        tail: Iterable[Message] = (),
+        tail: Iterable[MessageLike] = (),
         cache: PromptCachePlan | None = None,
     ) -> PromptIR:
         """A system prompt, a history, and messages that are rebuilt every round."""

@@ -8,8 +8,10 @@ prefix of the longer, without comparing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, overload
+
+from anaphora.errors import InvalidRequest
 
 from .parts import Part, ResultPart, Text, ToolResult, Value
 
@@ -57,6 +59,18 @@ class Message(Value, frozen=True, kw_only=True, gc=False):
         return self.role == other.role and self.parts == other.parts
 
 
+MessageLike: TypeAlias = Message | Mapping[str, Any]
+"""A message, or one as a dictionary: `{"role": "user", "content": "…"}`."""
+
+
+def _not_a_message(value: object, path: str) -> Message:
+    raise InvalidRequest(f"must be a Message, not {type(value).__name__}", path=path)
+
+
+#: Reads dictionaries. Set by `anaphora/__init__.py`: the formats are known to the wires.
+reader: Callable[[object, str], Message] = _not_a_message
+
+
 def _parts(parts: tuple[str | Part, ...]) -> tuple[Part, ...]:
     return tuple(Text(part) if isinstance(part, str) else part for part in parts)
 
@@ -71,7 +85,7 @@ class Conversation(Sequence[Message]):
 
     __slots__ = ("_items", "_length", "_lock", "_numbers", "memo")
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[MessageLike] = ()) -> None:
         self._items: list[Message] = []
         self._numbers = [0, 0]
         """One more than the highest number among the ids, and how many messages were checked for
@@ -82,7 +96,7 @@ class Conversation(Sequence[Message]):
         self._extend(messages)
         self._length = len(self._items)
 
-    def append(self, *messages: Message) -> Conversation:
+    def append(self, *messages: MessageLike) -> Conversation:
         """A view that continues with these messages; this one stays as it is."""
         with self._lock:
             if self._length == len(self._items):
@@ -150,10 +164,20 @@ class Conversation(Sequence[Message]):
     def __repr__(self) -> str:
         return f"<Conversation of {self._length} messages>"
 
-    def _extend(self, messages: Iterable[Message]) -> None:
+    def _extend(self, messages: Iterable[MessageLike]) -> None:
+        start = len(self._items)
+        try:
+            self._add(messages)
+        except BaseException:
+            del self._items[start:]
+            raise
+
+    def _add(self, messages: Iterable[MessageLike]) -> None:
         items, numbers = self._items, self._numbers
         free, seen = numbers
         for position, message in enumerate(messages, len(items)):
+            if not isinstance(message, Message):
+                message = reader(message, f"messages[{position}]")
             if not message.id:
                 if seen < position:
                     free, seen = _free_number(items, free, seen), position

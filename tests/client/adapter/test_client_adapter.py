@@ -55,7 +55,9 @@ PERSON = {
 
 @pytest.fixture(scope="module")
 def url() -> Any:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(
+        EmulatorOptions(fault_headers=True, script=Script.decode(SCRIPT, "script.yaml"))
+    ) as running:
         yield running.url
 
 

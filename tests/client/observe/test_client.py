@@ -51,7 +51,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[emulator.Emulator]:
-    with emulator.running() as emu:
+    with emulator.running(emulator.EmulatorOptions(fault_headers=True)) as emu:
         yield emu
 
 

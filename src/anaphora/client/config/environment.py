@@ -31,6 +31,8 @@ _HEADERS = {
 }
 #: The start of request paths that the base URL of the provider's own SDK contains.
 _SDK_PATHS = {"openai": "/v1"}
+#: Variables whose key is sent as a bearer token, whatever the provider's own header is.
+_BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
 _OLLAMA_HOST = re.compile(
     r"(?P<scheme>https?://)?(?P<host>[^/:]*|\[[^]]*\])(?P<port>:\d+)?(/.*)?\Z"
 )
@@ -105,6 +107,8 @@ class Environment:
             self._problems[name] = InvalidConfig(f"the environment variable ${url}: {reason}")
             settings.pop("base_url")
             one, start = self._resolved(name, settings), ""
+        if key in _BEARER:
+            one = msgspec.structs.replace(one, auth_header="authorization", auth_prefix="Bearer ")
         return msgspec.structs.replace(one, path_start=start)
 
     def _resolved(self, name: str, settings: dict[str, Any]) -> ResolvedProvider:
@@ -161,8 +165,8 @@ def is_local(row: Dialect) -> bool:
 def advice(name: str) -> str:
     """Which variables to set for a provider."""
     row = default_rows()[name]
-    variables = " or ".join(key_variables(row))
-    return f"set {variables}" + (f" and {url_variables(row)[0]}" if "{" in row.base_url else "")
+    variables = [key_variables(row)[0], *(url_variables(row)[:1] if "{" in row.base_url else ())]
+    return f"set {' and '.join(variables)}"
 
 
 def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:

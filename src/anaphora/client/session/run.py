@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
@@ -23,6 +23,7 @@ import msgspec
 from anaphora.client.arguments import params_of, seconds_of
 from anaphora.client.dispatch import dispatch_all
 from anaphora.client.options import RUN_KEYWORDS, ParamOptions
+from anaphora.client.pending import Pending
 from anaphora.client.response import Response
 from anaphora.client.turn import CLOSE_TICKS
 from anaphora.errors import InvalidRequest, Timeout
@@ -67,9 +68,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return (*(notice for one in self.responses for notice in one.notices), *self.failures)
 
 
-class Run:
+class Run(Pending[RunResult]):
     """A run that is made when it is awaited or iterated over, once. Awaited again, it returns the
-    same result; nothing is sent twice."""
+    same result; nothing is sent twice. `text` iterates over the pieces of text of all its turns."""
+
+    _verb = "run"
 
     def __init__(
         self,
@@ -97,30 +100,26 @@ class Run:
         self._timeout = seconds_of(timeout, "timeout")
         self._params = params_of(params, RUN_KEYWORDS)
         self._output = output
-        self._begun = False
         self._until: float | None = None
         self._responses: list[Response] = []
         self._failures: list[Notice] = []
         self.result: RunResult | None = None
+        self._made()
 
-    def __await__(self) -> Generator[Any, None, RunResult]:
-        return self._complete().__await__()
-
-    def __aiter__(self) -> AsyncIterator[Event | ToolResult]:
-        return self._steps(stream=True)
+    def __aiter__(self) -> AsyncGenerator[Event | ToolResult, None]:
+        self._consume()
+        return self._make(stream=True)
 
     async def _complete(self) -> RunResult:
         if self.result is None:
-            async with aclosing(self._steps(stream=False)) as steps:
+            self._consume()
+            async with aclosing(self._make(stream=False)) as steps:
                 async for _ in steps:
                     pass
         assert self.result is not None
         return self.result
 
-    async def _steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
-        if self._begun:
-            raise InvalidRequest("this run was already consumed; call run() again", path="run")
-        self._begun = True
+    async def _make(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
         session = self._session
         if self._usd is not None:
             self._check_priced()

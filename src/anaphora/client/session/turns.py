@@ -19,7 +19,7 @@ from anaphora.client.response import Response
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.turn import Caller, Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
-from anaphora.prompt import PromptIR, RenderedContext, Segment
+from anaphora.prompt import Call, PromptIR, RenderedContext, Segment
 from anaphora.values import Conversation, Message, Notice, SegmentRole
 
 from .call_builder import CallBuilder
@@ -88,6 +88,8 @@ class SessionTurns(Caller):
         self._holders = holders
         self._turn: TurnPrompt | None = None
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
+        self._load_notices: tuple[Notice, ...] = ()
+        """Of loading the conversation, for the next response."""
         self.running = False
         self.last: Response | None = None
         self.cost_usd: Decimal | None = Decimal(0)
@@ -174,6 +176,9 @@ class SessionTurns(Caller):
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
         state, request = self._state(flight.targets[index]), flight.request
         prompt = self._prompt()
+        if state.past is not None:
+            call = self._builder.call(state, prompt, request, stream=flight.stream, whole=again)
+            state = await self._load_past(state, call)
         # A prompt that was too long is compacted; otherwise what it referred to is gone.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
         whole = again and not too_long
@@ -189,6 +194,7 @@ class SessionTurns(Caller):
             expected = prepared.turn is not prompt or state.prefix_change_expected
             mode = "notice" if expected else self._on_prefix_break
             prepared.notices += check_prefix(state, prepared, mode)
+        prepared.notices += self._load_notices
         if whole:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
         elif prepared.plan.preludes:
@@ -241,7 +247,7 @@ class SessionTurns(Caller):
         else:
             self.cost_usd = None
         if not request.prewarm:
-            state.reply = reply
+            state.reply_id = reply.id
             flight.guarded("conversation_failed", None, self._continue, flight, prepared, state)
             if late := flight.take_notices():
                 self.last = self.last.with_notices(late)
@@ -262,6 +268,8 @@ class SessionTurns(Caller):
         if turn is not None:
             if turn is not self._turn:
                 self._expect_prefix_changes()  # it was compacted
+                if self._turn is not None:
+                    self._note_compaction(self._turn.history, turn.history)
             state.prefix_change_expected = False
             self._memory = turn.memory
             conversation = prepared.call.ir.run(_HISTORY).append(reply)
@@ -298,6 +306,13 @@ class SessionTurns(Caller):
         self._memory = turn.memory
         if turn.ir.continuation is not None:  # not used yet
             self._memory = msgspec.structs.replace(turn.memory, continuation=used)
+
+    async def _load_past(self, state: ProviderState, call: Call) -> ProviderState:  # noqa: ARG002
+        """Compares the prompt with the last call of an earlier session (see kept.py)."""
+        return state
+
+    def _note_compaction(self, before: Conversation, after: Conversation) -> None:
+        """The history was shortened."""
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         noted = super()._noted(response, notices)

@@ -12,7 +12,7 @@ from anaphora.cache import verdict
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, UsageWindow
-from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk
+from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk, whole_number
 from anaphora.emulator.replies.text import SeededRandom
 from anaphora.emulator.strict.anthropic import CHECKS
 from anaphora.prompt.call import Reasoning
@@ -91,8 +91,7 @@ class AnthropicHost(Host):
         """A page of models, by the ids in the query."""
         ids = [profile.id for profile in profiles]
         start = ids.index(query["after_id"]) + 1 if query.get("after_id") in ids else 0
-        limit = query.get("limit", "20")
-        page = profiles[start : start + (int(limit) if limit.isdigit() else 20)]
+        page = profiles[start : start + whole_number(query.get("limit", "20"), "limit")]
         return dumps(
             {
                 "data": [self.model_fields(profile) for profile in page],

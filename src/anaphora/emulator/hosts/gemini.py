@@ -14,7 +14,13 @@ from anaphora.cache.simulator import Outcome
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import Billing, ModelFacts
-from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk, decode_object
+from anaphora.emulator.exchange import (
+    EmulatorResponse,
+    ResponseChunk,
+    decode_object,
+    decode_value,
+    whole_number,
+)
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.gemini import CHECKS, camel
@@ -50,6 +56,8 @@ _METHODS: dict[str, Operation] = {
 _JSON = "application/json; charset=UTF-8"
 #: Lifetime of a cached content whose request names none, in seconds.
 _DEFAULT_TTL = 3600.0
+#: A century: later dates cannot be written.
+_LONGEST_TTL = 100 * 365 * 86_400.0
 _MAX_CONTENTS = 10_000
 _PAGE_SIZE = 50
 _CACHED_FIELDS = ("systemInstruction", "tools", "toolConfig", "contents")
@@ -104,7 +112,7 @@ class GeminiHost(Host):
         named = fields.get("cachedContent", fields.get("cached_content"))
         if named is None:
             return CompleteBody(request.body if inner is None else bytes(inner))
-        content = self._get(request, str(msgspec.json.decode(named)))
+        content = self._get(request, str(decode_value(named, "cachedContent")))
         own = {camel(name): bytes(raw) for name, raw in fields.items()}
         own.pop("cachedContent", None)
         contents = _elements(own.pop("contents", b"[]"))
@@ -198,7 +206,7 @@ class GeminiHost(Host):
             "usageMetadata": {"totalTokenCount": tokens},
         }
         if "displayName" in own:
-            resource["displayName"] = str(msgspec.json.decode(own["displayName"]))
+            resource["displayName"] = str(decode_value(own["displayName"], "displayName"))
         content = CachedContentResource(resource, model, fields, chunks, expires)
         simulator = self.billing.simulator(facts)
         simulator.hold(content.name, tokens, at=now, seconds=expires - now)
@@ -250,18 +258,18 @@ def _expiry(body: Mapping[str, msgspec.Raw], now: float) -> float | None:
     """The end of a lifetime; None where the request names none."""
     own = {camel(name): raw for name, raw in body.items()}
     if "ttl" in own:
-        ttl = msgspec.json.decode(own["ttl"])
+        ttl = decode_value(own["ttl"], "ttl")
         match = _SECONDS.match(ttl) if isinstance(ttl, str) else None
-        if match is None or float(match[1]) <= 0:
+        if match is None or not 0 < float(match[1]) <= _LONGEST_TTL:
             reason = "ttl must be a number of seconds such as 300s"
             raise RequestRejected(reason, status=400, param="ttl")
         return now + float(match[1])
     if "expireTime" not in own:
         return None
+    text = decode_value(own["expireTime"], "expireTime")
     try:
-        text = msgspec.json.decode(own["expireTime"])
         expires = datetime.datetime.fromisoformat(text).timestamp()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         reason = "expireTime must be a date such as 2026-11-14T09:30:00Z"
         raise RequestRejected(reason, status=400, param="expireTime") from None
     if expires <= now:
@@ -292,10 +300,7 @@ def _id(name: str) -> str:
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
-    text = query.get(name) or str(default)
-    if not text.isdigit():
-        raise RequestRejected(f"{name} must be a whole number", status=400, param=name)
-    return int(text)
+    return whole_number(query.get(name) or str(default), name)
 
 
 def _date(seconds: float) -> str:

@@ -15,7 +15,7 @@ from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import INPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
-from anaphora.emulator.exchange import NULL, EmulatorRequest, nested
+from anaphora.emulator.exchange import NULL, EmulatorRequest, decode_object, nested
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
@@ -282,10 +282,10 @@ class StoredResponse(msgspec.Struct, frozen=True):
 
     def list_items(self) -> bytes:
         """The input items, the latest first."""
-        items = [msgspec.json.decode(item) for item in self.items]
-        data = [{"id": f"item_{index}", **item} for index, item in enumerate(items)][::-1]
+        items = enumerate(map(decode_object, self.items))
+        data: list[dict[str, Any]] = [{"id": f"item_{at}", **item} for at, item in items][::-1]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
-        return dumps({"object": "list", "data": data, **ends, "has_more": False})
+        return msgspec.json.encode({"object": "list", "data": data, **ends, "has_more": False})
 
 
 def _input_items(raw: bytes) -> tuple[bytes, ...]:

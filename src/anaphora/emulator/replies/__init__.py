@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.catalog import Profile
-from anaphora.emulator.exchange import nested
+from anaphora.emulator.exchange import decode_value, nested
 from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
 from anaphora.tokens import bytes_in, tokens_in
@@ -149,7 +149,7 @@ def _text(call: Call, schemas: SchemaGenerator, random: SeededRandom, seed: byte
 def _wants_json(call: Call) -> bool:
     """Whether JSON is requested without a schema."""
     for text in (call.extras or {}).values():
-        extras = msgspec.json.decode(text)
+        extras = decode_value(text.encode(), "the body")
         if (
             nested(extras, "response_format", "type") == "json_object"
             or nested(extras, "text", "format", "type") == "json_object"

@@ -121,7 +121,7 @@ class StreamReader:
     def _candidate(self, index: bytes) -> _CandidateBuilder:
         if index in (b"null", b"0"):
             return self._first
-        if not index.isdigit() or not 0 < int(index) < _MAX_CANDIDATES:
+        if not index.isdigit() or len(index) > 9 or not 0 < int(index) < _MAX_CANDIDATES:
             reason = f"more than {_MAX_CANDIDATES} candidates"
             raise reply_error(reason, "stream.candidates.index")
         return self._others.setdefault(int(index), _CandidateBuilder())

@@ -38,6 +38,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.values.media import image_media_type
 from anaphora.wire.openai import decode_base64, function_name, split_tools
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
@@ -344,7 +345,7 @@ def compact_date(created_at: str | None) -> str:
 def read_image(encoded: str) -> Image | Opaque:
     """An image of a known type; anything else as it came."""
     source = decode_base64(encoded, "")
-    kind = types.image_media_type(source.data) if source is not None else None
+    kind = image_media_type(source.data) if source is not None else None
     if source is None or kind is None:
         return Opaque(WIRE, OTHER_IMAGE, dumps({"data": encoded}).decode())
     return Image(Bytes(source.data, kind))

@@ -1,0 +1,11 @@
+"""What every server of ours needs once: a Granian server in a thread, Host and Origin checks,
+bodies read within limits, errors in the caller's format, and a graceful stop.
+
+    app = ServedApp(handler, HostGuard("127.0.0.1", hint="start it with --allow-host NAME"))
+    with running(app, host="127.0.0.1") as address:
+        print(address.url)
+
+A handler is any object with two methods: `handle(exchange)` reads a request and answers it, and
+`error(exchange, problem)` writes an error in the format of the request's wire (see `app.Handler`).
+Granian comes with the extras of the servers; nothing here imports it before a server starts.
+"""

@@ -1,0 +1,182 @@
+"""One request and its response over ASGI: a body read within limits, waits that end with the
+connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+
+from anaphora.errors import RequestRejected, TooLarge
+
+#: The `type` of the message that holds a piece of a body.
+_BODY = "http.request"
+
+
+class BodyLimits(msgspec.Struct, frozen=True):
+    """A body may be `size` bytes long. It must be complete after `seconds`, and a second more for
+    every `rate` bytes that arrived."""
+
+    size: int = 128 * 1024 * 1024
+    seconds: float = 30.0
+    rate: int = 64 * 1024
+
+
+class ConnectionEnded(Exception):
+    """Nothing more can be sent."""
+
+
+class ClientDisconnected(ConnectionEnded):
+    """The client closed the connection."""
+
+
+class UploadAborted(ClientDisconnected):
+    """The body ended before it was complete."""
+
+
+class ServerStopping(ConnectionEnded):
+    """The server is stopping, and the response would have waited longer."""
+
+
+class ConnectionCut(ConnectionEnded):
+    """The handler ends the connection in the middle of a response."""
+
+
+class CompleteResponse(msgspec.Struct, frozen=True):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class HttpExchange:
+    """A request, its response, and whether that has begun."""
+
+    __slots__ = (
+        "_ended", "_limits", "_reading", "_reason", "_receive", "_send", "_watcher",
+        "headers", "method", "path", "query_string", "scope", "started",
+    )  # fmt: skip
+
+    def __init__(self, scope: Any, receive: Any, send: Any, limits: BodyLimits) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query_string: bytes = scope["query_string"]
+        self.headers: dict[str, str] = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
+        self.started = False
+        self._receive = receive
+        self._send = send
+        self._limits = limits
+        self._ended: asyncio.Event | None = None
+        self._reason: type[ConnectionEnded] | None = None
+        self._reading: asyncio.Timeout | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    # ── The request ──────────────────────────────────────────────────────────────────────────────
+
+    async def read_body(self) -> bytes:
+        """The whole body. Raises `TooLarge`, `RequestRejected` where it takes too long, and
+        `UploadAborted`."""
+        limits, declared = self._limits, self.headers.get("content-length", "")
+        if declared.isascii() and declared.isdecimal() and _exceeds(declared, limits.size):
+            raise self._too_large()
+        first = await self._next_piece(limits.seconds)
+        if not first.get("more_body"):
+            body: bytes = first.get("body", b"")
+            if len(body) > limits.size:
+                raise self._too_large()
+            return body
+        return await self._read_rest(first)
+
+    async def _read_rest(self, message: Any) -> bytes:
+        limits, clock = self._limits, asyncio.get_running_loop().time
+        # Pieces may be a byte each: they are not kept apart.
+        body, started = bytearray(), clock()
+        while True:
+            body += message.get("body", b"")
+            if len(body) > limits.size:
+                raise self._too_large()
+            if not message.get("more_body"):
+                return bytes(body)
+            allowed = limits.seconds + len(body) / limits.rate
+            message = await self._next_piece(started + allowed - clock())
+
+    async def _next_piece(self, seconds: float) -> Any:
+        try:
+            async with asyncio.timeout(seconds) as self._reading:
+                message = await self._receive()
+        except TimeoutError:
+            if self._reason is not None:
+                raise self._reason from None
+            raise RequestRejected("the request body took too long to arrive", status=408) from None
+        if message["type"] != _BODY:
+            raise UploadAborted
+        return message
+
+    def _too_large(self) -> TooLarge:
+        size = self._limits.size
+        return TooLarge(f"the request body is larger than {size:,} bytes", status=413)
+
+    # ── The response ─────────────────────────────────────────────────────────────────────────────
+
+    async def send(self, message: Any) -> None:
+        """An ASGI message of the response."""
+        self.started = True
+        await self._send(message)
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        pairs = [(name.encode("latin-1"), value.encode()) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": pairs})
+
+    async def write(self, data: bytes, *, more: bool = False) -> None:
+        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def respond(self, response: CompleteResponse) -> None:
+        """A whole response."""
+        size = str(len(response.body))
+        await self.start(response.status, {**response.headers, "content-length": size})
+        await self.write(response.body)
+
+    async def wait(self, seconds: float) -> None:
+        """Waits; raises `ClientDisconnected` or `ServerStopping` when that happens meanwhile."""
+        if self._ended is None:
+            self._ended = asyncio.Event()
+            self._watcher = asyncio.create_task(self._watch())
+        if self._reason is None:
+            try:
+                await asyncio.wait_for(self._ended.wait(), seconds)
+            except TimeoutError:
+                return
+        raise self._reason or ConnectionEnded
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] == _BODY:
+            pass
+        self._end(ClientDisconnected)
+
+    # ── The end ──────────────────────────────────────────────────────────────────────────────────
+
+    def stop(self) -> None:
+        """Ends a wait for the request's body, or of the response, now or later."""
+        self._end(ServerStopping)
+        if self._reading is not None:
+            with contextlib.suppress(RuntimeError):  # the piece has just arrived
+                self._reading.reschedule(0)
+
+    def close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    def _end(self, reason: type[ConnectionEnded]) -> None:
+        self._reason = self._reason or reason
+        if self._ended is not None:
+            self._ended.set()
+
+
+def _exceeds(digits: str, limit: int) -> bool:
+    """Without reading a number of any length."""
+    return len(digits) > 18 or int(digits) > limit

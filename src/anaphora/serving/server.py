@@ -1,0 +1,150 @@
+"""A Granian server for one application, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import msgspec
+
+from anaphora.errors import InvalidRequest, Io, MissingExtra
+
+#: Seconds to wait for the server to start or stop.
+_START_SECONDS = 10.0
+#: Seconds that Granian's threads may take to end.
+_THREADS_SECONDS = 0.1
+_LAST_PORT = 65_535
+#: Addresses that stand for every interface, and how this machine is reached at them.
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+class StoppableApp(Protocol):
+    """An ASGI application that ends its open responses when the server stops."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches the server."""
+        host = _WILDCARDS.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+@contextlib.contextmanager
+def running(
+    app: StoppableApp, *, host: str, port: int = 0, extra: str, name: str = "server"
+) -> Iterator[ServerAddress]:
+    """A server until the block ends; at any free port where `port` is 0. `extra` installs it."""
+    address = ServerAddress(host, free_port(host, port))
+    server, loop = _server(app, address, extra), asyncio.new_event_loop()
+
+    async def run() -> None:
+        await server.serve()
+        # Its threads still need the interpreter: one that is shutting down aborts the process.
+        await asyncio.sleep(_THREADS_SECONDS)
+
+    async def stop() -> None:
+        await app.close()
+        server.stop()
+
+    def main() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=main, name=f"anaphora-{name}", daemon=True)
+    thread.start()
+    try:
+        _wait_until_started(address, thread)
+        yield address
+    finally:
+        if thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
+                asyncio.run_coroutine_threadsafe(stop(), loop)
+        thread.join(_START_SECONDS)
+
+
+def serve(server: contextlib.AbstractContextManager[Any], ready: Callable[[Any], None]) -> None:
+    """Runs a server (see `running`) in the foreground, until it is interrupted. It runs in a thread
+    too: Granian's own threads must end before the interpreter does."""
+    interrupted = threading.Event()
+    handlers = {
+        name: signal.signal(name, lambda *_: interrupted.set())
+        for name in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        with server as started:
+            ready(started)
+            interrupted.wait()
+    finally:
+        for name, handler in handlers.items():
+            signal.signal(name, handler)
+
+
+def _server(app: StoppableApp, address: ServerAddress, extra: str) -> Any:
+    require_extra(extra, "granian")
+    from granian.constants import Interfaces
+    from granian.server.embed import Server
+
+    return Server(
+        app,
+        address=address.host,
+        port=address.port,
+        interface=Interfaces.ASGINL,
+        websockets=False,
+        log_enabled=False,
+        backlog=1024,
+    )
+
+
+def require_extra(extra: str, *modules: str) -> None:
+    """Raises `MissingExtra` where a module is not installed that comes with an extra."""
+    from importlib.util import find_spec
+
+    for module in modules:
+        if find_spec(module) is None:
+            command = f'pip install "anaphora[{extra}]"'
+            raise MissingExtra(
+                f"{module} is not installed; install it with: {command}", extra=extra
+            )
+
+
+def free_port(host: str, port: int = 0) -> int:
+    """The port, or any free one for 0; a readable error where it cannot be used."""
+    if not 0 <= port <= _LAST_PORT:
+        raise InvalidRequest(f"must be between 0 and {_LAST_PORT}, got {port}", path="port")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except socket.gaierror:
+            raise Io(f"cannot listen at {host}:{port}: the host is not known") from None
+        except OSError as problem:
+            reason = os.strerror(problem.errno or 0)
+            raise Io(f"cannot listen at {host}:{port}: {reason}") from None
+        bound: int = probe.getsockname()[1]
+        return bound
+
+
+def _wait_until_started(address: ServerAddress, thread: threading.Thread) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    host = _WILDCARDS.get(address.host, address.host)
+    while time.monotonic() < deadline and thread.is_alive():
+        with contextlib.suppress(OSError):
+            socket.create_connection((host, address.port), 0.2).close()
+            return
+        time.sleep(0.005)
+    raise Io(f"the server did not start at {address.url}")
