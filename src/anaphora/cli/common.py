@@ -232,6 +232,16 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
             )
 
 
+def read_text(file: Path) -> str:
+    """The text of a file, which is UTF-8 whatever the locale is."""
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        from anaphora.errors import InvalidRequest
+
+        raise InvalidRequest("not UTF-8 text", path=str(file)) from None
+
+
 def read_stdin(limit: int = -1) -> bytes:
     if sys.stdin is None:
         from anaphora.errors import InvalidRequest
