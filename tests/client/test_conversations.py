@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -380,6 +381,46 @@ def test_damaged_value_never_fails_a_call(
             assert response.text
             assert "verdict_failed" not in codes(response)
             assert "planner_failed" not in codes(response)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "place, value",
+    [
+        (("states", 0, "call", "runs", 1, 1), None),
+        (("states", 0, "call", "runs", 1, 2), -1),
+        (("states", 0, "call", "runs", 1, 12, 0, 1), 0),
+        (("states", 0, "call", "cacheable"), 10**9),
+        (("states", 0, "call", "marks", 0, "chunk"), 10**9),
+        (("states", 0, "bills", 0, 0), 0),
+        (("states", 0, "planner", "gaps", 1), float("inf")),
+        (("states", 0, "planner", "gaps", 1), float("nan")),
+        (("states", 0, "planner", "cache_key"), "a\r\nheader: b"),
+        (("cost_usd",), "NaN"),
+        (("compaction",), [[[1, b""]], []]),
+    ],
+    ids=str,
+)
+def test_contradictory_value_starts_anew(
+    stored: Any, place: tuple[str | int, ...], value: Any
+) -> None:
+    emu, values, rows = stored
+    head = stores.head_key("user-42")
+    version, _, packed = values["anthropic"][head].partition(b"\n")
+    data = msgspec.msgpack.decode(packed)
+    part = data
+    for step in place[:-1]:
+        part = part[step]
+    part[place[-1]] = value
+
+    async def run() -> None:
+        store = values["anthropic"] | {head: version + b"\n" + msgspec.msgpack.encode(data)}
+        async with opened(emu.url, "anthropic", store) as client:
+            backend = Backend(client)
+            backend.rows = list(rows["anthropic"])
+            assert codes(await backend.session().send("Go on")) == ["conversation_not_restored"]
+            assert codes(await backend.session().send("Go on")) == []
 
     asyncio.run(run())
 

@@ -12,13 +12,15 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack, overload
 
 import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
-from anaphora.values import Conversation, Event, Notice
+from anaphora.redaction import hides_arguments, looks_like_key, shown_name
+from anaphora.values import Conversation, Event, Extras, Notice
+from anaphora.values.fields import frozen
 
 from .arguments import (
     Content,
@@ -38,6 +40,7 @@ from .choice import ProviderChooser, has, name_at, refuses
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
+from .config.secrets import Secret
 from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
@@ -52,7 +55,7 @@ from .options import (
     SessionOptions,
     check_keywords,
 )
-from .response import Response
+from .response import Output, Response
 from .routing import SessionRoute, conversation_key
 from .session import Session
 from .session.call_builder import CallBuilder
@@ -61,7 +64,7 @@ from .session.handles import Handles
 from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
-from .structured import output_of
+from .structured import Structured, output_of
 from .transport import HttpTransport
 from .turn import Turn, TurnRequest
 
@@ -113,7 +116,7 @@ class AsyncClient:
         )
         self._on_wait = callback_of(on_wait, "on_wait")
         self._transport = transport
-        self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
+        self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._chooser = ProviderChooser(self._resolved, self._routes)
         self._chosen: dict[tuple[str | None, str | None], _Chosen] = {}
@@ -127,6 +130,7 @@ class AsyncClient:
         self._process = uuid.uuid4().hex
 
     @classmethod
+    @hides_arguments
     def from_config(
         cls,
         source: str | Path | ClientConfig | Mapping[str, Any],
@@ -197,6 +201,33 @@ class AsyncClient:
             for transport in self._transports.values():
                 await transport.close()
 
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Turn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Turn[Output]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Turn[Any]: ...
     def send(
         self,
         content: Call | Content,
@@ -204,7 +235,7 @@ class AsyncClient:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Turn:
+    ) -> Turn[Any]:
         """A single call: await it for the response, or iterate over it to stream.
 
         `content` is a text, messages or parts, or a whole `Call`; `provider` is the name of a
@@ -229,6 +260,33 @@ class AsyncClient:
         timeout = seconds_of(options.get("timeout"), "timeout")
         return Turn(once, TurnRequest(output=form, timeout=timeout))
 
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response[None]: ...
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Response[Output]: ...
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Response[Any]: ...
     async def complete(
         self,
         content: Call | Content,
@@ -236,7 +294,7 @@ class AsyncClient:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Response:
+    ) -> Response[Any]:
         """The response to a single call: see `send`."""
         return await self.send(content, provider, output=output, **options)
 
@@ -275,7 +333,7 @@ class AsyncClient:
         builder = CallBuilder(
             tools=tools_of(options.get("tools")),
             params=with_params(options.get("params"), options),
-            extras=options.get("extras"),
+            extras=frozen(options.get("extras"), Extras | None, "extras"),
             store=store,
             diagnose=options.get("diagnose", False),
             compact_at=compact_at_of(options.get("compact_at"), profiles),
@@ -315,6 +373,9 @@ class AsyncClient:
             raise wrong_type("the name of a provider or a route", provider, "provider")
         chosen = self._chosen.get((provider, model))
         if chosen is None:
+            for text, path in ((provider, "provider"), (model, "model")):
+                if text is not None and looks_like_key(text):
+                    raise InvalidRequest("looks like an API key, not like a name", path=path)
             name, at = self._chooser.choose(provider, model)
             if name in self._routes:
                 chosen = self._route_targets(name, at)
@@ -345,7 +406,9 @@ class AsyncClient:
                     continue
             kept.append((end.target(wanted), hop))
         if not kept:
-            raise InvalidRequest(f"no provider of the route {route!r} has {model}", path="model")
+            raise InvalidRequest(
+                f"no provider of the route {route!r} has {shown_name(model or '')}", path="model"
+            )
         return tuple(target for target, _ in kept), tuple(hop for _, hop in kept)
 
     def _endpoint(self, name: str) -> Endpoint:
@@ -360,7 +423,7 @@ class AsyncClient:
 
     def _transport_for(self, resolved: ResolvedProvider) -> HttpTransport:
         """One transport for all providers with the same proxy and CA."""
-        way = resolved.provider.proxy, resolved.provider.ca
+        way = resolved.proxy, resolved.provider.ca
         transport = self._transports.get(way)
         if transport is None:
             from .transport.over_aiohttp import AiohttpTransport

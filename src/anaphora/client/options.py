@@ -33,6 +33,7 @@ from anaphora.values import AnyTool, Conversation, Extras, Message, MessageLike
 from anaphora.yaml_values import nearest
 
 from .conversations import Conversations
+from .dispatch import OnToolError
 from .observe import Watcher
 from .transport import HttpTransport
 
@@ -127,6 +128,10 @@ class RunOptions(TurnOptions, total=False):
     """Whether the tools of one turn run concurrently."""
     tool_timeout: float | None
     """Seconds for each tool."""
+    on_tool_error: OnToolError
+    """When a tool fails: `report` (the default) gives the model the exception's type and message;
+    `raise` ends the run with the exception, and the next `run()` calls the tool again; a function
+    of the call and the exception returns what the model gets."""
 
 
 class RecallOptions(ParamOptions, total=False):

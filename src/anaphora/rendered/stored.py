@@ -14,9 +14,11 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Annotated
 
 import msgspec
 from blake3 import blake3
+from msgspec import Meta
 
 from anaphora.values import Conversation, Section, SegmentRole
 from anaphora.values.stability import Kind
@@ -30,6 +32,8 @@ _INLINE = 1024
 #: The splice of a chunk that takes no marker; the others are counted back from the chunk's end.
 _NO_SPLICE = 1
 _DYNAMIC = SegmentRole.DYNAMIC_CONTEXT
+
+Count = Annotated[int, Meta(ge=0, lt=1 << 40)]
 
 
 class LogPiece(msgspec.Struct, frozen=True, array_like=True):
@@ -65,9 +69,9 @@ class LogPiece(msgspec.Struct, frozen=True, array_like=True):
 class PieceRef(msgspec.Struct, frozen=True, array_like=True):
     """Where a piece is stored."""
 
-    chunks: int
-    messages: int
-    size: int
+    chunks: Count
+    messages: Count
+    size: Count
     """Of its data, unpacked."""
     digest: bytes
     """Of the packed piece: its name."""
@@ -80,19 +84,30 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
 
     section: Section
     role: SegmentRole | None
-    count: int
-    messages: int
-    size: int
+    count: Annotated[int, Meta(ge=1, lt=1 << 40)]
+    messages: Count
+    size: Count
     digest: bytes
     lead: bytes
-    first_message: int
-    first_block: int
+    first_message: Count
+    first_block: Count
     place: str
     paths: tuple[str, ...]
     blocks: str
     pieces: tuple[PieceRef, ...]
     sources: tuple[bytes, ...] = ()
     """Digests of the messages of dynamic context, which may be exchanged at every call."""
+
+    def check(self) -> None:
+        """Raises where a value that was read from a store contradicts itself."""
+        whole = self.count, self.messages, self.size
+        pieces = [(ref.chunks, ref.messages, ref.size) for ref in self.pieces]
+        if tuple(map(sum, zip(*pieces, strict=True))) != whole:
+            raise ValueError("the pieces are not the whole run")
+        if (self.section == "messages") != (self.role is not None):
+            raise ValueError("only messages have a role")
+        if self.paths and len(self.paths) != self.count:
+            raise ValueError("not every chunk has a path")
 
 
 class NewPiece(msgspec.Struct, frozen=True):

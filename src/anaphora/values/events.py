@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from .parts import Extras, Part, Refusal, Text, Value
+import msgspec
+
+from .parts import Extras, Part, Refusal, Text
 from .reply import Reply, Usage
 
 
-class _Event(Value, frozen=True, tag_field="type"):
-    """Base of all events."""
+class _Event(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
+):
+    """Base of all events. Readers make them by the thousand, and nothing is remembered by them: the
+    types of their fields are not checked."""
 
 
 class ReplyStart(_Event, tag="reply-start", frozen=True):

@@ -7,20 +7,29 @@ received, so no round trip can reorder or reformat it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
 from . import media
+from .fields import check_extras, check_fields
 from .stability import CachePolicy
 
 #: Fields of a provider's block without a name here: wire name -> JSON object text.
-Extras: TypeAlias = dict[str, str]
+Extras: TypeAlias = Mapping[str, str]
 
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of values: immutable, strict when decoded, compact when encoded."""
+    """Base of values: immutable, of the declared types, strict when decoded, compact when encoded.
+
+    Parts are made by the thousand. Those that replies and histories mostly consist of look at the
+    types of their fields themselves, and call `check_fields` for all but the usual ones.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class _Part(Value, frozen=True, tag_field="type", gc=False):
@@ -64,6 +73,12 @@ def _url(url: str, kind: media.MediaKind) -> Bytes | Url:
 class Text(_Part, tag="text", frozen=True):
     text: str
     extras: Extras | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.text) is not str:
+            check_fields(self)
+        elif self.extras is not None:
+            check_extras(self)
 
 
 class Image(_Part, tag="image", frozen=True):
@@ -150,6 +165,12 @@ class ToolCall(_Part, tag="tool_call", frozen=True):
     arguments: str = "{}"
     extras: Extras | None = None
 
+    def __post_init__(self) -> None:
+        if not (type(self.id) is type(self.name) is type(self.arguments) is str):
+            check_fields(self)
+        elif self.extras is not None:
+            check_extras(self)
+
 
 class Thinking(_Part, tag="thinking", frozen=True):
     """Reasoning that a provider wants back verbatim.
@@ -191,6 +212,16 @@ class ToolResult(_Part, tag="tool_result", frozen=True):
     error: bool = False
     name: str | None = None
     extras: Extras | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            not (type(self.call_id) is type(self.content) is str)
+            or type(self.error) is not bool
+            or not (self.name is None or type(self.name) is str)
+        ):
+            check_fields(self)
+        elif self.extras is not None:
+            check_extras(self)
 
 
 Part: TypeAlias = (

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from support.own_addresses import ToNowhere
 
 from anaphora import AsyncClient, Client, catalog
-from anaphora.client.config.environment import Environment, default_rows, is_local, key_variables
+from anaphora.client.config.environment import (
+    Environment,
+    default_rows,
+    is_local,
+    key_variables,
+    url_variables,
+)
 from anaphora.client.transport import HttpRequest
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret, Transport
 
@@ -153,3 +161,16 @@ def test_problems_of_one_provider_are_errors_of_its_calls_only(
         assert len(transport.sent) == 1
 
     asyncio.run(main())
+
+
+def test_the_page_lists_every_variable() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "config.md").read_text()
+    section = page.partition("## Environment variables")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| (\w+) \| (.*) \|$", section, re.MULTILINE)[1:]
+    expected = {
+        name: {*key_variables(row), *url_variables(row)}
+        for name, row in default_rows().items()
+        if "{" not in row.base_url or row.url_variables
+    }
+    assert {name: set(re.findall(r"`(\w+)`", cells)) for name, cells in listed} == expected
+    assert [name for name, _ in listed] == list(expected)

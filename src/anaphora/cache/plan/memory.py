@@ -64,7 +64,7 @@ class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     gaps: SavedGaps
     written: tuple[Position, bytes | None, Time] | None
-    cache_key: str | None
+    cache_key: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,128}(-[0-9]{1,20})?$")] | None
     counted: bool
     beginning: bytes | None
     same: SavedUses | None

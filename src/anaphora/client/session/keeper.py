@@ -32,6 +32,8 @@ from .saved import PastCall, SavedConversation, SavedState, with_piece
 
 #: A longer piece is packed in a thread.
 _LONG = 128 * 1024
+#: Providers and models of one conversation that are stored: the latest.
+_MOST_STATES = 8
 
 
 class ConversationKeeper:
@@ -47,6 +49,7 @@ class ConversationKeeper:
         self._process = process
         self.saved_as = saved_as
         self.loaded = False
+        self.loading = asyncio.Lock()
         self.notices: tuple[Notice, ...] = ()
         """Of loading, for the next response."""
         self._value: bytes | None = None
@@ -69,7 +72,6 @@ class ConversationKeeper:
 
     async def load(self) -> SavedConversation | None:
         """The conversation as it is stored; None where there is none that can be used."""
-        self.loaded = True
         try:
             return self._decode(await in_time(self._store.get(head_key(self._name))))
         except Exception as problem:
@@ -111,6 +113,7 @@ class ConversationKeeper:
 
     def reject(self, problem: Exception) -> None:
         """What is stored cannot be used."""
+        self._saved = None
         if self.notices:
             return
         message = f"the conversation could not be restored and starts anew: {described(problem)}"
@@ -183,8 +186,9 @@ class ConversationKeeper:
             for index, piece in pieces.items():
                 call = with_piece(call, index, await self._store_piece(name, piece))
             saved.append(msgspec.structs.replace(now, call=call))
-        others = tuple(known.values()) if alone else ()
-        conversation = msgspec.structs.replace(conversation, states=(*saved, *others))
+        saved += known.values() if alone else ()
+        saved.sort(key=lambda each: each.call.at, reverse=True)
+        conversation = msgspec.structs.replace(conversation, states=tuple(saved[:_MOST_STATES]))
         value = conversation.encode()
         await in_time(self._store.set(head_key(name), value, ex=LIFETIME))
         self._value, self._saved = value, conversation

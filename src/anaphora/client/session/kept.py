@@ -7,6 +7,8 @@ from decimal import Decimal
 from anaphora.client.endpoint import Target
 from anaphora.client.response import Response
 from anaphora.prompt import Call
+from anaphora.rendered import Plan
+from anaphora.rendered.plan import misfit
 from anaphora.values import Conversation, Notice
 
 from .handles import Handles
@@ -36,11 +38,14 @@ class KeptTurns(SessionTurns):
 
     async def _load(self) -> None:
         keeper = self._keeper
-        if keeper is not None and not keeper.loaded:
-            saved = await keeper.load()
-            if saved is not None:
-                self._restore(keeper, saved)
-            self._load_notices = keeper.notices
+        if keeper is None or keeper.loaded:
+            return
+        async with keeper.loading:
+            if not keeper.loaded:
+                saved = await keeper.load()
+                if saved is not None:
+                    self._restore(keeper, saved)
+                keeper.loaded, self._load_notices = True, keeper.notices
 
     def _restore(self, keeper: ConversationKeeper, saved: SavedConversation) -> None:
         """Continues from what an earlier session saved."""
@@ -86,6 +91,10 @@ class KeptTurns(SessionTurns):
             if missing := past.missing(rendered):
                 await keeper.load_pieces(past, missing)
             past.resolve(rendered)
+            held = past.saved.handle
+            if held is not None and misfit(rendered, held.handle) is None:
+                # A name that no request can carry is found here.
+                state.endpoint.wire.assemble(rendered, Plan(held=held.handle))
         except Exception as problem:
             keeper.reject(problem)
             self._load_notices = keeper.notices

@@ -27,7 +27,7 @@ from anaphora.prompt import Call, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.rendered.stored import NewPiece
 from anaphora.tokens import Bills
-from anaphora.values import Conversation, Reply, Thinking
+from anaphora.values import Conversation, Reply, Thinking, Usage
 
 from .saved import (
     PastCall,
@@ -68,6 +68,14 @@ class ProviderState:
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
         self._predictor = target.memory.simulator.slot_predictor()
+
+    @property
+    def billed(self) -> tuple[float, Usage] | None:
+        """When the last call was sent, and its bill; also of a call of an earlier session."""
+        last = self.sent if self.past is None else self.past.saved.call
+        if last is None or last.at is None or last.usage is None:
+            return None
+        return last.at, last.usage
 
     def planner(self, at: float) -> Planner:
         if self._planner is None:

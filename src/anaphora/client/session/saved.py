@@ -9,6 +9,7 @@ decoded strictly, and one that cannot be used starts the conversation anew.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Annotated
 
 import msgspec
@@ -151,7 +152,9 @@ class SavedConversation(msgspec.Struct, frozen=True, kw_only=True):
     """The client that saved it: it still knows the conversation."""
     current: tuple[str, str]
     """The provider and model that answered last."""
-    cost_usd: str | None
+    cost_usd: (
+        Annotated[str, Meta(pattern=r"^-?[0-9]{1,20}(\.[0-9]{1,40})?(E-?[0-9]{1,3})?$")] | None
+    )
     states: tuple[SavedState, ...]
     boundary: tuple[str, int | str | None] | None
     continuation: Continuation | None
@@ -183,6 +186,11 @@ class PastCall:
     """The last call before this session, until the next one was answered."""
 
     def __init__(self, saved: SavedState) -> None:
+        """Raises where the state contradicts itself."""
+        for run in saved.call.runs:
+            run.check()
+        _check_bills(saved.bills)
+        _check_bills(saved.call.bills)
         self.saved = saved
         self.pieces: dict[bytes, bytes] = {}
         """Those that were read from the store."""
@@ -305,6 +313,13 @@ def messages_digest(messages: Iterable[Message], *, ids: bool = True) -> bytes:
     for message in messages:
         digest.update(_encode((message.id if ids else "", message.role, message.parts)))
     return digest.digest()
+
+
+def _check_bills(bills: Bills) -> None:
+    if any(estimated <= 0 or billed <= 0 for estimated, billed in bills) or any(
+        one[0] >= two[0] or one[1] > two[1] for one, two in pairwise(bills)
+    ):
+        raise ValueError("bills rise")
 
 
 def _common(one: tuple[bytes, ...], two: tuple[bytes, ...]) -> int:

@@ -239,7 +239,7 @@ def _read_result(
     if message.images:
         images = tuple(map(read_image, message.images))
         content = (*images, Text(text)) if text else images
-    extras = None if form is None else {FORM: form}
+    extras: Extras | None = None if form is None else {FORM: form}
     if unknown is not None:
         extras = _extras(unknown, extras)
     return ToolResult(call_id, content, False, name, extras)
@@ -281,7 +281,7 @@ def read_call(
             form = _NO_ID
         else:
             form = encode_form(PartForm(("id",), number, created_at))
-    extras = None if form is None else {FORM: form}
+    extras: Extras | None = None if form is None else {FORM: form}
     if unknown is not None:
         extras = _extras(unknown, extras)
     return ToolCall(call_id, function.name, arguments, extras)
