@@ -28,7 +28,7 @@ LONG = "You are terse and to the point. " * 450
 @pytest.fixture(autouse=True)
 def variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """An environment without any key, and a process without a shared client."""
-    for name in environment._variable_names():
+    for name in environment.variable_names():
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(shared, "_shared", shared._SharedClient())
     yield monkeypatch
@@ -105,7 +105,7 @@ def test_keywords_are_those_of_the_client(claude: pytest.MonkeyPatch) -> None:
     again = asyncio.run(anaphora.acomplete("claude-sonnet-5-5", "Suggest a trip.", output=Trip))
     assert isinstance(again.parsed, Trip)
     with pytest.raises(InvalidRequest, match="did you mean `max_tokens`"):
-        anaphora.complete("claude-sonnet-5-5", "Hi", max_token=7)  # type: ignore[call-arg]
+        anaphora.complete("claude-sonnet-5-5", "Hi", max_token=7)  # type: ignore[call-overload]
 
 
 def test_calls_share_what_was_learned(claude: pytest.MonkeyPatch, emu: Emulator) -> None:

@@ -232,7 +232,7 @@ def test_a_function_that_raises_ends_the_run(emu: Emulator) -> None:
             with pytest.raises(errors.InvalidRequest, match="on_tool_error: must return a str"):
                 await chat.run(on_tool_error=nothing)  # type: ignore[arg-type]
             with pytest.raises(errors.InvalidRequest, match="on_tool_error: must be 'report'"):
-                chat.run(on_tool_error="ignore")  # type: ignore[arg-type]
+                chat.run(on_tool_error="ignore")  # type: ignore[call-overload]
             assert (await chat.run()).text == "I see."
 
     asyncio.run(main())

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack, overload
 
 import msgspec
 
@@ -55,7 +55,7 @@ from .options import (
     SessionOptions,
     check_keywords,
 )
-from .response import Response
+from .response import Output, Response
 from .routing import SessionRoute, conversation_key
 from .session import Session
 from .session.call_builder import CallBuilder
@@ -64,7 +64,7 @@ from .session.handles import Handles
 from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
-from .structured import output_of
+from .structured import Structured, output_of
 from .transport import HttpTransport
 from .turn import Turn, TurnRequest
 
@@ -201,6 +201,33 @@ class AsyncClient:
             for transport in self._transports.values():
                 await transport.close()
 
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Turn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Turn[Output]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Turn[Any]: ...
     def send(
         self,
         content: Call | Content,
@@ -208,7 +235,7 @@ class AsyncClient:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Turn:
+    ) -> Turn[Any]:
         """A single call: await it for the response, or iterate over it to stream.
 
         `content` is a text, messages or parts, or a whole `Call`; `provider` is the name of a
@@ -233,6 +260,33 @@ class AsyncClient:
         timeout = seconds_of(options.get("timeout"), "timeout")
         return Turn(once, TurnRequest(output=form, timeout=timeout))
 
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response[None]: ...
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Response[Output]: ...
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Response[Any]: ...
     async def complete(
         self,
         content: Call | Content,
@@ -240,7 +294,7 @@ class AsyncClient:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Response:
+    ) -> Response[Any]:
         """The response to a single call: see `send`."""
         return await self.send(content, provider, output=output, **options)
 

@@ -21,7 +21,7 @@ from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
@@ -43,8 +43,9 @@ from .options import (
     TurnOptions,
 )
 from .pending import Pending, call_site
-from .response import Response
+from .response import Output, Parsed, Response
 from .session import Preview, Run, RunResult, Session
+from .structured import Structured
 from .turn import Turn
 
 T = TypeVar("T")
@@ -98,6 +99,33 @@ class Client:
         """Oddities of the configuration that are no errors."""
         return self._client.notices
 
+    @overload
+    def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response[None]: ...
+    @overload
+    def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Response[Output]: ...
+    @overload
+    def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Response[Any]: ...
     def complete(
         self,
         content: Call | Content,
@@ -105,7 +133,7 @@ class Client:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Response:
+    ) -> Response[Any]:
         """As `AsyncClient.complete`."""
         send = self._client.send
         return self._background.call(lambda: send(content, provider, output=output, **options))
@@ -121,6 +149,33 @@ class Client:
         """As `AsyncClient.stream`."""
         return iter(self.send(content, provider, output=output, **options))
 
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> SyncTurn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> SyncTurn[Output]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> SyncTurn[Any]: ...
     def send(
         self,
         content: Call | Content,
@@ -128,7 +183,7 @@ class Client:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> SyncTurn:
+    ) -> SyncTurn[Any]:
         """As `AsyncClient.send`."""
         do, send = self._background.do, self._client.send
         return SyncTurn(self, do(lambda: send(content, provider, output=output, **options)))
@@ -141,10 +196,10 @@ class Client:
         return SyncSession(self, do(lambda: self._client.session(provider, **options)))
 
 
-class SyncTurn:
+class SyncTurn(Generic[Parsed]):
     """A turn that is made when it is iterated over, or its result is requested; once."""
 
-    def __init__(self, client: Client, turn: Turn) -> None:
+    def __init__(self, client: Client, turn: Turn[Parsed]) -> None:
         self._client = client
         self._turn = turn
         turn.made_by_sync_client(call_site())
@@ -152,7 +207,7 @@ class SyncTurn:
     def __iter__(self) -> Generator[Event, None, None]:
         return self._client._background.iterate(self._turn.__aiter__)
 
-    def result(self) -> Response:
+    def result(self) -> Response[Parsed]:
         """The whole response, as awaiting a `Turn` returns it."""
         return self.response or self._client._background.call(lambda: self._turn)
 
@@ -162,17 +217,17 @@ class SyncTurn:
         return SyncTextStream(self._client, self._turn)
 
     @property
-    def response(self) -> Response | None:
+    def response(self) -> Response[Parsed] | None:
         return self._turn.response
 
     def __repr__(self) -> str:
         return f"<Sync{repr(self._turn)[1:]}"
 
 
-class SyncRun:
+class SyncRun(Generic[Parsed]):
     """A run that is made when it is iterated over, or its result is requested; once."""
 
-    def __init__(self, client: Client, run: Run) -> None:
+    def __init__(self, client: Client, run: Run[Parsed]) -> None:
         self._client = client
         self._run = run
         run.made_by_sync_client(call_site())
@@ -180,7 +235,7 @@ class SyncRun:
     def __iter__(self) -> Generator[Event | ToolResult, None, None]:
         return self._client._background.iterate(self._run.__aiter__)
 
-    def result(self) -> RunResult:
+    def result(self) -> RunResult[Parsed]:
         """The outcome, as awaiting a `Run` returns it."""
         return self._run.result or self._client._background.call(lambda: self._run)
 
@@ -249,15 +304,55 @@ class SyncSession:
         self._session = session
         self._do, self._call = client._background.do, client._background.call
 
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[TurnOptions],
+    ) -> SyncTurn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[TurnOptions],
+    ) -> SyncTurn[Output]: ...
+    @overload
+    def send(
+        self, content: Content | None = None, *, output: object, **options: Unpack[TurnOptions]
+    ) -> SyncTurn[Any]: ...
     def send(
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[TurnOptions]
-    ) -> SyncTurn:
+    ) -> SyncTurn[Any]:
         """As `Session.send`: iterate over the events, or get the `result()`."""
         return SyncTurn(self._client, self._session.send(content, output=output, **options))
 
+    @overload
+    def run(
+        self,
+        content: Content | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[RunOptions],
+    ) -> SyncRun[None]: ...
+    @overload
+    def run(
+        self,
+        content: Content | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[RunOptions],
+    ) -> SyncRun[Output]: ...
+    @overload
+    def run(
+        self, content: Content | None = None, *, output: object, **options: Unpack[RunOptions]
+    ) -> SyncRun[Any]: ...
     def run(
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[RunOptions]
-    ) -> SyncRun:
+    ) -> SyncRun[Any]:
         """As `Session.run`: iterate over the events, or get the `result()`."""
         return SyncRun(self._client, self._session.run(content, output=output, **options))
 

@@ -13,7 +13,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Generic
 
 import msgspec
 
@@ -26,7 +26,7 @@ from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
 from .pending import Pending
-from .response import Record, Response
+from .response import Parsed, Record, Response
 from .structured import Structured
 
 #: How many turns the event loop gets to close a stream that was left by `break`.
@@ -43,7 +43,7 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prewarm: bool = False
 
 
-class Turn(Pending[Response]):
+class Turn(Pending[Response[Parsed]], Generic[Parsed]):
     """A turn that is made when it is awaited or iterated over, once. Awaited again, it returns the
     same response; nothing is sent twice. `text` iterates over the pieces of its text."""
 
@@ -53,7 +53,7 @@ class Turn(Pending[Response]):
         self._caller = caller
         self._request = request
         self._events: AsyncGenerator[Event, None] | None = None
-        self.response: Response | None = None
+        self.response: Response[Parsed] | None = None
         self._made()
 
     def __aiter__(self) -> AsyncGenerator[Event, None]:
@@ -69,7 +69,7 @@ class Turn(Pending[Response]):
         if self._events is not None:
             await self._events.aclose()
 
-    async def _complete(self) -> Response:
+    async def _complete(self) -> Response[Parsed]:
         if self.response is None:
             self._consume()
             self.response = await self._caller.complete(self._request)

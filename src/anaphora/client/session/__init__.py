@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import msgspec
 
@@ -24,7 +24,8 @@ from anaphora.client.options import (
     StateText,
     TurnOptions,
 )
-from anaphora.client.response import Response
+from anaphora.client.response import Output, Response
+from anaphora.client.structured import Structured
 from anaphora.client.turn import TurnRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, OutputSchema, ToolChoice
@@ -46,9 +47,29 @@ __all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session"]
 class Session(KeptTurns):
     """One conversation. Turns follow each other; `fork` returns branches that run in parallel."""
 
+    @overload
+    def run(
+        self,
+        content: Content | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[RunOptions],
+    ) -> Run[None]: ...
+    @overload
+    def run(
+        self,
+        content: Content | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[RunOptions],
+    ) -> Run[Output]: ...
+    @overload
+    def run(
+        self, content: Content | None = None, *, output: object, **options: Unpack[RunOptions]
+    ) -> Run[Any]: ...
     def run(
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[RunOptions]
-    ) -> Run:
+    ) -> Run[Any]:
         """Turns and tools until the model is done, or a bound is reached: see `RunOptions`."""
         return Run(self, messages_of(content), output=output, **options)
 

@@ -34,7 +34,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     store: bool | None
     diagnose: bool
     compact_at: int | float | None
-    outputs: dict[type, Structured[Any]] = {}
+    outputs: dict[Any, Structured[Any]] = {}
     """Those that were requested so far."""
 
     def prepare(
@@ -118,9 +118,12 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         result of `output_of`."""
         if output is None or isinstance(output, Structured):
             return output
-        if not isinstance(output, type):
+        if isinstance(output, dict):
             return output_of(output)
-        known = self.outputs.get(output)
+        try:
+            known = self.outputs.get(output)
+        except TypeError:  # an instance that is not hashable, which is no form
+            return output_of(output)
         if known is None:
             known = self.outputs[output] = output_of(output)
         return known

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, Unpack
 
 import msgspec
 
@@ -24,7 +24,7 @@ from anaphora.client.arguments import params_of, seconds_of
 from anaphora.client.dispatch import OnToolError, ToolError, check_on_tool_error, run_calls
 from anaphora.client.options import RUN_KEYWORDS, ParamOptions
 from anaphora.client.pending import Pending
-from anaphora.client.response import Response
+from anaphora.client.response import Parsed, Response
 from anaphora.client.turn import CLOSE_TICKS
 from anaphora.errors import InvalidRequest, Timeout
 from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, ToolCall, ToolResult
@@ -38,9 +38,9 @@ RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "
 _ENDS: dict[str, RunStop] = {"length": "length", "context_overflow": "length", "refusal": "refusal"}
 
 
-class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class RunResult(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
     stop_reason: RunStop
-    responses: tuple[Response, ...]
+    responses: tuple[Response[Parsed], ...]
     cost_usd: Decimal | None
     seconds: float
     failures: tuple[Notice, ...] = ()
@@ -49,7 +49,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The tool calls that failed."""
 
     @property
-    def last(self) -> Response | None:
+    def last(self) -> Response[Parsed] | None:
         return self.responses[-1] if self.responses else None
 
     @property
@@ -57,7 +57,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.responses[-1].text if self.responses else ""
 
     @property
-    def parsed(self) -> Any:
+    def parsed(self) -> Parsed | None:
         return self.responses[-1].parsed if self.responses else None
 
     @property
@@ -70,7 +70,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return (*(notice for one in self.responses for notice in one.notices), *self.failures)
 
 
-class Run(Pending[RunResult]):
+class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
     """A run that is made when it is awaited or iterated over, once. Awaited again, it returns the
     same result; nothing is sent twice. `text` iterates over the pieces of text of all its turns."""
 
@@ -105,17 +105,17 @@ class Run(Pending[RunResult]):
         self._params = params_of(params, RUN_KEYWORDS)
         self._output = output
         self._until: float | None = None
-        self._responses: list[Response] = []
+        self._responses: list[Response[Parsed]] = []
         self._failures: list[Notice] = []
         self._tool_errors: list[ToolError] = []
-        self.result: RunResult | None = None
+        self.result: RunResult[Parsed] | None = None
         self._made()
 
     def __aiter__(self) -> AsyncGenerator[Event | ToolResult, None]:
         self._consume()
         return self._make(stream=True)
 
-    async def _complete(self) -> RunResult:
+    async def _complete(self) -> RunResult[Parsed]:
         if self.result is None:
             self._consume()
             async with aclosing(self._make(stream=False)) as steps:
@@ -158,6 +158,8 @@ class Run(Pending[RunResult]):
     ) -> AsyncGenerator[Event | ToolResult | RunStop, None]:
         """Events, results, and at last the reason to stop."""
         session = self._session
+        if session.id is not None:
+            await session._load()  # new messages follow a history that is compacted already
         if self._messages:
             self._check_answered()
             for message in self._messages:

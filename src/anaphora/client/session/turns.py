@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import msgspec
 
@@ -15,8 +15,9 @@ from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import Watchers
 from anaphora.client.options import OnPrefixBreak, Prompt, StateText, TurnOptions
-from anaphora.client.response import Response
+from anaphora.client.response import Output, Response
 from anaphora.client.routing import SessionRoute, conversation_key
+from anaphora.client.structured import Structured
 from anaphora.client.turn import Caller, Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import Call, PromptIR, RenderedContext, Segment
@@ -97,13 +98,37 @@ class SessionTurns(Caller):
         if not callable(source.prompt) and not source.from_keywords:
             self._take(self._next_prompt())  # its conversation is the initial history
 
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Turn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[TurnOptions],
+    ) -> Turn[Output]: ...
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: object,
+        **options: Unpack[TurnOptions],
+    ) -> Turn[Any]: ...
     def send(
         self,
         content: Content | None = None,
         *,
         output: Any = None,
         **options: Unpack[TurnOptions],
-    ) -> Turn:
+    ) -> Turn[Any]:
         """A turn. Await it for the response, or iterate over it to stream.
 
         `output` is the form that the reply must have (a struct, dataclass, pydantic model or JSON
@@ -169,6 +194,8 @@ class SessionTurns(Caller):
     def _next_prompt(self) -> TurnPrompt:
         """The prompt of the next turn. Nothing of it is kept before the turn was answered."""
         prompt, memory = self._source.current(), self._memory
+        if self._is_kept:
+            memory = self._with_compaction(prompt, memory)
         if memory.boundary is None and isinstance(prompt, PromptIR) and _is_plain(prompt):
             return TurnPrompt(ir=prompt, history=self._conversation, memory=memory)
         return turn_prompt(prompt, self._conversation, self._answered, memory)
@@ -310,6 +337,10 @@ class SessionTurns(Caller):
     async def _load_past(self, state: ProviderState, call: Call) -> ProviderState:  # noqa: ARG002
         """Compares the prompt with the last call of an earlier session (see kept.py)."""
         return state
+
+    def _with_compaction(self, prompt: Prompt, memory: PromptMemory) -> PromptMemory:  # noqa: ARG002
+        """With what an earlier session dropped of the prompt's conversation (see kept.py)."""
+        return memory
 
     def _note_compaction(self, before: Conversation, after: Conversation) -> None:
         """The history was shortened."""
