@@ -1,7 +1,11 @@
-"""An ASGI backend with one session per user; all users share the cached beginning of the prompt.
+"""An ASGI backend with a session for each request, so that any of its processes can answer.
 
     python examples/web_backend.py
     curl --no-buffer -d 'Hello?' http://127.0.0.1:8000/chat/ada
+
+The histories are the app's own (`Messages`, a dict that stands for a database). What the client
+remembers of a conversation between two requests is stored under its id: here in the process, with
+several processes in Redis (`conversations=redis.asyncio.from_url(…)`).
 
 It runs against the emulator, so it needs no key and no network. To use a provider, pass the path of
 an llm.yaml to `create_app`.
@@ -10,6 +14,7 @@ an llm.yaml to `create_app`.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,64 +24,78 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from anaphora import AsyncClient, Session, emulator
+from anaphora import AsyncClient, Message, emulator
 from anaphora.errors import AnaphoraError
-from anaphora.values import PartDelta
+from anaphora.values import from_json, to_json
 
 INSTRUCTIONS = "You are the assistant of a bookshop. You answer in one sentence. " * 60
 
 
-class Users:
-    """A session and a lock for each user: a session takes one turn at a time."""
+class Messages:
+    """The messages of all users as JSON, and what their last call cost and read."""
 
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-        self._sessions: dict[str, tuple[Session, asyncio.Lock]] = {}
+    def __init__(self) -> None:
+        self._rows: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.costs: dict[str, dict[str, str]] = {}
 
-    def session(self, user: str) -> tuple[Session, asyncio.Lock]:
-        if user not in self._sessions:
-            session = self._client.session("claude", system=INSTRUCTIONS)
-            self._sessions[user] = session, asyncio.Lock()
-        return self._sessions[user]
+    def load(self, user: str) -> list[Message]:
+        return [from_json(row, Message) for row in self._rows[user]]
 
-    def costs(self) -> dict[str, dict[str, str]]:
-        return {
-            user: {"cost_usd": str(session.cost_usd), "verdict": str(session.last.verdict)}
-            for user, (session, _) in self._sessions.items()
-            if session.last is not None
-        }
+    def save(self, user: str, message: Message) -> None:
+        self._rows[user].append(to_json(message))
+
+    def lock(self, user: str) -> asyncio.Lock:
+        """One answer at a time for each user; a double click waits."""
+        return self._locks[user]
 
 
 async def chat(request: Request) -> StreamingResponse:
     """Stream the answer to the message in the request's body."""
-    session, lock = request.app.state.users.session(request.path_params["user"])
-    message = (await request.body()).decode()
+    client: AsyncClient = request.app.state.client
+    messages: Messages = request.app.state.messages
+    user = request.path_params["user"]
+    content = (await request.body()).decode()
 
     async def answer() -> AsyncIterator[str]:
-        try:
-            # When the browser disconnects, leaving the block closes the provider's connection.
-            async with lock, session.send(message) as events:
-                async for event in events:
-                    if isinstance(event, PartDelta):
-                        yield event.delta
-        except AnaphoraError as problem:
-            yield f"\n[error: {problem}]"
+        async with messages.lock(user):
+            session = client.session(
+                "claude",
+                id=f"bookshop-{user}",
+                system=INSTRUCTIONS,
+                messages=messages.load(user),
+                save=lambda message: messages.save(user, message),
+            )
+            try:
+                # When the browser disconnects, leaving the block closes the provider's connection.
+                async with session.send(content).text as pieces:
+                    async for piece in pieces:
+                        yield piece
+            except AnaphoraError as problem:
+                yield f"\n[error: {problem}]"
+            if session.last is not None:
+                verdict = str(session.last.verdict)
+                messages.costs[user] = {"cost_usd": str(session.cost_usd), "verdict": verdict}
 
     return StreamingResponse(answer(), media_type="text/plain; charset=utf-8")
 
 
 async def costs(request: Request) -> JSONResponse:
     """What each user's conversation cost, and how its last call used the cache."""
-    return JSONResponse(request.app.state.users.costs())
+    return JSONResponse(request.app.state.messages.costs)
 
 
-def create_app(config: Any, environ: dict[str, str] | None = None) -> Starlette:
+def create_app(
+    config: Any, environ: dict[str, str] | None = None, conversations: Any = None
+) -> Starlette:
     """The application; it opens one client when it starts and closes it when it stops."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with AsyncClient.from_config(config, environ=environ) as client:
-            app.state.users = Users(client)
+        async with AsyncClient.from_config(
+            config, environ=environ, conversations=conversations
+        ) as client:
+            app.state.client, app.state.messages = client, Messages()
             yield
 
     routes = [Route("/chat/{user}", chat, methods=["POST"]), Route("/costs", costs)]

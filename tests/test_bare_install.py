@@ -6,6 +6,7 @@ started without its site-packages: whatever else is installed here is out of rea
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -149,7 +150,7 @@ def test_the_wheel_asks_for_no_price_package(wheel: Path, tmp_path: Path) -> Non
     (info,) = tmp_path.glob("*.dist-info")
     dist = Distribution.at(info)
     assert "genai" not in " ".join(dist.requires or ())
-    assert dist.metadata.get_all("Provides-Extra") == ["cli", "emulator", "observe"]
+    assert dist.metadata.get_all("Provides-Extra") == ["all", "cli", "emulator", "observe"]
 
 
 @every
@@ -179,13 +180,42 @@ def test_calls_return_their_answers_with_dollars(
     assert all(float(cost_usd) > 0 for cost_usd in shown)
 
 
-@pytest.mark.parametrize("extras", ["emulator", "cli,emulator"])
-def test_the_readme_example(installed: Callable[[str], Run], extras: str) -> None:
+def test_the_readme_examples(installed: Callable[[str], Run], emu: emulator.Emulator) -> None:
+    """With nothing but `pip install anaphora`."""
     page = (ROOT / "README.md").read_text()
-    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    turns, verdict = passed(installed(extras)("-c", program)).splitlines()
-    assert re.match(r"2 turns for \$0\.00\d+; next: .* \$0\.\d+ for the input$", turns)
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    key = {"ANTHROPIC_API_KEY": "any", "ANTHROPIC_BASE_URL": emu.url}
+    *_, turns, following, verdict, broken = passed(installed("")("-c", program, **key)).splitlines()
+    assert re.match(r"2 turns for \$0\.00\d+$", turns)
+    assert re.match(r"next: .* \$0\.\d+ for the input$", following)
     assert re.match(r"Hit: .* saved \$0\.\d+\.$", verdict)
+    assert "a clock time changed" in broken
+
+
+def test_the_packaged_readme_has_no_relative_link(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (name for name in packed.namelist() if name.endswith("/METADATA"))
+        text = packed.read(name).decode()
+    assert "# Anaphora\n" in text
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
+def test_the_links_lead_to_the_repository_where_it_is_known() -> None:
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "scripts" / "package_readme.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = "[the client](docs/client.md), [here](#here), [docs/ask.md](docs/ask.md)"
+    home = "https://example.org/anaphora/"
+    assert module.with_absolute_links(text, home) == (
+        "[the client](https://example.org/anaphora/blob/main/docs/client.md), [here](#here),"
+        " [docs/ask.md](https://example.org/anaphora/blob/main/docs/ask.md)"
+    )
+    assert module.with_absolute_links(text, None) == (
+        "the client (`docs/client.md`), [here](#here), docs/ask.md"
+    )
 
 
 @pytest.mark.parametrize("stream", [[], ["--no-stream"]], ids=["stream", "single"])

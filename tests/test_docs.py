@@ -7,11 +7,16 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
+from support.feature_calls import PDF, PNG
 
-from anaphora import catalog, errors, wire
+from anaphora import catalog, emulator, errors, wire
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import check
 
@@ -31,13 +36,53 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def test_the_readme_runs_and_prints_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def emu() -> Iterator[emulator.Emulator]:
+    with emulator.running() as running:
+        yield running
+
+
+@pytest.fixture
+def reader(emu: emulator.Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A reader's machine: keys in the environment, and the files that the guides name. The calls go
+    to the emulator, as docs/guides/README.md says."""
+    for line in fenced(ROOT / "docs" / "guides" / "README.md", "text"):
+        for variable, value in re.findall(r"(\w+)=(\S+)", line):
+            monkeypatch.setenv(variable, value.replace("http://127.0.0.1:8787", emu.url))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "receipt.png").write_bytes(PNG.data)
+    (tmp_path / "contract.pdf").write_bytes(PDF.data)
+
+
+@pytest.mark.breaks_prefix(reason="the page changes a clock in the system prompt")
+def test_the_readme_runs_and_prints_its_output(
+    reader: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     """All but the figures: those follow the catalog."""
-    (program,) = fenced(ROOT / "README.md", "python")
-    (promised,) = fenced(ROOT / "README.md", "text")
-    exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
-    shown = capsys.readouterr().out
-    assert re.sub(r"\d[\d,.]*", "0", shown) == re.sub(r"\d[\d,.]*", "0", promised)
+    names = {"__name__": "readme"}
+    printed = []
+    for tag, body in FENCE.findall((ROOT / "README.md").read_text()):
+        if tag == "python":
+            exec(compile(body, "README.md", "exec"), names)
+            printed.append(capsys.readouterr().out)
+        elif tag == "text":
+            assert without_figures(printed[-1]) == without_figures(body)
+    assert len(printed) == 3
+
+
+def without_figures(text: str) -> str:
+    return re.sub(r"\d[\d,.]*", "0", text)
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/guides/*.md")), ids=name)
+def test_every_guide_runs_as_one_program(
+    page: Path, reader: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # FastAPI looks for the names in annotations in the module of a function.
+    module = ModuleType("guide_" + page.stem.replace("-", "_"))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for program in fenced(page, "python"):
+        exec(compile(program, str(page), "exec"), module.__dict__)
 
 
 def test_a_provider_is_added_as_documented(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +134,11 @@ BREAKING = pytest.param(
 
 @pytest.mark.parametrize(
     "page",
-    [BREAKING if p.name == "client.md" else p for p in PAGES if p.name not in SHOWN],
+    [
+        BREAKING if p.name == "client.md" else p
+        for p in PAGES
+        if p.name not in SHOWN and p.parent.name != "guides"
+    ],
     ids=name,
 )
 def test_other_pages_hold_no_untested_snippet(page: Path) -> None:
@@ -120,6 +169,12 @@ def test_every_yaml_is_an_llm_yaml_that_is_right(page: Path) -> None:
 )
 def test_every_command_works(command: str) -> None:
     words = shlex.split(command)
+    if words[:2] == ["pip", "install"]:
+        wanted = Requirement(words[2])
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert wanted.name == project["name"]
+        assert wanted.extras <= set(project["optional-dependencies"])
+        return
     if command in NOT_FROM_HERE:
         words = ["make", "--dry-run", words[1]]
     elif words[0] == "python":
@@ -142,8 +197,13 @@ def test_the_benchmark_named_in_the_docs_runs_and_ends_with_its_ratios() -> None
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]+)?\)", page.read_text()):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+            assert anchor[1:] in slugs, f"{target}{anchor}"
 
 
 def test_the_architecture_page_names_real_files_and_a_short_reading_list() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from anaphora import AsyncClient, Response
-from anaphora.values import PartDelta
+from anaphora.values import TextDelta
 
 #: The only model of the server.
 MODEL = "tiny"
@@ -74,7 +74,7 @@ async def _ask(client: AsyncClient, rules: str, question: str) -> tuple[float, R
     session = client.session("llama", system=rules, max_tokens=20)
     started, first = time.perf_counter(), 0.0
     async for event in session.send(question):
-        if not first and isinstance(event, PartDelta):
+        if not first and isinstance(event, TextDelta):
             first = time.perf_counter() - started
     assert session.last is not None
     return first, session.last

@@ -36,8 +36,11 @@ from .values import (
 )
 from .values import codec as _codec
 from .values import conversation as _conversation
+from .values import media as _media
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .client.client import AsyncClient
     from .client.response import Response
     from .client.session import Session
@@ -115,3 +118,11 @@ def _message(value: object, path: str) -> Message:
 
 
 _conversation.reader = _message
+
+
+def _file(path: str | Path) -> bytes:
+    data: bytes = import_module("anaphora.client.files").read_file(path)
+    return data
+
+
+_media.read_file = _file

@@ -4,7 +4,9 @@
     raise origin.error("is empty", "routes", "main")        for checks that follow
 
 A struct checks its own fields in `__post_init__`: a `ValueError` that begins with `name: ` is an
-error of that field.
+error of that field. Its class variable `example` is shown where there is no mapping in its place.
+
+Messages show no text that could be a key: one may be anywhere by mistake.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from msgspec import inspect
 
 from anaphora import canonical
 from anaphora.errors import InvalidConfig, InvalidJson
+from anaphora.redaction import quoted, shown_name, shown_text
 
 T = TypeVar("T")
 E = TypeVar("E", bound=InvalidConfig)
@@ -59,7 +62,7 @@ class Origin(msgspec.Struct, frozen=True):
         return None
 
     def error(self, reason: str, *path: str | int, kind: type[E]) -> E:
-        message = f"{dotted(path)}: {reason}" if path else reason
+        message = f"{shown_path(path)}: {reason}" if path else reason
         return kind(message, file=self.file, line=self.line(*path))
 
     def invalid(self, reason: str, *path: str | int) -> InvalidConfig:
@@ -82,7 +85,7 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
         mark = problem.problem_mark or problem.context_mark
         reason = problem.problem or problem.context or "cannot be read"
         line = None if mark is None else mark.line + 1
-        raise InvalidConfig(f"not YAML: {reason}", file=file, line=line) from None
+        raise InvalidConfig(f"not YAML: {shown_text(reason)}", file=file, line=line) from None
     except yaml.reader.ReaderError as problem:
         line = text.count("\n", 0, problem.position) + 1
         raise InvalidConfig(f"not YAML: {problem.reason}", file=file, line=line) from None
@@ -101,6 +104,11 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
+def shown_path(path: Path) -> str:
+    """The same without steps that could be a secret, for messages."""
+    return dotted(tuple(step if isinstance(step, int) else shown_name(step) for step in path))
+
+
 def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str:
     """The closest known name; empty if none is close, on a scale from 0 to 1."""
     from difflib import get_close_matches
@@ -114,7 +122,7 @@ def seconds_in(value: float | str, field: str) -> float:
         found = _TIME.match(value)
         if found is None:
             example = "write 20ms, 1.5s, or a number of seconds"
-            raise ValueError(f"{field}: {value!r} is not a time; {example}")
+            raise ValueError(f"{field}: {quoted(value)} is not a time; {example}")
         return float(found[1]) * (0.001 if found[2] == "ms" else 1.0)
     if value < 0:
         raise ValueError(f"{field}: expected a number >= 0, found {value:g}")
@@ -134,7 +142,7 @@ def _note_lines(
     within = (*above, node)
 
     def fail(reason: str, at: Node) -> NoReturn:
-        place = f"{path}: " if path else ""
+        place = f"{shown_text(path)}: " if path else ""
         raise InvalidConfig(f"{place}{reason}", file=origin.file, line=at.start_mark.line + 1)
 
     if next(left, None) is None:
@@ -155,9 +163,9 @@ def _note_lines(
                     _note_lines(loader, other, path, origin, left, within)
                 continue
             if key.tag != _TAG + "str":
-                fail(f"the name {name} is not a text; put it in quotes", key)
+                fail(f"the name {shown_name(name)} is not a text; put it in quotes", key)
             if name in names:
-                fail(f"{name} is given twice", key)
+                fail(f"{shown_name(name)} is given twice", key)
             names.add(name)
             field = f"{path}.{name}".removeprefix(".")
             origin.lines[field] = key.start_mark.line + 1
@@ -167,7 +175,7 @@ def _note_lines(
             value = loader.construct_object(node)
         except (ValueError, LookupError, ArithmeticError, AttributeError):
             # 0x_ looks like a number and is none; !!int may precede anything.
-            kind = node.tag.removeprefix(_TAG)
+            kind = shown_text(node.tag.removeprefix(_TAG))
             fail(f"looks like {kind} and cannot be read as such; put it in quotes", node)
         if not isinstance(value, str | int | float | None):
             fail(f"a {type(value).__name__} is not a JSON value; put it in quotes", node)
@@ -180,7 +188,7 @@ def _decode(data: Any, kind: type[T], origin: Origin) -> T:
         data = canonical.loads(canonical.dumps(data, path="$"))
     except InvalidJson as error:
         where = error.path.removeprefix("$").removeprefix(".")
-        reason = f"{where}: {error.reason}" if where else error.reason
+        reason = shown_text(f"{where}: {error.reason}" if where else error.reason)
         raise InvalidConfig(reason, file=origin.file, line=origin.lines.get(where)) from None
     except RecursionError:
         raise InvalidConfig("nested too deeply", file=origin.file) from None
@@ -188,7 +196,7 @@ def _decode(data: Any, kind: type[T], origin: Origin) -> T:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         reason, path, place = _explain(data, kind, error)
-    message = f"{dotted(path)}: {reason}" if path else reason
+    message = f"{shown_path(path)}: {reason}" if path else reason
     raise InvalidConfig(message, file=origin.file, line=origin.line(*place))
 
 
@@ -215,9 +223,11 @@ def _explain(data: Any, kind: type, error: msgspec.ValidationError) -> tuple[str
     if field := re.match(r"Object missing required field `(.*)`", reason):
         return f"{field[1]} is missing", path, path
     if reason.startswith("Invalid enum value"):
-        return f"{value!r} is none of {', '.join(_type_at(kind, path).values)}", path, path
+        return f"{quoted(value)} is none of {', '.join(_type_at(kind, path).values)}", path, path
     if expected := re.match(r"Expected `([^`]*)`(?: of length >= (1)| ([<>]=? .*))?", reason):
-        return _mismatch(value, *expected.groups()), path, path
+        example = getattr(getattr(_type_at(kind, path), "cls", None), "example", "")
+        hint = f"; {example}" if example and not isinstance(value, dict) else ""
+        return _mismatch(value, *expected.groups()) + hint, path, path
     name, colon, rest = reason.partition(": ")
     if colon and isinstance(value, dict) and name in value:
         return rest, (*path, name), (*path, name)
@@ -259,7 +269,7 @@ def _type_at(kind: type, path: Path) -> Any:
 def _unknown_field(name: str, known: Iterable[str]) -> str:
     near = nearest(name, known)
     meant = f"did you mean {near}? " if near else ""
-    return f"unknown field {name!r}; {meant}there are {', '.join(known)}"
+    return f"unknown field {quoted(name)}; {meant}there are {', '.join(known)}"
 
 
 def _mismatch(value: Any, types: str, filled: str | None, bound: str | None) -> str:

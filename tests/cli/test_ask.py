@@ -136,7 +136,7 @@ routes:
 def home(tmp_path: Path, emu: Emulator, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an llm.yaml and a tool, and nothing of the user's in sight."""
     for name in list(os.environ):
-        if name.endswith(("_API_KEY", "_TOKEN")) or name == "ANAPHORA_CONFIG":
+        if name.endswith(("_API_KEY", "_TOKEN", "_BASE_URL")) or name == "ANAPHORA_CONFIG":
             monkeypatch.delenv(name)
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
@@ -354,6 +354,51 @@ def test_key_in_the_environment_is_enough(
     assert result.out.startswith(f"{provider}/")
     assert result.err.startswith(f"no llm.yaml: using {provider}/")
     assert result.err.endswith(f"with the key from ${variable}\n")
+
+
+def test_base_url_in_the_environment(
+    ask: Ask, home: Path, emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "llm.yaml").unlink()
+    monkeypatch.setenv("ANTHROPIC_API_KEY", CANARY)
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", emu.url)
+    fields = ask("--json", "-m", "anthropic/claude-opus-5", "hello").json
+    assert (fields["provider"], fields["model"]) == ("anthropic", "claude-opus-5")
+
+
+@pytest.mark.parametrize(
+    "arguments, code, problem",
+    [
+        (("-m", "claude-opus-5"), 7, "set ANTHROPIC_API_KEY"),
+        (("-p", "anthropic", "-m", "claude-opus-5"), 7, "set ANTHROPIC_API_KEY"),
+        (("-p", "opnai"), 2, "no provider 'opnai'; did you mean openai?"),
+        (("-p", "openai", "-m", "claude-opus-5"), 2, "claude-opus-5 is a model of anthropic"),
+    ],
+)
+def test_errors_without_a_file(
+    ask: Ask,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: int,
+    problem: str,
+) -> None:
+    (home / "llm.yaml").unlink()
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    result = ask(*arguments, "hello")
+    assert (result.code, result.out) == (code, "")
+    assert problem in result.err
+
+
+def test_misspelled_model_is_noted_once(
+    ask: Ask, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "llm.yaml").unlink()
+    monkeypatch.setenv("ANTHROPIC_API_KEY", CANARY)
+    result = ask("--preview", "-m", "claude-sonet-5-5", "hello")
+    assert result.code == 0
+    assert result.err.count("did you mean claude-sonnet-5-5? [model_unknown]") == 1
+    assert "Warning" not in result.err
 
 
 # ── Conversations ────────────────────────────────────────────────────────────────────────────────
@@ -722,6 +767,21 @@ def test_key_in_a_provider_error_is_hidden(ask: Ask, home: Path) -> None:
         "anaphora: claude: invalid x-api-key: <secret> (401);"
         " check the key ($CLAUDE_FOR_THIS_TEST)\n"
     )
+
+
+def test_token_in_the_url_of_an_error_is_hidden(ask: Ask, home: Path) -> None:
+    (home / "llm.yaml").write_text(llm_yaml(f"http://127.0.0.1:1/{CANARY}/gateway"))
+    result = ask("hello")
+    assert result.code != 0
+    assert "http://127.0.0.1:1/…/gateway" in result.err
+
+
+@pytest.mark.parametrize("option", ["--key", "--api-key"])
+def test_key_is_not_an_argument(ask: Ask, option: str) -> None:
+    result = ask(option, CANARY, "hello")
+    assert result.code == 2
+    assert "a key is never an argument" in result.err
+    assert "key: {env: NAME}" in result.err
 
 
 # ── Completion ───────────────────────────────────────────────────────────────────────────────────

@@ -24,15 +24,15 @@ async def save_async(message: Message) -> None:
 @pytest.mark.parametrize(
     "kind, fields, path",
     [
-        (Segment, {"role": "stable_prefix", "messages": MESSAGES}, "segment.role"),
-        (Segment, {"role": "stabel", "messages": MESSAGES}, "segment.role"),
-        (PromptIR, {"segments": (Message.user("guide"),)}, "segments[0]"),
-        (PromptIR, {"system_text": 5}, "system_text"),
-        (PromptIR, {"system_blocks": ("text",)}, "system_blocks[0]"),
-        (PromptBlock, {"label": "label", "text": 5}, "text"),
-        (PromptBlock, {"label": "label", "text": "text", "cache": "1h"}, "cache"),
-        (RenderedContext, {"turns": [Message.user("x")]}, "turns"),
-        (RenderedContext, {"state_turn": "now"}, "state_turn"),
+        (Segment, {"role": "stable_prefix", "messages": MESSAGES}, "Segment.role"),
+        (Segment, {"role": "stabel", "messages": MESSAGES}, "Segment.role"),
+        (PromptIR, {"segments": (Message.user("guide"),)}, "PromptIR.segments[0]"),
+        (PromptIR, {"system_text": 5}, "PromptIR.system_text"),
+        (PromptIR, {"system_blocks": ("text",)}, "PromptIR.system_blocks[0]"),
+        (PromptBlock, {"label": "label", "text": 5}, "PromptBlock.text"),
+        (PromptBlock, {"label": "label", "text": "text", "cache": "1h"}, "PromptBlock.cache"),
+        (RenderedContext, {"turns": [Message.user("x")]}, "RenderedContext.turns"),
+        (RenderedContext, {"state_turn": "now"}, "RenderedContext.state_turn"),
     ],
 )
 def test_part_of_the_wrong_type_is_named(

@@ -29,13 +29,13 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import (
     Event,
     Message,
-    PartDelta,
     PartEnd,
     PartStart,
     Reply,
     ReplyEnd,
     ReplyStart,
     Text,
+    TextDelta,
     Thinking,
     ToolCall,
     ToolResult,
@@ -184,8 +184,7 @@ def check_events(events: list[Event], reply: Reply) -> None:
     kinds = {event.index: event.kind for event in events if isinstance(event, PartStart)}
     ends = [event.index for event in events if isinstance(event, PartEnd)]
     assert list(kinds) == ends == sorted(kinds)
-    deltas = [event for event in events if isinstance(event, PartDelta)]
-    joined = "".join(event.delta for event in deltas if kinds[event.index] == "text")
+    joined = "".join(event.delta for event in events if isinstance(event, TextDelta))
     assert joined == reply.text
     assert any(isinstance(event, UsageUpdate) for event in events)
 

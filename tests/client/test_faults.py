@@ -26,10 +26,10 @@ from anaphora.emulator.server import Emulator
 from anaphora.values import (
     Event,
     Message,
-    PartDelta,
     Reply,
     ReplyEnd,
     ReplyStart,
+    TextDelta,
     Usage,
     UsageUpdate,
 )
@@ -222,7 +222,7 @@ def check_partial(problem: errors.AnaphoraError, events: list[Event]) -> None:
     assert sum(isinstance(event, ReplyStart) for event in events) == bool(events)
     assert not any(isinstance(event, ReplyEnd) for event in events)
     if events:
-        joined = "".join(event.delta for event in events if isinstance(event, PartDelta))
+        joined = "".join(event.delta for event in events if isinstance(event, TextDelta))
         assert problem.partial.text == joined
 
 
@@ -499,7 +499,7 @@ def test_abandoned_stream(emu: Emulator, wire: str) -> None:
             chat = emulated.client.session(wire)
             emulated.transport.faults = ["slow-drip; seconds=0.01"]
             async for event in chat.send("Hello"):
-                if isinstance(event, PartDelta):
+                if isinstance(event, TextDelta):
                     break
             await check_next_turn(emulated, chat, stream=False)
             left, answered = emulated.records

@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.emulated_client import MODELS, settings
+from support.emulated_client import settings
 
 from anaphora import (
-    Call,
     Client,
     Message,
     Params,
-    PromptIR,
     Tool,
     ToolCall,
     canonical,
     emulator,
     wire,
 )
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, InvalidRequest
 
 
 class Words(str):
@@ -88,13 +86,7 @@ def test_other_types_are_an_error_of_ours(
         client.session(name, temperature=value).send("Hi.").result()
 
 
-@pytest.mark.parametrize("name", wire.WIRES)
 @pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
-def test_other_types_in_a_call_are_an_error_of_ours(
-    running_emulator: emulator.Emulator, name: str, value: Any
-) -> None:
-    """The parameters of a call are not checked when it is made."""
-    params = Params(max_tokens=9, temperature=value)
-    call = Call(ir=PromptIR.chat([Message.user("Hi.")]), model=MODELS[name], params=params)
-    with client_of(running_emulator, name) as client, pytest.raises(AnaphoraError):
-        client.complete(call, name)
+def test_other_types_in_params_are_an_error_of_ours(value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"Params\.temperature: must be a float"):
+        Params(max_tokens=9, temperature=value)

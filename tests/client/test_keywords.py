@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,11 @@ async def main(client: AsyncClient, sync: Client, chat: Session) -> None:
 def test_mypy_finds_misspelled_keywords(tmp_path: Path) -> None:
     file = tmp_path / "snippets.py"
     file.write_text(HEAD + "".join(f"    {statement}\n" for statement in STATEMENTS))
+    limit = sys.getrecursionlimit()
     found, problems, _ = api.run(
         [str(file), "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
     )
+    sys.setrecursionlimit(limit)  # mypy raises it, and other tests rely on it
     assert not problems
     faulty = {int(line) for line in re.findall(r"snippets\.py:(\d+): error", found)}
     first = HEAD.count("\n") + 1

@@ -25,6 +25,8 @@ from anaphora.values import (
     ReplyEnd,
     ReplyStart,
     Text,
+    TextDelta,
+    ToolArgumentsDelta,
     ToolCall,
     Usage,
 )
@@ -64,8 +66,7 @@ def test_other_response_form_is_read_at_once(emu: Emulator, name: str, stream: b
 def check_events(events: list[Event], text: str) -> None:
     assert isinstance(events[0], ReplyStart)
     assert isinstance(events[-1], ReplyEnd)
-    texts = {e.index for e in events if isinstance(e, PartStart) and e.kind == "text"}
-    deltas = [e.delta for e in events if isinstance(e, PartDelta) and e.index in texts]
+    deltas = [event.delta for event in events if isinstance(event, TextDelta)]
     assert "".join(deltas) == text
     ended = [event.part for event in events if isinstance(event, PartEnd)]
     assert "".join(part.text for part in ended if isinstance(part, Text)) == text
@@ -106,9 +107,11 @@ def test_tool_call_in_a_json_body_reaches_a_streaming_caller(wire: str, indent: 
     (call,) = final.tool_calls
     assert (call.name, json.loads(call.arguments)) == ("look", {"where": "here"})
     assert (final.usage.input, final.usage.output) == (5, 4)
-    deltas = [event.delta for event in events if isinstance(event, PartDelta)]
-    assert deltas[0] == "Let me look."
-    assert json.loads(deltas[1]) == {"where": "here"}
+    text, arguments = [event for event in events if isinstance(event, PartDelta)]
+    assert text == TextDelta(0, "Let me look.")
+    assert isinstance(arguments, ToolArgumentsDelta)
+    assert (arguments.call_id, arguments.name) == (call.id, "look")
+    assert json.loads(arguments.delta) == {"where": "here"}
 
 
 def test_gemini_chunks_in_a_json_list_are_read_as_a_stream() -> None:
@@ -117,7 +120,7 @@ def test_gemini_chunks_in_a_json_list_are_read_as_a_stream() -> None:
         {"candidates": [{"content": {"parts": [{"text": "look."}]}, "finishReason": "STOP"}]},
     ]
     events = asyncio.run(answered("gemini", json.dumps(chunks, indent=2).encode()))
-    deltas = [event.delta for event in events if isinstance(event, PartDelta)]
+    deltas = [event.delta for event in events if isinstance(event, TextDelta)]
     assert deltas == ["Let me ", "look."]
     assert isinstance(events[-1], ReplyEnd)
 
@@ -136,8 +139,8 @@ def test_broken_stream_keeps_its_partial_reply(wire: str) -> None:
     events: list[Event] = [
         ReplyStart("r1", "m"),
         PartStart(0, "text"),
-        PartDelta(0, "Let "),
-        PartDelta(0, "me "),
+        TextDelta(0, "Let "),
+        TextDelta(0, "me "),
     ]
     body = b"".join(writer.write(event) for event in events)
 

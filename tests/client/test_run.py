@@ -54,7 +54,9 @@ HOME = "anthropic"
 
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(
+        EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"), fault_headers=True)
+    ) as running:
         yield running
 
 

@@ -239,8 +239,7 @@ def test_schema_bytes_are_deterministic(source: Any) -> None:
     "source, path",
     [
         (Trip(legs=[]), "output"),
-        (int, "output"),
-        (list[int], "output"),
+        (object, "output"),
         ("{}", "output"),
         (None, "output"),
         ({"type": "nonsense"}, "output.schema"),

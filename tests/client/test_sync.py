@@ -19,7 +19,7 @@ from support.raw_server import RawServer, raw_server
 from anaphora import ToolRegistry, emulator, errors
 from anaphora.client.sync import Background, Client
 from anaphora.client.transport.timer import SharedTimer
-from anaphora.values import Event, PartDelta, ReplyEnd
+from anaphora.values import Event, ReplyEnd, TextDelta
 
 LONG = "A beginning that stays the same. " * 600
 
@@ -193,7 +193,7 @@ def silent_server() -> Iterator[tuple[Background, RawServer]]:
 
 
 def first_text(events: Iterator[Event]) -> str:
-    return next(event.delta for event in events if isinstance(event, PartDelta))
+    return next(event.delta for event in events if isinstance(event, TextDelta))
 
 
 def test_leaving_a_stream_early_cancels_it() -> None:

@@ -26,7 +26,6 @@ from anaphora.emulator.faults import HEADER, KINDS, Fault, Faults
 from anaphora.errors import InvalidConfig, InvalidRequest, Upstream
 from anaphora.values import (
     Message,
-    PartDelta,
     PartEnd,
     PartStart,
     Reply,
@@ -34,6 +33,7 @@ from anaphora.values import (
     ReplyFail,
     ReplyStart,
     Text,
+    TextDelta,
     Usage,
 )
 
@@ -61,7 +61,7 @@ def whole(name: str) -> EmulatorResponse:
 def stream(name: str) -> EmulatorResponse:
     writer = wire.get(name).writer()
     events: list[Any] = [ReplyStart("r1", "m"), PartStart(0, "text")]
-    events += [PartDelta(0, f"{word} ") for word in TEXT.split()]
+    events += [TextDelta(0, f"{word} ") for word in TEXT.split()]
     events += [PartEnd(0, Text(TEXT)), ReplyEnd(REPLY)]
     end = b"\n" if name == "ollama" else b"\n\n"
     data = b"".join(writer.write(event) for event in events)

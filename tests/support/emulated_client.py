@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from anaphora import AsyncClient
+from anaphora.client.config.secrets import SecretHeaders
 from anaphora.client.response import Record
 from anaphora.client.transport import HttpRequest, HttpResponse
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
@@ -108,7 +109,7 @@ class RecordingTransport:
         if self.faults:
             fault = self.faults[0] if len(self.faults) == 1 else self.faults.pop(0)
         if fault is not None:
-            headers = {**outgoing.headers, HEADER: fault}
+            headers = SecretHeaders({**outgoing.headers, HEADER: fault})
             outgoing = msgspec.structs.replace(outgoing, headers=headers)
         response = await self.inner.send(outgoing)
         self.received.append(bytearray())

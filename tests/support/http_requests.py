@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anaphora.client.config import Timeouts
+from anaphora.client.config.secrets import SecretHeaders
 from anaphora.client.transport import HttpRequest
 
 CANARY = "canary"
@@ -23,7 +24,7 @@ def outgoing(
     return HttpRequest(
         method=method,
         url=f"{url}/canary/v1?key=canary",
-        headers={"x-api-key": "canary", **(headers or {})},
+        headers=SecretHeaders({"x-api-key": "canary", **(headers or {})}),
         body=body,
         timeouts=Timeouts(**limits),
         max_response_bytes=largest,

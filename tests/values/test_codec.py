@@ -23,19 +23,23 @@ from anaphora.values import (
     Message,
     Notice,
     Opaque,
+    OpaqueDelta,
     Part,
-    PartDelta,
     PartEnd,
     PartStart,
     Refusal,
+    RefusalDelta,
     Reply,
     ReplyEnd,
     ReplyFail,
     ReplyStart,
     Source,
     Text,
+    TextDelta,
     Thinking,
+    ThinkingDelta,
     Tool,
+    ToolArgumentsDelta,
     ToolCall,
     ToolResult,
     Url,
@@ -110,7 +114,11 @@ tools = st.builds(
 events = (
     st.builds(ReplyStart, text, text)
     | st.builds(PartStart, st.integers(), text, maybe, maybe)
-    | st.builds(PartDelta, st.integers(), text)
+    | st.builds(TextDelta, st.integers(), text)
+    | st.builds(ThinkingDelta, st.integers(), text)
+    | st.builds(RefusalDelta, st.integers(), text)
+    | st.builds(ToolArgumentsDelta, st.integers(), text, maybe, maybe)
+    | st.builds(OpaqueDelta, st.integers(), text)
     | st.builds(PartEnd, st.integers(), parts)
     | st.builds(UsageUpdate, usages)
     | st.builds(ReplyEnd, replies)

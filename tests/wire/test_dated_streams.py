@@ -10,13 +10,13 @@ from anaphora import wire
 from anaphora.values import (
     Event,
     Message,
-    PartDelta,
     PartEnd,
     PartStart,
     Reply,
     ReplyEnd,
     ReplyStart,
     Text,
+    TextDelta,
 )
 
 AT = 1_790_000_000.25
@@ -36,8 +36,8 @@ def written(name: str, created: float | None) -> bytes:
     reported: list[Event] = [
         ReplyStart("r", "m", created),
         PartStart(0, "text"),
-        PartDelta(0, "Hello"),
-        PartDelta(0, " there"),
+        TextDelta(0, "Hello"),
+        TextDelta(0, " there"),
         PartEnd(0, text),
     ]
     writer = wire.get(name).writer()

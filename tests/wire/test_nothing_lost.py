@@ -14,16 +14,24 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.values import (
     Event,
     Message,
+    OpaqueDelta,
     PartDelta,
     PartEnd,
     PartStart,
+    Refusal,
     Reply,
     ReplyEnd,
     ReplyStart,
     Text,
+    TextDelta,
+    TextPieces,
+    Thinking,
+    ThinkingDelta,
+    ToolArgumentsDelta,
     ToolCall,
     ToolResult,
 )
+from anaphora.wire.replies import reply_events
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",
@@ -281,7 +289,10 @@ def test_arguments_are_written_as_they_come(name: str) -> None:
     writer = wire.get(name).writer()
     made = ToolCall("c", "f", '{"a":1}')
     head: list[Event] = [ReplyStart("r", "m"), PartStart(0, "tool_call", "c", "f")]
-    written = [writer.write(event) for event in [*head, *(PartDelta(0, d) for d in made.arguments)]]
+    written = [
+        writer.write(event)
+        for event in [*head, *(ToolArgumentsDelta(0, d) for d in made.arguments)]
+    ]
     assert b"".join(written[:5])
     assert all(written[5:]), "from the second on, every delta is written at once"
     message = Message(role="assistant", parts=(made,))
@@ -301,7 +312,7 @@ def test_interleaved_call_arguments_are_kept_apart(name: str) -> None:
     events: list[Event] = [ReplyStart("r", "m")]
     events += [PartStart(i, "tool_call", made.id, made.name) for i, made in enumerate(calls)]
     for letters in zip(*(made.arguments for made in calls), strict=True):
-        events += [PartDelta(i, letter) for i, letter in enumerate(letters)]
+        events += [ToolArgumentsDelta(i, letter) for i, letter in enumerate(letters)]
     events += [PartEnd(1, calls[1]), PartEnd(0, calls[0])]
     reply = Reply(
         id="r",
@@ -316,3 +327,69 @@ def test_interleaved_call_arguments_are_kept_apart(name: str) -> None:
     assert [(c.id, c.name, c.arguments) for c in end.reply.tool_calls] == [
         (c.id, c.name, c.arguments) for c in calls
     ]
+
+
+# ── Kinds of deltas ──────────────────────────────────────────────────────────────────────────────
+
+DELTAS: dict[str, type[PartDelta]] = {
+    "text": TextDelta,
+    "thinking": ThinkingDelta,
+    "tool_call": ToolArgumentsDelta,
+}
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses", "gemini"])
+def test_every_delta_is_of_its_parts_kind(name: str) -> None:
+    thinking = {
+        "anthropic": Thinking("hm", "signature", provider="anthropic"),
+        "openai_chat": Thinking(
+            "hm", provider=name, extras={name: '{"field":"reasoning_content"}'}
+        ),
+    }.get(name, Thinking("hm", provider=name))
+    parts = (thinking, Text("Hi"), ToolCall("c1", "f", '{"a":1}'), ToolCall("c2", "g", "{}"))
+    message = Message(role="assistant", parts=parts)
+    reply = Reply(id="r", model="m", message=message, stop_reason="tool_calls")
+    writer, reader = wire.get(name).writer(), wire.get(name).reader()
+    written = b"".join(writer.write(event) for event in reply_events(reply))
+    starts: dict[int, PartStart] = {}
+    kinds = []
+    for event in reader.feed(written) + reader.close():
+        if isinstance(event, PartStart):
+            starts[event.index] = event
+        elif isinstance(event, PartDelta):
+            start = starts[event.index]
+            kinds.append(start.kind)
+            assert isinstance(event, DELTAS[start.kind])
+            if isinstance(event, ToolArgumentsDelta):
+                assert (event.call_id, event.name) == (start.id, start.name)
+                assert (start.id, start.name) in (("c1", "f"), ("c2", "g"))
+    assert kinds == ["thinking", "text", "tool_call", "tool_call"]
+
+
+def test_deltas_of_a_providers_own_tool_are_opaque() -> None:
+    start = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "r", "model": "m"}},
+        {"type": "content_block_start", "index": 0, "content_block": start},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "input_json_delta", "partial_json": '{"query": "Rome"}'},
+        },
+    ]
+    reader = wire.get("anthropic").reader()
+    lines = [f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in events]
+    deltas = [e for line in lines for e in reader.feed(line) if isinstance(e, PartDelta)]
+    assert deltas == [OpaqueDelta(0, '{"query": "Rome"}')]
+
+
+def test_text_pieces_are_the_text_of_the_reply() -> None:
+    """Also of a part that came without deltas, and of several replies."""
+    parts = (Thinking("hm"), Text("Good "), Refusal("no"), Text("morning"), ToolCall("c", "f"))
+    message = Message(role="assistant", parts=parts)
+    reply = Reply(id="r", model="m", message=message, stop_reason="end")
+    events = reply_events(reply)
+    whole = [event for event in events if event != TextDelta(1, "Good ")]
+    plain, all_texts = TextPieces(), TextPieces(refusals=True)
+    assert "".join(map(plain.feed, [*events, *whole])) == 2 * reply.text == 2 * "Good morning"
+    assert "".join(map(all_texts.feed, [*whole, *events])) == 2 * "Good nomorning"

@@ -14,7 +14,7 @@ from support.replies.case import ReplyCase
 
 from anaphora import errors
 from anaphora.errors import Parse, Upstream
-from anaphora.values import PartDelta, PartEnd, PartStart, ReplyEnd, ReplyFail, ReplyStart
+from anaphora.values import PartEnd, PartStart, ReplyEnd, ReplyFail, ReplyStart, TextDelta
 
 MODULES = (anthropic, openai_chat, openai_responses, gemini, ollama)
 CASES: list[ReplyCase] = [module.CASE for module in MODULES]
@@ -81,7 +81,7 @@ def test_unusual_stream_is_read(wire: str, stream: bytes) -> None:
     case = BY_NAME[wire]
     found = case.events(stream)
     assert isinstance(found[0], ReplyStart)
-    assert [event for event in found if isinstance(event, PartDelta)] == [PartDelta(0, "Hi")]
+    assert [event for event in found if isinstance(event, TextDelta)] == [TextDelta(0, "Hi")]
     for kind in (ReplyStart, PartStart, PartEnd, ReplyEnd):
         assert sum(isinstance(event, kind) for event in found) == 1
     assert isinstance(found[-1], ReplyEnd)

@@ -221,6 +221,9 @@ _ALIASES = {
     "azure-openai": "azure",
     "amazon-bedrock": "bedrock",
     "llama.cpp": "llamacpp",
+    "hosted_vllm": "vllm",
+    "ollama_chat": "ollama",
+    "together_ai": "together",
 }
 
 

@@ -85,5 +85,7 @@ def similar_model(provider: str, model: str) -> str:
 def models_date(provider: str) -> datetime.date:
     """The day of the newest row of the provider's models."""
     rows = SHIPPED.catalog.entries[provider].rows
-    dates: list[datetime.date] = [row.provenance["date"] for row in rows if row.provenance]
+    dates: list[datetime.date] = [
+        row.provenance["date"] for row in rows if "date" in row.provenance
+    ]
     return max(dates)

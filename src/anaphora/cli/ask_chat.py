@@ -194,7 +194,7 @@ class AskChat:
     async def _stream(self, pending: Turn | Run, session: Session) -> None:
         """Send it, and print the text as it streams, or when it is complete."""
         if self._options.stream:
-            async with aclosing(pending.__aiter__()) as events:  # type: ignore[type-var]
+            async with aclosing(pending.__aiter__()) as events:
                 async for event in events:
                     self._printer.show(event)
             return
@@ -310,7 +310,7 @@ class AskChat:
         self._printer.note(" · ".join(part for part in summary if part is not None))
 
     def _print_json(self, value: Any) -> None:
-        click.echo(self._without_secrets(common.to_json(value)))
+        click.echo(common.to_json(value))
 
     def _error_line(self, problem: AnaphoraError) -> str:
         """Provider, problem, attempts and advice in one line, without any key."""
@@ -324,15 +324,9 @@ class AskChat:
         advice = next((text for kind, text in _ADVICE if isinstance(problem, kind)), "")
         if advice:
             keys = ", ".join(str(one.provider.key or "none") for one in providers)
-            hosts = ", ".join(one.base_url for one in providers)
+            hosts = ", ".join(one.shown_url for one in providers)
             line = f"{line.rstrip('.')}; {advice.format(keys=keys, hosts=hosts)}"
-        return self._without_secrets(line)
-
-    def _without_secrets(self, text: str) -> str:
-        for one in self._choice.providers.values():
-            if one.secret is not None:
-                text = text.replace(one.secret.reveal(), "<secret>")
-        return text
+        return line
 
 
 def _recall(session: Session, call: LastCall) -> None:

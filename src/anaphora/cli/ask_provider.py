@@ -36,7 +36,8 @@ class AskConfig(msgspec.Struct, frozen=True, kw_only=True):
     client: ClientConfig
     place: str
     """A file, `environment` or `emulator`."""
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] | None = None
+    """None: the process's own."""
     environment: Environment | None = None
     """Where the providers come from without a file; the chosen one is printed."""
     emulated: bool = False
@@ -77,12 +78,11 @@ def find_config(named: Path | None) -> AskConfig:
             raise InvalidConfig(f"${_VARIABLE} names {variable}, which does not exist")
     file = named or next((path for path in (Path(_FILE), user_file) if path.is_file()), None)
     if file is not None:
-        return AskConfig(client=ClientConfig.read(file), place=str(file), environ=os.environ)
+        return AskConfig(client=ClientConfig.read(file), place=str(file))
     environment = Environment()
     return AskConfig(
         client=environment.config,
         place="environment",
-        environ=os.environ,
         environment=environment,
     )
 

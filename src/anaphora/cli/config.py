@@ -61,7 +61,7 @@ def _fields(one: ResolvedProvider, missing: MissingSecret | None) -> dict[str, A
     return {
         "id": one.id,
         "wire": one.wire,
-        "base_url": one.base_url,
+        "base_url": one.shown_url,
         "auth_header": one.auth_header,
         "key": None if key is None else {"from": str(key), "found": missing is None},
         "model": one.provider.model,
@@ -77,7 +77,7 @@ def _lines(config: ClientConfig, providers: Resolutions) -> Iterator[Line]:
             if missing is None:
                 found = "set" if one.provider.key.env is not None else "found"
             key = f"from {one.provider.key} ({found})"
-        rows.add_row(one.id, one.wire, one.base_url, key, one.provider.model or "")
+        rows.add_row(one.id, one.wire, one.shown_url, key, one.provider.model or "")
     yield rows
     yield from (f"route {name}: {_hops(config, name)}" for name in config.routes)
     yield from (f"note: {notice}" for one, _ in providers for notice in one.notices)

@@ -126,27 +126,14 @@ class AnswerPrinter:
         self._quiet = quiet
         self._silent = silent
         self._midline = False
-        self._kinds: dict[int, str] = {}
-        self._printed: set[int] = set()
+        self._pieces = values.TextPieces(refusals=True)
 
     def show(self, event: object) -> None:
         """Print the text of a stream; reasoning and tool calls are left out."""
-        match event:
-            case values.ReplyStart():
-                self.end_line()
-                self._kinds.clear()
-                self._printed.clear()
-            case values.PartStart(index=index, kind=kind):
-                self._kinds[index] = kind
-            case values.PartDelta(index=index, delta=delta):
-                if self._kinds.get(index) in ("text", "refusal"):
-                    self._printed.add(index)
-                    self._write(delta)
-            case values.PartEnd(
-                index=index, part=values.Text(text=text) | values.Refusal(text=text)
-            ):
-                if index not in self._printed:  # it came without deltas
-                    self._write(text)
+        if isinstance(event, values.ReplyStart):
+            self.end_line()
+        elif text := self._pieces.feed(event):
+            self._write(text)
 
     def end_line(self) -> None:
         if self._midline:

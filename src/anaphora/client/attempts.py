@@ -18,6 +18,7 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.errors import AnaphoraError, Parse, Throttled, Timeout, Transport, Unavailable
+from anaphora.redaction import without_frames
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
 from .endpoint import Target
@@ -222,8 +223,10 @@ class Attempts:
     ) -> None:
         flight = self._flight
         flight.reply, flight.raw_hash = reply, raw_hash
-        headers = answer.headers
-        flight.request_id = next((headers[name] for name in _REQUEST_IDS if name in headers), None)
+        headers, redactor = answer.headers, flight.target.endpoint.redactor
+        flight.request_id = next(
+            (redactor(headers[name]) for name in _REQUEST_IDS if name in headers), None
+        )
         now = monotonic()
         self._over(None, now, flight.request_id)
         breaker = flight.target.endpoint.breaker
@@ -248,6 +251,8 @@ class Attempts:
         """Where to send next after a failure, once it is time; raises when nothing is left to
         try."""
         flight, now = self._flight, monotonic()
+        flight.target.endpoint.redactor.clean(error)
+        self._hide_exchange(error)
         if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
             flight.target.endpoint.breaker.failed(error, now)
         self._over(error, now)
@@ -278,7 +283,8 @@ class Attempts:
         try:
             return await self._deadline.wait(awaitable)
         except DeadlinePassed:
-            raise self._time_over() from None
+            pass  # its context has the frames of what was cancelled
+        raise self._time_over()
 
     def _time_over(self) -> AnaphoraError:
         """The error at the end of the call's time: `Throttled` where rate limits used it up."""
@@ -297,11 +303,19 @@ class Attempts:
         if self._flight.reply is not None and isinstance(problem, Exception):
             self._flight.failed("connection_failed", problem)
             return True
-        if self._attempting and not isinstance(problem, AnaphoraError):
+        if isinstance(problem, AnaphoraError):
+            self._hide_exchange(problem)
+        elif self._attempting:
             now = monotonic()
             self._flight.target.endpoint.breaker.left(now)
             self._over(problem, now)
         return False
+
+    def _hide_exchange(self, error: AnaphoraError) -> None:
+        """Removes the frames of a request that was sent: their local variables may hold what the
+        provider responded, which may quote the key."""
+        if self._sent:
+            without_frames(error)
 
     def _over(self, error: BaseException | None, now: float, request_id: str | None = None) -> None:
         """Adds the attempt that ended to those of the call."""
@@ -316,7 +330,7 @@ class Attempts:
             status=answer.status if answer is not None else None,
             request_id=request_id or getattr(error, "request_id", None),
             error=None if error is None else type(error).__name__,
-            reason="" if error is None else str(error),
+            reason="" if error is None else target.endpoint.redactor(str(error)),
         )
         flight.attempts.append(attempt)
         self._attempting = self._queueing = False

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack, overload
 
 import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
-from anaphora.values import Conversation, Event, Notice
+from anaphora.redaction import hides_arguments, looks_like_key, shown_name
+from anaphora.values import Conversation, Event, Extras, Notice
+from anaphora.values.fields import frozen
 
 from .arguments import (
     Content,
@@ -37,6 +40,8 @@ from .choice import ProviderChooser, has, name_at, refuses
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
+from .config.secrets import Secret
+from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import Watcher, Watchers
 from .oneshot import OneShot
@@ -50,15 +55,16 @@ from .options import (
     SessionOptions,
     check_keywords,
 )
-from .response import Response
+from .response import Output, Response
 from .routing import SessionRoute, conversation_key
 from .session import Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
 from .session.handles import Handles
+from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
-from .structured import output_of
+from .structured import Structured, output_of
 from .transport import HttpTransport
 from .turn import Turn, TurnRequest
 
@@ -96,9 +102,11 @@ class AsyncClient:
         watchers: Iterable[Watcher] = (),
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one."""
+        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
+        an id: a mapping or an async store such as Redis, by default memory of this process."""
         if not isinstance(providers, Mapping):
             raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
@@ -108,7 +116,7 @@ class AsyncClient:
         )
         self._on_wait = callback_of(on_wait, "on_wait")
         self._transport = transport
-        self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
+        self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
         self._chooser = ProviderChooser(self._resolved, self._routes)
         self._chosen: dict[tuple[str | None, str | None], _Chosen] = {}
@@ -116,8 +124,13 @@ class AsyncClient:
         self._closed = False
         self._holders: set[Handles] = set()
         """All handles that providers hold for conversations, also for those that were dropped."""
+        self._store = store_of(conversations)
+        self._store_ends = conversations is None
+        """Stored conversations end with this client, and so do their handles."""
+        self._process = uuid.uuid4().hex
 
     @classmethod
+    @hides_arguments
     def from_config(
         cls,
         source: str | Path | ClientConfig | Mapping[str, Any],
@@ -188,6 +201,33 @@ class AsyncClient:
             for transport in self._transports.values():
                 await transport.close()
 
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Turn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Turn[Output]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Turn[Any]: ...
     def send(
         self,
         content: Call | Content,
@@ -195,7 +235,7 @@ class AsyncClient:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Turn:
+    ) -> Turn[Any]:
         """A single call: await it for the response, or iterate over it to stream.
 
         `content` is a text, messages or parts, or a whole `Call`; `provider` is the name of a
@@ -220,6 +260,33 @@ class AsyncClient:
         timeout = seconds_of(options.get("timeout"), "timeout")
         return Turn(once, TurnRequest(output=form, timeout=timeout))
 
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response[None]: ...
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Response[Output]: ...
+    @overload
+    async def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Response[Any]: ...
     async def complete(
         self,
         content: Call | Content,
@@ -227,7 +294,7 @@ class AsyncClient:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Response:
+    ) -> Response[Any]:
         """The response to a single call: see `send`."""
         return await self.send(content, provider, output=output, **options)
 
@@ -246,6 +313,9 @@ class AsyncClient:
         """A conversation. `provider` is the name of a provider or a route; without it, the model
         decides.
 
+        With an `id` it continues what an earlier session with that id has stored, in this process
+        or another (see `conversations`): pass its history as `messages`.
+
         `prompt` is everything but the history: a `PromptIR`, a `RenderedContext`, or a function
         that returns one and is called once a turn; a conversation in it is the initial history.
         `system`, `messages`, `state` and `cache` are a short form of it, and cannot be combined
@@ -259,16 +329,17 @@ class AsyncClient:
         targets, hops = self._targets(provider, options.get("model"))
         store = options.pop("store", None)  # decided for each provider
         profiles = [target.profile for target in targets]
+        name = id_of(options.get("id"))
         builder = CallBuilder(
             tools=tools_of(options.get("tools")),
             params=with_params(options.get("params"), options),
-            extras=options.get("extras"),
+            extras=frozen(options.get("extras"), Extras | None, "extras"),
             store=store,
             diagnose=options.get("diagnose", False),
             compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
         source, messages = _prompt_source(options)
-        return Session(
+        session = Session(
             SessionRoute(targets, hops),
             builder,
             source,
@@ -278,8 +349,11 @@ class AsyncClient:
             on_wait=self._on_wait,
             save=callback_of(options.get("save"), "save"),
             watchers=self._watchers,
-            holders=self._holders,
+            holders=self._holders if name is None or self._store_ends else set(),
         )
+        if name is not None:
+            session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
+        return session
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -299,6 +373,9 @@ class AsyncClient:
             raise wrong_type("the name of a provider or a route", provider, "provider")
         chosen = self._chosen.get((provider, model))
         if chosen is None:
+            for text, path in ((provider, "provider"), (model, "model")):
+                if text is not None and looks_like_key(text):
+                    raise InvalidRequest("looks like an API key, not like a name", path=path)
             name, at = self._chooser.choose(provider, model)
             if name in self._routes:
                 chosen = self._route_targets(name, at)
@@ -329,7 +406,9 @@ class AsyncClient:
                     continue
             kept.append((end.target(wanted), hop))
         if not kept:
-            raise InvalidRequest(f"no provider of the route {route!r} has {model}", path="model")
+            raise InvalidRequest(
+                f"no provider of the route {route!r} has {shown_name(model or '')}", path="model"
+            )
         return tuple(target for target, _ in kept), tuple(hop for _, hop in kept)
 
     def _endpoint(self, name: str) -> Endpoint:
@@ -344,7 +423,7 @@ class AsyncClient:
 
     def _transport_for(self, resolved: ResolvedProvider) -> HttpTransport:
         """One transport for all providers with the same proxy and CA."""
-        way = resolved.provider.proxy, resolved.provider.ca
+        way = resolved.proxy, resolved.provider.ca
         transport = self._transports.get(way)
         if transport is None:
             from .transport.over_aiohttp import AiohttpTransport

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import logging
 import threading
-from collections.abc import Iterable
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from enum import Enum
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -18,6 +20,51 @@ from anaphora.errors import InvalidJson, InvalidRequest
 from anaphora.tools.functions import plain
 from anaphora.tools.registry import Bound, ToolRegistry
 from anaphora.values import ResultPart, Text, ToolCall, ToolResult
+
+from .failures import described, log
+
+_log = logging.getLogger("anaphora.tools")
+
+
+OnToolError: TypeAlias = (
+    Literal["report", "raise"]
+    | Callable[[ToolCall, Exception], str | ToolResult | Awaitable[str | ToolResult]]
+)
+"""What happens when a tool fails: `report` gives the model a failed result with the exception's
+type and message; `raise` ends the run with the exception; a function returns what the model gets,
+or raises."""
+
+
+class ToolError(msgspec.Struct, frozen=True, eq=False):
+    """A tool call that failed."""
+
+    call: ToolCall
+    error: Exception
+    """What the tool raised. `TimeoutError`: it took too long; `InvalidRequest`: there is no such
+    tool, or the model's arguments or the tool's result do not match."""
+    message: str
+    """What `report` gives the model."""
+
+    @property
+    def traceback(self) -> str:
+        return "".join(traceback.format_exception(self.error))
+
+
+class ToolOutcomes(msgspec.Struct):
+    """What became of the calls of one reply."""
+
+    results: list[ToolResult] = []
+    """In the order of the calls, without those that have none."""
+    errors: list[ToolError] = []
+    raised: Exception | None = None
+    """Ends the run: the calls without a result are made again by the next one."""
+
+
+def check_on_tool_error(value: OnToolError) -> OnToolError:
+    if value in ("report", "raise") or callable(value):
+        return value
+    reason = f"must be 'report', 'raise' or a function, not {value!r}"
+    raise InvalidRequest(reason, path="on_tool_error")
 
 
 async def dispatch(
@@ -33,25 +80,8 @@ async def dispatch(
     tool times out or is cancelled, its function runs to its end and the result is discarded.
     Neither the next tool, nor closing the client, nor the end of the program waits for it.
     """
-    try:
-        bound = registry.bind(call)
-    except InvalidRequest as problem:
-        return _failure(call, str(problem))
-    limit = timeout if bound.timeout is None else bound.timeout
-    scope = asyncio.timeout(limit)
-    try:
-        async with scope:
-            value = await _run(bound)
-    except Exception as problem:
-        if isinstance(problem, TimeoutError) and scope.expired():
-            return _failure(call, f"timed out after {limit:g} s")
-        return _failure(call, _described(problem))
-    try:
-        return _success(call, value)
-    except InvalidRequest as problem:
-        return _failure(call, f"the tool ran, but its result is not valid JSON: {problem}")
-    except Exception as problem:  # from code of the result's type
-        return _failure(call, f"the tool ran, but its result failed with {_described(problem)}")
+    outcome = await _attempt(registry, call, timeout)
+    return _failure(call, outcome.message) if isinstance(outcome, ToolError) else outcome
 
 
 async def dispatch_all(
@@ -65,11 +95,99 @@ async def dispatch_all(
 
     `timeout` is for each call. With `parallel=False` a call starts when the one before has ended.
     """
-    if not parallel:
-        return tuple([await dispatch(registry, call, timeout=timeout) for call in calls])
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(dispatch(registry, call, timeout=timeout)) for call in calls]
-    return tuple(task.result() for task in tasks)
+    outcomes = await run_calls(registry, calls, timeout=timeout, parallel=parallel)
+    return tuple(outcomes.results)
+
+
+async def run_calls(
+    registry: ToolRegistry,
+    calls: Iterable[ToolCall],
+    *,
+    timeout: float | None = None,
+    parallel: bool = True,
+    on_tool_error: OnToolError = "report",
+) -> ToolOutcomes:
+    """`dispatch_all` with the errors. Where one is raised, calls that were begun end first and keep
+    their results; with `parallel=False`, later ones are not begun."""
+    outcomes = ToolOutcomes()
+    if parallel:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_attempt(registry, call, timeout)) for call in calls]
+        for task in tasks:
+            await _settle(task.result(), outcomes, on_tool_error)
+    else:
+        for call in calls:
+            await _settle(await _attempt(registry, call, timeout), outcomes, on_tool_error)
+            if outcomes.raised is not None:
+                break
+    return outcomes
+
+
+async def _settle(
+    outcome: ToolResult | ToolError, outcomes: ToolOutcomes, on_tool_error: OnToolError
+) -> None:
+    if isinstance(outcome, ToolResult):
+        outcomes.results.append(outcome)
+        return
+    outcomes.errors.append(outcome)
+    problem, call = outcome.error, outcome.call
+    reason = outcome.message if problem.__traceback__ is None else described(problem)
+    log(logging.ERROR, f"the tool {call.name!r} failed: {reason}", problem, _log)
+    try:
+        if on_tool_error == "raise":
+            problem.add_note(f"raised by the tool {call.name!r} (call {call.id})")
+            raise problem
+        told: object = outcome.message
+        if callable(on_tool_error):
+            told = on_tool_error(call, problem)
+            told = await told if inspect.isawaitable(told) else told
+        outcomes.results.append(_told(call, told))
+    except Exception as raised:
+        outcomes.raised = outcomes.raised or raised
+
+
+def _told(call: ToolCall, told: object) -> ToolResult:
+    if isinstance(told, ToolResult):
+        return _success(call, told)
+    if isinstance(told, str):
+        return _failure(call, told)
+    reason = f"must return a str or a ToolResult, not {type(told).__name__}"
+    raise InvalidRequest(reason, path="on_tool_error")
+
+
+async def _attempt(
+    registry: ToolRegistry, call: ToolCall, timeout: float | None
+) -> ToolResult | ToolError:
+    try:
+        bound = registry.bind(call)
+    except InvalidRequest as problem:
+        return ToolError(call, problem, str(problem))
+    limit = timeout if bound.timeout is None else bound.timeout
+    scope = asyncio.timeout(limit)
+    try:
+        async with scope:
+            value = await _run(bound)
+    except asyncio.CancelledError as problem:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Not this call was cancelled, but something that the tool awaited.
+        cancelled = RuntimeError("the tool was cancelled")
+        cancelled.__cause__ = problem
+        return ToolError(call, cancelled, "CancelledError")
+    except Exception as problem:
+        if isinstance(problem, TimeoutError) and scope.expired():
+            late = f"timed out after {limit:g} s"
+            return ToolError(call, TimeoutError(f"the tool {call.name!r} {late}"), late)
+        return ToolError(call, problem, _described(problem))
+    try:
+        return _success(call, value)
+    except InvalidRequest as problem:
+        reason = f"the tool ran, but its result is not valid JSON: {problem}"
+        return ToolError(call, problem, reason)
+    except Exception as problem:  # from code of the result's type
+        reason = f"the tool ran, but its result failed with {_described(problem)}"
+        return ToolError(call, problem, reason)
 
 
 async def _run(bound: Bound) -> Any:

@@ -16,11 +16,13 @@ from anaphora.cache.plan import AppMemory
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
+from anaphora.redaction import shown_url
 from anaphora.rendered import Request
 from anaphora.values import Notice
 
 from .choice import UnknownModelWarning, name_at, refuses, unknown_model
 from .config.resolve import ResolvedProvider
+from .config.secrets import SecretHeaders
 from .limits import Gate
 from .prices import find_price
 from .retry import CircuitBreaker
@@ -120,18 +122,17 @@ class Endpoint:
         self.breaker = CircuitBreaker(self.config.breaker)
         self.base_url = resolved.base_url
         self.host = urlsplit(self.base_url).netloc
+        self.redactor = resolved.redactor()
+        """Removes the secrets of this provider from what it responds."""
         self._path_start = resolved.path_start
         self._headers = resolved.headers()
         self._gate = Gate.of(self.config.limits)
-        self._last_headers: tuple[tuple[tuple[str, str], ...], dict[str, str]] = (
-            (),
-            dict(self._headers),
-        )
+        self._last_headers: tuple[tuple[tuple[str, str], ...], SecretHeaders] = (), self._headers
         """The headers of the last request, and the same with the configured ones."""
         self._targets: dict[str, Target] = {}
 
     def __repr__(self) -> str:
-        return f"<Endpoint {self.id} at {self.base_url}>"
+        return f"<Endpoint {self.id} at {shown_url(self.base_url)}>"
 
     def target(self, model: str | None) -> Target:
         """The model here, or the configured one; the same target for every call."""
@@ -171,16 +172,19 @@ class Endpoint:
         profile, gate = catalog.profile(self.system, name), self._gate.of_model(name, rules)
         return Target(self, name, profile, rules, AppMemory(rules), gate, {}, notices)
 
-    def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> dict[str, str]:
-        if headers is self._last_headers[0]:
-            return self._last_headers[1]
-        merged = dict(self._headers)
-        for name, value in headers:
-            if name in merged and name in _LISTS and merged[name] != value:
-                value = f"{merged[name]},{value}"
-            merged[name] = value
-        self._last_headers = headers, merged
-        return merged
+    def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> SecretHeaders:
+        if headers is not self._last_headers[0]:
+            self._last_headers = headers, _merged(self._headers, headers)
+        return self._last_headers[1]
+
+
+def _merged(configured: SecretHeaders, headers: tuple[tuple[str, str], ...]) -> SecretHeaders:
+    merged = dict(configured)
+    for name, value in headers:
+        if name in merged and name in _LISTS and merged[name] != value:
+            value = f"{merged[name]},{value}"
+        merged[name] = value
+    return SecretHeaders(merged)
 
 
 def _level_of_app() -> int:

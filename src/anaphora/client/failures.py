@@ -117,11 +117,13 @@ def failure_notice(code: str, problem: Exception) -> Notice:
     return Notice(code, f"{_STEPS[code]} failed after the answer arrived: {described(problem)}")
 
 
-def log(level: int, message: str, problem: Exception) -> None:
+def log(
+    level: int, message: str, problem: BaseException, logger: logging.Logger | None = None
+) -> None:
     """Logs the traceback without the exception's message, which may quote a prompt."""
     lines = "".join(traceback.format_tb(problem.__traceback__))
     try:
-        _log.log(level, "%s\n%s", message, lines)
+        (logger or _log).log(level, "%s", f"{message}\n{lines}".strip())
     except Exception:  # from a handler or filter of the app
         pass
 

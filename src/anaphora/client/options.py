@@ -32,6 +32,8 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Extras, Message, MessageLike
 from anaphora.yaml_values import nearest
 
+from .conversations import Conversations
+from .dispatch import OnToolError
 from .observe import Watcher
 from .transport import HttpTransport
 
@@ -95,6 +97,8 @@ class CallOptions(SingleCallOptions, total=False):
 
 
 class SessionOptions(CallOptions, total=False):
+    id: str | None
+    """Names the conversation: it continues what an earlier session with this id has stored."""
     messages: Conversation | Iterable[MessageLike]
     """A saved history to continue; messages may be dictionaries, as OpenAI takes them."""
     prompt: Prompt | Callable[[], Prompt] | None
@@ -124,6 +128,10 @@ class RunOptions(TurnOptions, total=False):
     """Whether the tools of one turn run concurrently."""
     tool_timeout: float | None
     """Seconds for each tool."""
+    on_tool_error: OnToolError
+    """When a tool fails: `report` (the default) gives the model the exception's type and message;
+    `raise` ends the run with the exception, and the next `run()` calls the tool again; a function
+    of the call and the exception returns what the model gets."""
 
 
 class RecallOptions(ParamOptions, total=False):
@@ -141,6 +149,8 @@ class ClientOptions(TypedDict, total=False):
     """Called with the seconds before rate limits delay a call."""
     transport: HttpTransport | None
     """Replaces the default one."""
+    conversations: Conversations | None
+    """Keeps sessions with an id: a mapping or an async store; by default memory of this process."""
 
 
 def _keywords(options: Any, *others: str) -> frozenset[str]:
@@ -175,6 +185,9 @@ _ELSEWHERE = {
     "max_iterations": "max_turns",
     "max_budget_usd": "max_cost_usd",
     "history": "messages",
+    "session_id": "id",
+    "conversation_id": "id",
+    "thread_id": "id",
 }
 
 

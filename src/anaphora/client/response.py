@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -20,6 +20,17 @@ from anaphora.values.codec import html_of
 
 if TYPE_CHECKING:
     from anaphora.rendered import Rendered
+
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Parsed = typing_extensions.TypeVar("Parsed", covariant=True, default=Any)  # noqa: PLC0105
+else:
+    #: The type of a parsed reply; a `Response` without it may have any.
+    Parsed = TypeVar("Parsed", covariant=True)  # noqa: PLC0105
+
+#: The same in the signatures of calls.
+Output = TypeVar("Output")
 
 Operation: TypeAlias = Literal["chat", "prewarm"]
 
@@ -93,14 +104,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The provider's reply, and the record of the call."""
+class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
+    """The provider's reply, and the record of the call. With an `output` it is generic in its type:
+    `Response[Plan]`; without one it is `Response[None]`."""
 
     reply: Reply
     record: Record
     raw_hash: str
     """BLAKE3 of the response body as received."""
-    parsed: Any = None
+    parsed: Parsed = cast(Any, None)
     """The reply as a value of the requested `output` type."""
 
     @property
@@ -131,7 +143,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def notices(self) -> tuple[Notice, ...]:
         return self.record.notices
 
-    def with_notices(self, notices: tuple[Notice, ...]) -> Response:
+    def with_notices(self, notices: tuple[Notice, ...]) -> Response[Parsed]:
         replace = msgspec.structs.replace
         record = replace(self.record, notices=(*self.record.notices, *notices))
         return replace(self, record=record)

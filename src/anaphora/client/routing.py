@@ -129,11 +129,12 @@ def _draw(hop: Hop, key: bytes) -> float:
 def pays_to_return(here: ProviderState | None, home: Target) -> bool:
     """Whether a conversation that had to move is cheaper at its first target, over the calls that
     are expected and with its prefix paid for again. False where a price is unknown."""
-    sent = here.sent if here is not None else None
-    if here is None or sent is None or sent.usage is None or sent.at is None:
+    billed = here.billed if here is not None else None
+    if here is None or billed is None:
         return False
-    tokens = (sent.usage.read or 0) + (sent.usage.written_total or 0)
-    now, then = here.target.price(sent.at), home.price(sent.at)
+    at, usage = billed
+    tokens = (usage.read or 0) + (usage.written_total or 0)
+    now, then = here.target.price(at), home.price(at)
     move = price_of_moving(tokens, now, then)
     if move is None or now is None or then is None or now.read is None or then.read is None:
         return False
@@ -142,11 +143,10 @@ def pays_to_return(here: ProviderState | None, home: Target) -> bool:
 
 
 def _moved(left: ProviderState, reached: ProviderState) -> tuple[Notice, ...]:
-    sent = left.sent
-    if sent is None or sent.usage is None:
+    if left.billed is None:
         return ()
-    tokens = (sent.usage.read or 0) + (sent.usage.written_total or 0)
-    at = sent.at or 0.0
+    at, usage = left.billed
+    tokens = (usage.read or 0) + (usage.written_total or 0)
     cost_usd = price_of_moving(tokens, left.target.price(at), reached.target.price(at))
     message = moving_message(left.endpoint.id, reached.endpoint.id, tokens, cost_usd)
     return (Notice("moved", message, tokens=tokens),)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 from anaphora.prompt import Call
 
@@ -19,17 +19,42 @@ from .arguments import Content
 from .client import AsyncClient
 from .config import environment
 from .options import SingleCallOptions
-from .response import Response
+from .response import Output, Response
+from .structured import Structured
 from .sync import Client
 
 
+@overload
+def complete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: None = None,
+    **options: Unpack[SingleCallOptions],
+) -> Response[None]: ...
+@overload
+def complete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: type[Output] | Structured[Output],
+    **options: Unpack[SingleCallOptions],
+) -> Response[Output]: ...
+@overload
+def complete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: object,
+    **options: Unpack[SingleCallOptions],
+) -> Response[Any]: ...
 def complete(
     model: str,
     content: Call | Content,
     *,
     output: Any = None,
     **options: Unpack[SingleCallOptions],
-) -> Response:
+) -> Response[Any]:
     """The response to a single call, with the keys in the environment (`ANTHROPIC_API_KEY`, …).
 
     `model` is `model` or `provider/model`; `content` and the options are those of
@@ -38,13 +63,37 @@ def complete(
     return _shared.client().complete(content, model=model, output=output, **options)
 
 
+@overload
+async def acomplete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: None = None,
+    **options: Unpack[SingleCallOptions],
+) -> Response[None]: ...
+@overload
+async def acomplete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: type[Output] | Structured[Output],
+    **options: Unpack[SingleCallOptions],
+) -> Response[Output]: ...
+@overload
+async def acomplete(
+    model: str,
+    content: Call | Content,
+    *,
+    output: object,
+    **options: Unpack[SingleCallOptions],
+) -> Response[Any]: ...
 async def acomplete(
     model: str,
     content: Call | Content,
     *,
     output: Any = None,
     **options: Unpack[SingleCallOptions],
-) -> Response:
+) -> Response[Any]:
     """As `complete`, in any event loop."""
     client = _shared.client()
     return await client._background.call_from_loop(

@@ -2,7 +2,7 @@
 
     with Client.from_config("llm.yaml") as client:
         chat = client.session("anthropic-default", model="claude-sonnet-5-5")
-        for event in chat.send("Book me a flight to Rome"): ...
+        for piece in chat.send("Book me a flight to Rome").text: ...
         response = chat.send("And back?").result()
 
 Every call runs on the async client, in one background thread for each `Client`. Ctrl-C, and a loop
@@ -16,16 +16,17 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
+from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
 
 from .arguments import Content, wrong_client
@@ -41,8 +42,10 @@ from .options import (
     StateText,
     TurnOptions,
 )
-from .response import Response
+from .pending import Pending, call_site
+from .response import Output, Parsed, Response
 from .session import Preview, Run, RunResult, Session
+from .structured import Structured
 from .turn import Turn
 
 T = TypeVar("T")
@@ -60,6 +63,7 @@ class Client:
         self._close = weakref.finalize(self, self._background.close, client.close)
 
     @classmethod
+    @hides_arguments
     def from_config(
         cls,
         source: str | Path | ClientConfig | Mapping[str, Any],
@@ -95,6 +99,33 @@ class Client:
         """Oddities of the configuration that are no errors."""
         return self._client.notices
 
+    @overload
+    def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> Response[None]: ...
+    @overload
+    def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> Response[Output]: ...
+    @overload
+    def complete(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> Response[Any]: ...
     def complete(
         self,
         content: Call | Content,
@@ -102,7 +133,7 @@ class Client:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> Response:
+    ) -> Response[Any]:
         """As `AsyncClient.complete`."""
         send = self._client.send
         return self._background.call(lambda: send(content, provider, output=output, **options))
@@ -118,6 +149,33 @@ class Client:
         """As `AsyncClient.stream`."""
         return iter(self.send(content, provider, output=output, **options))
 
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[CallOptions],
+    ) -> SyncTurn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[CallOptions],
+    ) -> SyncTurn[Output]: ...
+    @overload
+    def send(
+        self,
+        content: Call | Content,
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[CallOptions],
+    ) -> SyncTurn[Any]: ...
     def send(
         self,
         content: Call | Content,
@@ -125,7 +183,7 @@ class Client:
         *,
         output: Any = None,
         **options: Unpack[CallOptions],
-    ) -> SyncTurn:
+    ) -> SyncTurn[Any]:
         """As `AsyncClient.send`."""
         do, send = self._background.do, self._client.send
         return SyncTurn(self, do(lambda: send(content, provider, output=output, **options)))
@@ -138,38 +196,74 @@ class Client:
         return SyncSession(self, do(lambda: self._client.session(provider, **options)))
 
 
-class SyncTurn:
+class SyncTurn(Generic[Parsed]):
     """A turn that is made when it is iterated over, or its result is requested; once."""
 
-    def __init__(self, client: Client, turn: Turn) -> None:
+    def __init__(self, client: Client, turn: Turn[Parsed]) -> None:
         self._client = client
         self._turn = turn
+        turn.made_by_sync_client(call_site())
 
     def __iter__(self) -> Generator[Event, None, None]:
         return self._client._background.iterate(self._turn.__aiter__)
 
-    def result(self) -> Response:
+    def result(self) -> Response[Parsed]:
         """The whole response, as awaiting a `Turn` returns it."""
         return self.response or self._client._background.call(lambda: self._turn)
 
     @property
-    def response(self) -> Response | None:
+    def text(self) -> SyncTextStream:
+        """The pieces of text alone, as they come: `for piece in chat.send("…").text`."""
+        return SyncTextStream(self._client, self._turn)
+
+    @property
+    def response(self) -> Response[Parsed] | None:
         return self._turn.response
 
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._turn)[1:]}"
 
-class SyncRun:
+
+class SyncRun(Generic[Parsed]):
     """A run that is made when it is iterated over, or its result is requested; once."""
 
-    def __init__(self, client: Client, run: Run) -> None:
+    def __init__(self, client: Client, run: Run[Parsed]) -> None:
         self._client = client
         self._run = run
+        run.made_by_sync_client(call_site())
 
     def __iter__(self) -> Generator[Event | ToolResult, None, None]:
         return self._client._background.iterate(self._run.__aiter__)
 
-    def result(self) -> RunResult:
+    def result(self) -> RunResult[Parsed]:
         """The outcome, as awaiting a `Run` returns it."""
         return self._run.result or self._client._background.call(lambda: self._run)
+
+    @property
+    def text(self) -> SyncTextStream:
+        """The pieces of text of all turns, as they come."""
+        return SyncTextStream(self._client, self._run)
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._run)[1:]}"
+
+
+class SyncTextStream(Iterator[str]):
+    """The text of a turn, or of all turns of a run, in pieces."""
+
+    def __init__(self, client: Client, call: Pending[Any]) -> None:
+        self._client = client
+        self._call = call
+        self._pieces: Generator[str, None, None] | None = None
+
+    def __next__(self) -> str:
+        if self._pieces is None:
+            stream = self._call.text
+            self._pieces = self._client._background.iterate(stream.__aiter__)
+        return next(self._pieces)
+
+    def __repr__(self) -> str:
+        return "<SyncTextStream: iterate over it, or use result().text>"
 
 
 class _Attribute(Generic[T]):
@@ -203,21 +297,62 @@ class SyncSession:
     messages = _Attribute[tuple[Message, ...]]()
     provider = _Attribute[str]()
     model = _Attribute[str]()
+    id = _Attribute[str | None]()
 
     def __init__(self, client: Client, session: Session) -> None:
         self._client = client
         self._session = session
         self._do, self._call = client._background.do, client._background.call
 
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[TurnOptions],
+    ) -> SyncTurn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[TurnOptions],
+    ) -> SyncTurn[Output]: ...
+    @overload
+    def send(
+        self, content: Content | None = None, *, output: object, **options: Unpack[TurnOptions]
+    ) -> SyncTurn[Any]: ...
     def send(
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[TurnOptions]
-    ) -> SyncTurn:
+    ) -> SyncTurn[Any]:
         """As `Session.send`: iterate over the events, or get the `result()`."""
         return SyncTurn(self._client, self._session.send(content, output=output, **options))
 
+    @overload
+    def run(
+        self,
+        content: Content | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[RunOptions],
+    ) -> SyncRun[None]: ...
+    @overload
+    def run(
+        self,
+        content: Content | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[RunOptions],
+    ) -> SyncRun[Output]: ...
+    @overload
+    def run(
+        self, content: Content | None = None, *, output: object, **options: Unpack[RunOptions]
+    ) -> SyncRun[Any]: ...
     def run(
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[RunOptions]
-    ) -> SyncRun:
+    ) -> SyncRun[Any]:
         """As `Session.run`: iterate over the events, or get the `result()`."""
         return SyncRun(self._client, self._session.run(content, output=output, **options))
 
@@ -235,8 +370,14 @@ class SyncSession:
     def recall(self, reply: Reply, **call: Unpack[RecallOptions]) -> bool:
         return self._do(lambda: self._session.recall(reply, **call))
 
-    def fork(self) -> SyncSession:
-        return SyncSession(self._client, self._do(self._session.fork))
+    def fork(self, *, id: str | None = None) -> SyncSession:
+        return SyncSession(self._client, self._do(lambda: self._session.fork(id=id)))
+
+    def load(self) -> None:
+        self._call(self._session.load)
+
+    def forget(self) -> None:
+        self._call(self._session.forget)
 
     def close(self) -> None:
         self._call(self._session.close)

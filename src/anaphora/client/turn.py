@@ -1,6 +1,7 @@
 """One turn: await it for the response, or iterate over it to stream.
 
     response = await chat.send("…")
+    async for piece in chat.send("…").text: ...
     async for event in chat.send("…"): ...
 
 A `TurnRequest` holds what a turn sends; a `Caller` (a session, or a single call) makes it.
@@ -10,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Generic
 
 import msgspec
 
-from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.errors import AnaphoraError
 from anaphora.tokens import Counts
 from anaphora.values import Event, Message, Notice
 
@@ -24,7 +25,8 @@ from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
-from .response import Record, Response
+from .pending import Pending
+from .response import Parsed, Record, Response
 from .structured import Structured
 
 #: How many turns the event loop gets to close a stream that was left by `break`.
@@ -41,19 +43,18 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prewarm: bool = False
 
 
-class Turn:
+class Turn(Pending[Response[Parsed]], Generic[Parsed]):
     """A turn that is made when it is awaited or iterated over, once. Awaited again, it returns the
-    same response; nothing is sent twice."""
+    same response; nothing is sent twice. `text` iterates over the pieces of its text."""
+
+    _verb = "send"
 
     def __init__(self, caller: Caller, request: TurnRequest) -> None:
         self._caller = caller
         self._request = request
-        self._consumed = False
         self._events: AsyncGenerator[Event, None] | None = None
-        self.response: Response | None = None
-
-    def __await__(self) -> Generator[Any, None, Response]:
-        return self._complete().__await__()
+        self.response: Response[Parsed] | None = None
+        self._made()
 
     def __aiter__(self) -> AsyncGenerator[Event, None]:
         self._consume()
@@ -68,16 +69,11 @@ class Turn:
         if self._events is not None:
             await self._events.aclose()
 
-    async def _complete(self) -> Response:
+    async def _complete(self) -> Response[Parsed]:
         if self.response is None:
             self._consume()
             self.response = await self._caller.complete(self._request)
         return self.response
-
-    def _consume(self) -> None:
-        if self._consumed:
-            raise InvalidRequest("this turn was already consumed; call send() again", path="turn")
-        self._consumed = True
 
 
 class Caller(ABC):
@@ -91,14 +87,19 @@ class Caller(ABC):
         self._watchers = watchers
         self._busy = False
         """A call is in flight, where only one may be."""
+        self._is_kept = False
+        """What is known of the conversation is loaded before a call, and stored after it."""
 
     async def complete(self, request: TurnRequest) -> Response:
         if self._busy:
             await self._settled()
+        if self._is_kept:
+            await self._load()
         flight = InFlight(request, self._targets_for(request), False)
         try:
             await self._attempts(flight).complete()
-            return self._respond(flight)
+            response = self._respond(flight)
+            return await self._stored(response) if self._is_kept else response
         except BaseException as problem:
             self._failed(flight, problem)
             raise
@@ -109,12 +110,16 @@ class Caller(ABC):
         """Events as they come; the turn has its response before the last of them."""
         if self._busy:
             await self._settled()
+        if self._is_kept:
+            await self._load()
         flight = InFlight(request, self._targets_for(request), True)
         try:
             async with aclosing(self._attempts(flight).stream()) as events:
                 async for event in events:
                     if flight.reply is not None and turn.response is None:
                         turn.response = self._respond(flight)
+                        if self._is_kept:
+                            turn.response = await self._stored(turn.response)
                     yield event
             if turn.response is not None:
                 # A failure of the connection behind the last event.
@@ -137,6 +142,13 @@ class Caller(ABC):
     def _finish(self, flight: InFlight) -> Response:
         """Remembers and parses a complete reply. Sets `flight.record` before anything can fail;
         raises nothing but `Parse`."""
+
+    async def _load(self) -> None:  # noqa: B027
+        """Loads the conversation, once. Never fails."""
+
+    async def _stored(self, response: Response) -> Response:
+        """Stores the conversation after a response, with a notice where that fails."""
+        return response
 
     def _end(self) -> None:  # noqa: B027
         """The call is over, however it ended."""

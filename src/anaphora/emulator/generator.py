@@ -23,6 +23,7 @@ from anaphora.values import (
     ReplyStart,
     Text,
     Thinking,
+    ToolArgumentsDelta,
     ToolCall,
     Usage,
     UsageUpdate,
@@ -246,7 +247,6 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
 
 def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
     """The events of a whole reply as a stream that began at `now`."""
-    parts = reply.message.parts
     for event in reply_events(reply):
         match event:
             case ReplyStart():
@@ -260,12 +260,12 @@ def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
                 # Chat hosts name the field of the message that holds the reasoning.
                 fields = msgspec.json.decode(next(iter(extras.values())))
                 yield msgspec.structs.replace(event, name=fields.get("field"))
-            case PartDelta(index, text):
-                if isinstance(parts[index], ToolCall):
+            case PartDelta(delta=text):
+                if isinstance(event, ToolArgumentsDelta):
                     starts = range(0, len(text), _ARGUMENTS)
                     pieces = [text[start : start + _ARGUMENTS] for start in starts]
                 else:
                     pieces = split_text(text)
-                yield from (PartDelta(index, piece) for piece in pieces)
+                yield from (msgspec.structs.replace(event, delta=piece) for piece in pieces)
             case _:
                 yield event

@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
-import msgspec
-
-from anaphora.errors import InvalidRequest
 from anaphora.values import CachePolicy, Extras, Message, Ttl, Value
-
-_POLICIES = f" ({', '.join(policy.name for policy in CachePolicy)})"
-
-
-def expect(value: object, kind: type, path: str, hint: str = "") -> None:
-    """Raise an error that names the field, unless the value is of that type."""
-    if not isinstance(value, kind):
-        actual = repr(value) if isinstance(value, str) else type(value).__name__
-        raise InvalidRequest(f"must be a {kind.__name__}{hint}, not {actual}", path=path)
 
 
 class PromptBlock(Value, frozen=True):
@@ -33,10 +21,6 @@ class PromptBlock(Value, frozen=True):
     kind: str | None = None
     extras: Extras | None = None
     """Fields of a provider's block without a name here: wire name -> JSON object text."""
-
-    def __post_init__(self) -> None:
-        expect(self.text, str, "text")
-        expect(self.cache, CachePolicy, "cache", _POLICIES)
 
     @classmethod
     def plain(cls, label: str, text: str, kind: str | None = None) -> PromptBlock:
@@ -91,7 +75,7 @@ class PartMark(_Mark, tag="part", frozen=True):
 MarkRequest: TypeAlias = ToolMark | BlockMark | PartMark
 
 
-class Earlier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Earlier(Value, frozen=True):
     """An earlier response, by the provider's id."""
 
     provider: str

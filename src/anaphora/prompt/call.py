@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from anaphora.values import AnyTool, Extras, Value
@@ -48,7 +49,7 @@ class Params(Value, frozen=True, kw_only=True):
     tool_choice: ToolChoice | None = None
     reasoning: Reasoning | None = None
     output: OutputSchema | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Mapping[str, str] | None = None
     user: str | None = None
     service_tier: str | None = None
     seed: int | None = None

@@ -32,8 +32,9 @@ from anaphora.values import (
     from_json,
     to_json,
 )
+from anaphora.values.fields import check_fields
 
-from .blocks import PromptBlock, PromptCachePlan, expect
+from .blocks import PromptBlock, PromptCachePlan
 from .ir import PromptIR, Segment
 
 
@@ -108,9 +109,7 @@ class RenderedContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """The older format: there is no state turn, and `turns[0]` contains the state."""
 
     def __post_init__(self) -> None:
-        expect(self.turns, Conversation, "turns")
-        if self.state_turn is not None:
-            expect(self.state_turn, Message, "state_turn")
+        check_fields(self)
 
     @property
     def system_text(self) -> str:

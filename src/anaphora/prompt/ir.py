@@ -24,13 +24,12 @@ from typing import Literal
 import msgspec
 
 from anaphora.values import Conversation, Message, MessageLike, SegmentRole, Value
+from anaphora.values.fields import check_fields
 
-from .blocks import Continuation, PromptBlock, PromptCachePlan, ResponsesRequestOptions, expect
-
-_ROLES = f" ({', '.join(role.name for role in SegmentRole)})"
+from .blocks import Continuation, PromptBlock, PromptCachePlan, ResponsesRequestOptions
 
 
-class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Segment(Value, frozen=True):
     """A run of messages that share one structural role."""
 
     role: SegmentRole
@@ -38,10 +37,8 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         # Created at every turn, so the common case is checked by identity.
-        if type(self.role) is not SegmentRole:
-            expect(self.role, SegmentRole, "segment.role", _ROLES)
-        if type(self.messages) is not Conversation:
-            expect(self.messages, Conversation, "segment.messages")
+        if type(self.role) is not SegmentRole or type(self.messages) is not Conversation:
+            check_fields(self)
 
     @classmethod
     def of(cls, role: SegmentRole, *messages: MessageLike) -> Segment:
@@ -67,16 +64,6 @@ class PromptIR(Value, frozen=True, kw_only=True):
     """The position of the volatile tail; at the head it invalidates automatic prefix caches."""
     dynamic_position: Literal["before", "tail"] = "before"
     """Dynamic context before the conversation, or after it where that costs less."""
-
-    def __post_init__(self) -> None:
-        if type(self.system_text) is not str:
-            expect(self.system_text, str, "system_text")
-        for index, segment in enumerate(self.segments):
-            if type(segment) is not Segment:
-                expect(segment, Segment, f"segments[{index}]")
-        for index, block in enumerate(self.system_blocks):
-            if type(block) is not PromptBlock:
-                expect(block, PromptBlock, f"system_blocks[{index}]")
 
     @classmethod
     def chat(

@@ -114,9 +114,12 @@ def _listed_tool(entry: Any, path: str, prefix: str, sort_properties: bool) -> M
         sort_properties=sort_properties,
         path=f"tools.{name}.schema",
     )
+    description = entry.get("description") or entry.get("title") or ""
+    if not isinstance(description, str):
+        raise InvalidTool("must be text", path=f"tools.{name}.description")
     tool = Tool(
         name=wire_name(name),
-        description=entry.get("description") or entry.get("title") or "",
+        description=description,
         schema=schema,
         # `_meta` may contain times and cursors, which would make equal listings unequal.
         extras=_extras(entry, "name", "description", "inputSchema", "_meta", path=path),

@@ -105,7 +105,7 @@ class ToolRegistry:
                 name=wire_name(name),
                 description=tool.description if description is None else description,
                 schema=tool_schema(tool.schema, path=f"tools.{name}.schema"),
-                cache=cache if cache.is_cached else tool.cache,
+                cache=tool.cache if cache is CachePolicy.NONE else cache,
                 strict=tool.strict if strict is None else strict,
             )
             return self._put([ToolEntry(name=name, tool=finished, timeout=timeout)], replace)[0]
@@ -223,8 +223,6 @@ class ToolRegistry:
         for entry in added:
             key = entry.tool.name
             path = f"tools.{entry.name}"
-            if not isinstance(entry.tool.description, str):
-                raise InvalidTool("must be text", path=f"{path}.description")
             canonical.dumps(entry.tool.description, path=f"{path}.description")
             seconds = entry.timeout
             if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):

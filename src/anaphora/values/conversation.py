@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, get_args, overload
+
+from msgspec.structs import force_setattr
 
 from anaphora.errors import InvalidRequest
 
+from .fields import check_fields
 from .parts import Part, ResultPart, Text, ToolResult, Value
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+_ROLES = frozenset(get_args(Role))
+_PARTS = frozenset(get_args(Part))
 
 
 class Message(Value, frozen=True, kw_only=True, gc=False):
@@ -24,6 +30,17 @@ class Message(Value, frozen=True, kw_only=True, gc=False):
     id: str = ""
     role: Role
     parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        parts = self.parts
+        role: str = self.role
+        if type(parts) is tuple and type(role) is type(self.id) is str and role in _ROLES:
+            for part in parts:
+                if type(part) not in _PARTS:
+                    break
+            else:
+                return
+        check_fields(self)
 
     @classmethod
     def system(cls, *parts: str | Part, id: str = "") -> Message:
@@ -161,6 +178,9 @@ class Conversation(Sequence[Message]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[type, tuple[tuple[Message, ...]]]:
+        return Conversation, (self[:],)
+
     def __repr__(self) -> str:
         return f"<Conversation of {self._length} messages>"
 
@@ -182,7 +202,8 @@ class Conversation(Sequence[Message]):
                 if seen < position:
                     free, seen = _free_number(items, free, seen), position
                 free = max(free, position)
-                message = Message(id=f"m{free}", role=message.role, parts=message.parts)
+                message = message.__copy__()  # type: ignore[attr-defined]
+                force_setattr(message, "id", f"m{free}")
                 free += 1
                 seen += 1
             items.append(message)

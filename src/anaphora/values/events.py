@@ -6,14 +6,20 @@ always `ReplyEnd` or `ReplyFail`, also if the connection breaks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
-from .parts import Extras, Part, Value
+import msgspec
+
+from .parts import Extras, Part, Refusal, Text
 from .reply import Reply, Usage
 
 
-class _Event(Value, frozen=True, tag_field="type"):
-    """Base of all events."""
+class _Event(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
+):
+    """Base of all events. Readers make them by the thousand, and nothing is remembered by them: the
+    types of their fields are not checked."""
 
 
 class ReplyStart(_Event, tag="reply-start", frozen=True):
@@ -38,11 +44,35 @@ class PartStart(_Event, tag="part-start", frozen=True):
     """Fields of the part that are known at its start; the part has them too."""
 
 
-class PartDelta(_Event, tag="part-delta", frozen=True):
-    """More text, reasoning, or JSON text of arguments."""
+class PartDelta(_Event, frozen=True, gc=False):
+    """More of a part: the base of one class for each kind of part. `index` is that of the part."""
 
     index: int
     delta: str
+
+
+class TextDelta(PartDelta, tag="text-delta", frozen=True):
+    """More of the answer's text."""
+
+
+class ThinkingDelta(PartDelta, tag="thinking-delta", frozen=True):
+    """More of the model's reasoning."""
+
+
+class RefusalDelta(PartDelta, tag="refusal-delta", frozen=True):
+    """More of the text of a refusal."""
+
+
+class ToolArgumentsDelta(PartDelta, tag="tool-arguments-delta", frozen=True):
+    """More of the JSON text of a tool call's arguments. The call's id and name are those of its
+    `PartStart`."""
+
+    call_id: str | None = None
+    name: str | None = None
+
+
+class OpaqueDelta(PartDelta, tag="opaque-delta", frozen=True):
+    """More of the input of a provider's own tool, whose part is `Opaque`."""
 
 
 class PartEnd(_Event, tag="part-end", frozen=True):
@@ -73,4 +103,44 @@ class ReplyFail(_Event, tag="reply-fail", frozen=True):
     partial: Reply | None = None
 
 
-Event: TypeAlias = ReplyStart | PartStart | PartDelta | PartEnd | UsageUpdate | ReplyEnd | ReplyFail
+Delta: TypeAlias = TextDelta | ThinkingDelta | RefusalDelta | ToolArgumentsDelta | OpaqueDelta
+Event: TypeAlias = ReplyStart | PartStart | Delta | PartEnd | UsageUpdate | ReplyEnd | ReplyFail
+
+#: By the `kind` of a part. Tool calls have `ToolArgumentsDelta`, all others `OpaqueDelta`.
+_DELTAS: dict[str, type[Delta]] = {
+    "text": TextDelta,
+    "thinking": ThinkingDelta,
+    "refusal": RefusalDelta,
+}
+
+
+def deltas_of(start: PartStart) -> Callable[[int, str], Delta]:
+    """Makes the deltas of a part from its index and their text."""
+    call_id, name = start.id, start.name
+    if start.kind == "tool_call":
+        return lambda index, delta: ToolArgumentsDelta(index, delta, call_id, name)
+    return _DELTAS.get(start.kind, OpaqueDelta)
+
+
+class TextPieces:
+    """The text in the events of a stream, and of the streams that follow it. Joined, the pieces
+    are the `text` of the reply, and with `refusals` also the texts of refusals."""
+
+    def __init__(self, *, refusals: bool = False) -> None:
+        self._deltas: tuple[type[Delta], ...] = (TextDelta, RefusalDelta)[: 1 + refusals]
+        self._parts: tuple[type[Part], ...] = (Text, Refusal)[: 1 + refusals]
+        self._lengths: dict[int, int] = {}
+
+    def feed(self, event: object) -> str:
+        """The piece of text in an event; empty for most other events."""
+        if isinstance(event, self._deltas):
+            index, delta = event.index, event.delta
+            self._lengths[index] = self._lengths.get(index, 0) + len(delta)
+            return delta
+        if isinstance(event, PartEnd):
+            # A part may arrive whole, without a delta.
+            length = self._lengths.pop(event.index, 0)
+            if isinstance(event.part, self._parts):
+                assert isinstance(event.part, Text | Refusal)
+                return event.part.text[length:]
+        return ""

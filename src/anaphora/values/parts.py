@@ -7,18 +7,29 @@ received, so no round trip can reorder or reformat it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
+from . import media
+from .fields import check_extras, check_fields
 from .stability import CachePolicy
 
 #: Fields of a provider's block without a name here: wire name -> JSON object text.
-Extras: TypeAlias = dict[str, str]
+Extras: TypeAlias = Mapping[str, str]
 
 
 class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of values: immutable, strict when decoded, compact when encoded."""
+    """Base of values: immutable, of the declared types, strict when decoded, compact when encoded.
+
+    Parts are made by the thousand. Those that replies and histories mostly consist of look at the
+    types of their fields themselves, and call `check_fields` for all but the usual ones.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class _Part(Value, frozen=True, tag_field="type", gc=False):
@@ -50,15 +61,48 @@ class FileId(_Part, tag="file_id", frozen=True):
 Source: TypeAlias = Bytes | Url | FileId
 
 
+def _file(path: str | Path, kind: media.MediaKind) -> Bytes:
+    return Bytes(*media.media_of(media.read_file(path), kind, name=str(path)))
+
+
+def _url(url: str, kind: media.MediaKind) -> Bytes | Url:
+    checked = media.url_of(url, kind)
+    return Url(checked) if isinstance(checked, str) else Bytes(*checked)
+
+
 class Text(_Part, tag="text", frozen=True):
     text: str
     extras: Extras | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.text) is not str:
+            check_fields(self)
+        elif self.extras is not None:
+            check_extras(self)
 
 
 class Image(_Part, tag="image", frozen=True):
     source: Source
     detail: str | None = None
     extras: Extras | None = None
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, detail: str | None = None) -> Image:
+        """The image in a PNG, JPEG, GIF, WebP or HEIC file. The file is read at once; in an event
+        loop, use `asyncio.to_thread(Image.from_file, path)` for large ones."""
+        return cls(_file(path, "image"), detail)
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes, media_type: str | None = None, *, detail: str | None = None
+    ) -> Image:
+        """Without `media_type`, the first bytes decide."""
+        return cls(Bytes(*media.media_of(data, "image", media_type=media_type)), detail)
+
+    @classmethod
+    def from_url(cls, url: str, *, detail: str | None = None) -> Image:
+        """An image that the provider fetches, or a data URL."""
+        return cls(_url(url, "image"), detail)
 
 
 class Document(_Part, tag="document", frozen=True):
@@ -69,10 +113,48 @@ class Document(_Part, tag="document", frozen=True):
     context: str | None = None
     extras: Extras | None = None
 
+    @classmethod
+    def from_file(
+        cls, path: str | Path, *, title: str | None = None, context: str | None = None
+    ) -> Document:
+        """A PDF file, or any text file in UTF-8. Its name is the title unless another is given. The
+        file is read at once, as in `Image.from_file`."""
+        source = _file(path, "document")
+        return cls(source, Path(path).name if title is None else title, context)
+
+    @classmethod
+    def from_bytes(
+        cls,
+        data: bytes,
+        media_type: str | None = None,
+        *,
+        title: str | None = None,
+        context: str | None = None,
+    ) -> Document:
+        """Without `media_type`, the first bytes decide."""
+        return cls(Bytes(*media.media_of(data, "document", media_type=media_type)), title, context)
+
+    @classmethod
+    def from_url(
+        cls, url: str, *, title: str | None = None, context: str | None = None
+    ) -> Document:
+        """A document that the provider fetches, or a data URL."""
+        return cls(_url(url, "document"), title, context)
+
 
 class Audio(_Part, tag="audio", frozen=True):
     source: Source
     extras: Extras | None = None
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Audio:
+        """The sound in a WAV, MP3, FLAC or Ogg file, read as in `Image.from_file`."""
+        return cls(_file(path, "audio"))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, media_type: str | None = None) -> Audio:
+        """Without `media_type`, the first bytes decide."""
+        return cls(Bytes(*media.media_of(data, "audio", media_type=media_type)))
 
 
 class ToolCall(_Part, tag="tool_call", frozen=True):
@@ -82,6 +164,12 @@ class ToolCall(_Part, tag="tool_call", frozen=True):
     name: str
     arguments: str = "{}"
     extras: Extras | None = None
+
+    def __post_init__(self) -> None:
+        if not (type(self.id) is type(self.name) is type(self.arguments) is str):
+            check_fields(self)
+        elif self.extras is not None:
+            check_extras(self)
 
 
 class Thinking(_Part, tag="thinking", frozen=True):
@@ -124,6 +212,16 @@ class ToolResult(_Part, tag="tool_result", frozen=True):
     error: bool = False
     name: str | None = None
     extras: Extras | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            not (type(self.call_id) is type(self.content) is str)
+            or type(self.error) is not bool
+            or not (self.name is None or type(self.name) is str)
+        ):
+            check_fields(self)
+        elif self.extras is not None:
+            check_extras(self)
 
 
 Part: TypeAlias = (

@@ -6,6 +6,7 @@ one of uncached, read and written; `None` means "not reported", which is not 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from .codec import html_of
@@ -24,7 +25,7 @@ class Usage(Value, frozen=True, kw_only=True):
     """Input that was neither read from nor written to the cache."""
     read: int | None = None
     """Input read from the cache."""
-    written: dict[WriteTtl, int] | None = None
+    written: Mapping[WriteTtl, int] | None = None
     """Input written to the cache, by TTL."""
     output: int | None = None
     """All output, reasoning included."""

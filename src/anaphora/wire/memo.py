@@ -1,24 +1,23 @@
 """What a wire remembers between calls: one bounded object per wire, which `clear` empties.
 
 One rule for keys: bytes and tuples of bytes and names, compared by value; or the identity of an
-immutable source that the remembered log holds itself. Nothing mutable is a key or a shared value:
-results with extras, which are dictionaries, are copied for each caller.
+immutable source that the remembered log holds itself. Values are frozen when they are made, so
+results are shared by all callers.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import TypeVar, cast
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
-from msgspec.structs import astuple
 
 from anaphora.prompt import Call
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope
 
-from .splitting import RequestMemo, has_mutable_extras
+from .splitting import RequestMemo
 
 #: How many section logs and envelopes are kept that nothing else holds.
 _LOGS, _ENVELOPES = 16, 8
@@ -26,7 +25,6 @@ _LOGS, _ENVELOPES = 16, 8
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
-_SCALARS = frozenset({type(None), bool, int, float, str})
 
 
 class Memo(RequestMemo):
@@ -38,7 +36,7 @@ class Memo(RequestMemo):
         self._section_logs: WeakValueDictionary[tuple[int, Hashable], ChunkLog]
         self._section_logs = WeakValueDictionary()
         self._recent: deque[ChunkLog] = deque(maxlen=_LOGS)
-        self._envelopes: tuple[tuple[tuple[type, ...], Envelope], ...] = ()
+        self._envelopes: tuple[Envelope, ...] = ()
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -57,8 +55,6 @@ class Memo(RequestMemo):
         """The log of tools or system blocks: the last turn's where its source is equal, another
         conversation's where it is the same object, or a new one. `variant` is whatever else the
         bytes depend on."""
-        if isinstance(source, list):
-            source = cast(T, tuple(source))  # the caller may change the list
         if last is not None and last.log.source == source:
             return last.log
         log = self._section_logs.get((id(source), variant))
@@ -66,9 +62,8 @@ class Memo(RequestMemo):
             return log
         log = render(source)
         log.source = source
-        if not has_mutable_extras(source):
-            self._section_logs[id(source), variant] = log
-            self._recent.append(log)
+        self._section_logs[id(source), variant] = log
+        self._recent.append(log)
         return log
 
     def envelope(
@@ -84,14 +79,11 @@ class Memo(RequestMemo):
         source = (*context, call.model, _params_key(call))
         if last is not None and last.source == source:
             return last
-        kinds = _scalar_types(call)
-        if kinds is not None:
-            for known, envelope in self._envelopes:
-                if known == kinds and envelope.source == source:
-                    return envelope
+        for envelope in self._envelopes:
+            if envelope.source == source:
+                return envelope
         envelope = make(source)
-        if kinds is not None:
-            self._envelopes = (kinds, envelope), *self._envelopes[: _ENVELOPES - 1]
+        self._envelopes = envelope, *self._envelopes[: _ENVELOPES - 1]
         return envelope
 
 
@@ -100,18 +92,5 @@ def _params_key(call: Call) -> object:
     1.0 and one order of metadata from another."""
     try:
         return _encode((call.params, call.extras, call.ir.cache, call.ir.continuation))
-    except (UnicodeEncodeError, TypeError):
-        return object()  # a lone surrogate, or a foreign type: equal to nothing
-
-
-def _scalar_types(call: Call) -> tuple[type, ...] | None:
-    """The types of all that an envelope is made of, where all of it is scalars; else None. Other
-    values may encode to the same bytes as these although one of them is rejected."""
-    if call.extras is not None or call.ir.continuation is not None:
-        return None
-    values = (*astuple(call.params), *astuple(call.ir.cache))
-    kinds = tuple(map(type, values))
-    for kind, value in zip(kinds, values, strict=True):
-        if kind not in _SCALARS and (kind is not tuple or value):
-            return None
-    return kinds
+    except UnicodeEncodeError:
+        return object()  # a lone surrogate: equal to nothing

@@ -427,7 +427,7 @@ def counted_usage(
     raw: bytes,
     total: int | None,
     read: int | None,
-    written: dict[WriteTtl, int] | None,
+    written: Mapping[WriteTtl, int] | None,
     output: int | None,
     details: ReasoningCount | None,
 ) -> Usage:

@@ -3,7 +3,7 @@ extras of other wires, and reasoning that nothing follows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -126,8 +126,8 @@ def own_usage(usage: Usage, read: Callable[[bytes, str], Usage]) -> bytes | None
 
 
 def partition(
-    total: int | None, read: int | None, written: dict[WriteTtl, int] | None
-) -> tuple[int | None, int | None, dict[WriteTtl, int] | None, int]:
+    total: int | None, read: int | None, written: Mapping[WriteTtl, int] | None
+) -> tuple[int | None, int | None, Mapping[WriteTtl, int] | None, int]:
     """Uncached, read, written, and how many tokens were counted twice.
 
     Some hosts count what they wrote as read, too, so that the parts exceed the whole. The surplus

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable
 
 from anaphora.errors import AnaphoraError, Parse, Upstream
 from anaphora.values import (
+    Delta,
     Event,
     Extras,
     Message,
     Notice,
     Part,
-    PartDelta,
     PartEnd,
     PartStart,
     Refusal,
@@ -26,10 +26,12 @@ from anaphora.values import (
     StopReason,
     Text,
     Thinking,
+    ToolArgumentsDelta,
     ToolCall,
     Usage,
     UsageUpdate,
     WriteTtl,
+    deltas_of,
 )
 
 from .reading import DECODE_ERRORS, decode_reason, reply_error
@@ -42,10 +44,11 @@ _MAX_NOTICES = 64
 class OpenPart:
     """A part that is still being streamed."""
 
-    __slots__ = ("finish", "is_text", "left", "limit", "pieces")
+    __slots__ = ("delta", "finish", "is_text", "left", "limit", "pieces")
 
-    def __init__(self, kind: str, text_before: int, finish: Callable[[str], Part]) -> None:
-        self.is_text = kind != "tool_call"
+    def __init__(self, start: PartStart, text_before: int, finish: Callable[[str], Part]) -> None:
+        self.delta = deltas_of(start)
+        self.is_text = start.kind != "tool_call"
         self.limit = TEXT_LIMIT - text_before if self.is_text else ARGUMENTS_LIMIT
         self.finish = finish
         """Makes the part from its whole text."""
@@ -104,11 +107,12 @@ class ReplyBuilder:
         extras: Extras | None = None,
     ) -> list[Event]:
         events = self.start(self.id, self.model)
-        self.open[index] = OpenPart(kind, self._text_size, finish)
-        events.append(PartStart(index, kind, id, name, item, extras))
+        start = PartStart(index, kind, id, name, item, extras)
+        self.open[index] = OpenPart(start, self._text_size, finish)
+        events.append(start)
         return events
 
-    def add_text(self, index: int, text: str) -> PartDelta:
+    def add_text(self, index: int, text: str) -> Delta:
         """More of a part. Most events of a stream are these."""
         try:
             part = self.open[index]
@@ -118,7 +122,7 @@ class ReplyBuilder:
         if part.left < 0:
             raise Parse(f"a part of more than {part.limit} characters", path="stream")
         part.pieces.append(text)
-        return PartDelta(index, text)
+        return part.delta(index, text)
 
     def delta(self, index: int, text: str) -> list[Event]:
         return [self.add_text(index, text)]
@@ -197,17 +201,17 @@ class ReplyBuilder:
 
 def reply_events(reply: Reply) -> list[Event]:
     """A whole reply as the events of a stream."""
-    start = ReplyStart(reply.id, reply.model, extras=reply.extras)
-    events: list[Event] = [start, UsageUpdate(reply.usage)]
+    events: list[Event] = [ReplyStart(reply.id, reply.model, extras=reply.extras)]
+    events.append(UsageUpdate(reply.usage))
     for index, part in enumerate(reply.message.parts):
         if isinstance(part, ToolCall):
-            begun = PartStart(index, "tool_call", part.id, part.name, extras=part.extras)
-            events.append(begun)
-            events.append(PartDelta(index, part.arguments))
+            events.append(PartStart(index, "tool_call", part.id, part.name, extras=part.extras))
+            events.append(ToolArgumentsDelta(index, part.arguments, part.id, part.name))
         elif isinstance(part, Text | Thinking | Refusal):
-            events.append(PartStart(index, type(part).__name__.lower(), extras=part.extras))
+            start = PartStart(index, type(part).__name__.lower(), extras=part.extras)
+            events.append(start)
             if part.text:
-                events.append(PartDelta(index, part.text))
+                events.append(deltas_of(start)(index, part.text))
         else:
             events.append(PartStart(index, "opaque"))
         events.append(PartEnd(index, part))

@@ -26,9 +26,8 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.canonical import string
-from anaphora.prompt import PromptBlock
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
-from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Tool, Ttl
+from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
 
 from .reading import (
     Members,
@@ -105,36 +104,11 @@ class RequestMemo:
         """Decorates a reader: the same bytes, such as a list of tools, are read once."""
 
         def decorate(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
-            @functools.lru_cache(maxsize=limit)
-            def known(raw: bytes) -> tuple[T, bool]:
-                value = read(raw)
-                return value, has_mutable_extras(value)
-
-            @functools.wraps(read)
-            def reading(raw: bytes) -> T:
-                value, mutable = known(raw)
-                return _copied(value) if mutable else value
-
+            known = functools.lru_cache(maxsize=limit)(read)
             self._on_clear.append(known.cache_clear)
-            return reading
+            return known
 
         return decorate
-
-
-def has_mutable_extras(value: object) -> bool:
-    """Whether a tool or block among these has extras: dictionaries that a caller may change."""
-    if isinstance(value, tuple):
-        return any(map(has_mutable_extras, value))
-    return getattr(value, "extras", None) is not None
-
-
-def _copied(value: T) -> T:
-    if isinstance(value, tuple):
-        return cast(T, tuple(map(_copied, value)))
-    if not has_mutable_extras(value):
-        return value
-    item = cast(PromptBlock | Tool, value)
-    return cast(T, msgspec.structs.replace(item, extras=dict(item.extras or {})))
 
 
 class RequestSplit:

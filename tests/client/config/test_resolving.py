@@ -277,11 +277,11 @@ def test_invalid_file_is_reported_before_missing_keys() -> None:
         resolve(ClientConfig.from_text(text), environ={})
 
 
-def test_only_the_resolver_reads_the_environment() -> None:
+def test_only_the_configuration_reads_the_environment() -> None:
     client = Path(inspect.getfile(ResolvedProvider)).parents[1]
     readers = {
         str(file.relative_to(client))
         for file in client.rglob("*.py")
         if re.search(r"os\.(environ|getenv)", file.read_text())
     }
-    assert readers == {"config/environment.py", "config/resolve.py"}
+    assert readers == {"config/environment.py", "config/secrets.py"}

@@ -13,7 +13,7 @@ import pytest
 
 from anaphora.client.config import ClientConfig, Key, ProviderConfig
 from anaphora.client.config.resolve import resolve
-from anaphora.client.config.secrets import Secret, find_key, permission_warning
+from anaphora.client.config.secrets import Secret, SecretVariables, find_key, permission_warning
 from anaphora.errors import MissingSecret
 from anaphora.yaml_values import Origin
 
@@ -59,14 +59,14 @@ def put(folder: Path, data: bytes) -> None:
 
 
 def test_key_from_the_environment(folder: Path) -> None:
-    assert find_key(Key(env="MINE"), folder, {"MINE": CANARY}).reveal() == CANARY
+    assert find_key(Key(env="MINE"), folder, SecretVariables({"MINE": CANARY})).reveal() == CANARY
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 def test_key_from_a_file(folder: Path, start: bytes, end: bytes) -> None:
     put(folder, start + CANARY.encode() + end)
-    assert find_key(Key(secret="MINE"), folder, {}).reveal() == CANARY
+    assert find_key(Key(secret="MINE"), folder, SecretVariables({})).reveal() == CANARY
 
 
 ODD = [
@@ -87,31 +87,37 @@ def test_invalid_keys_are_rejected(folder: Path, data: bytes, reason: str) -> No
         (Key(env="MINE"), {"MINE": data.decode()}),
     ):
         with pytest.raises(MissingSecret, match=reason) as raised:
-            find_key(key, folder, environ)
+            find_key(key, folder, SecretVariables(environ))
         assert "canary" not in str(raised.value)
 
 
 def test_invalid_key_files_are_rejected(folder: Path) -> None:
     put(folder, "sk-canary".encode("utf-16"))
     with pytest.raises(MissingSecret, match="is not UTF-8"):
-        find_key(Key(secret="MINE"), folder, {})
+        find_key(Key(secret="MINE"), folder, SecretVariables({}))
     put(folder, b"k" * 20_000)
     with pytest.raises(MissingSecret, match="too long for a key"):
-        find_key(Key(secret="MINE"), folder, {})
+        find_key(Key(secret="MINE"), folder, SecretVariables({}))
 
 
 def test_missing_key_is_named(folder: Path) -> None:
     with pytest.raises(MissingSecret, match=r"^the environment variable \$MINE is not set$"):
-        find_key(Key(env="MINE"), folder, {"OTHER": CANARY})
+        find_key(Key(env="MINE"), folder, SecretVariables({"OTHER": CANARY}))
     with pytest.raises(MissingSecret) as raised:
-        find_key(Key(secret="MINE"), folder, {})
+        find_key(Key(secret="MINE"), folder, SecretVariables({}))
     assert str(raised.value) == f"there is no file {folder / 'secrets' / 'MINE.txt'}"
     (folder / "secrets" / "MINE.txt").mkdir()
     with pytest.raises(MissingSecret, match="there is no file"):
-        find_key(Key(secret="MINE"), folder, {})
+        find_key(Key(secret="MINE"), folder, SecretVariables({}))
     origin = Origin("llm.yaml", {"providers.a.key": 7})
     with pytest.raises(MissingSecret, match=r"^llm\.yaml:7: providers\.a\.key: there is no file"):
-        find_key(Key(secret="MINE"), folder, {}, origin=origin, path=("providers", "a", "key"))
+        find_key(
+            Key(secret="MINE"),
+            folder,
+            SecretVariables({}),
+            origin=origin,
+            path=("providers", "a", "key"),
+        )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
@@ -155,11 +161,12 @@ def test_config_repr_hides_headers_and_credentials() -> None:
         base_url="https://me:canary@example.com/x",
         headers={"X-Token": "canary"},
         proxy="http://me:canary@proxy:3128",
+        account={"token": "x7canary9Kd2", "project": "mine"},
         temperature=0.0,
     )
     shown = repr(ClientConfig(providers={"a": provider}))
     assert "canary" not in shown
-    for kept in ("example.com/x", "X-Token", "proxy:3128", "temperature=0.0"):
+    for kept in ("example.com/x", "mine", "X-Token", "proxy:3128", "temperature=0.0"):
         assert kept in shown
 
 
@@ -182,3 +189,22 @@ def test_resolved_config_repr_hides_the_key(folder: Path) -> None:
         assert CANARY not in str(raised.value)
     assert found["a"].headers() == {"x-api-key": CANARY}
     assert found["b"].headers() == {"authorization": f"Bearer {CANARY}"}
+
+
+@pytest.mark.parametrize(
+    "headers, text, redacted",
+    [
+        ({"X-Gateway-Token": "plain-words"}, "no plain-words", "no <secret>"),
+        ({"Cf-Aig-Authorization": "Bearer abc-9Kd2"}, "bad abc-9Kd2", "bad <secret>"),
+        ({"X-Team": "9Kd2xQ7pLm"}, "team 9Kd2xQ7pLm", "team <secret>"),
+        # Useful in an error of the provider, and no secrets.
+        ({"X-Team": "search"}, "team search", "team search"),
+        ({"OpenAI-Organization": "org-9Kd2xQ7pLm"}, "no org-9Kd2xQ7pLm", "no org-9Kd2xQ7pLm"),
+        ({"anthropic-beta": "x-2025-08-07"}, "unknown x-2025-08-07", "unknown x-2025-08-07"),
+    ],
+)
+def test_secret_headers_are_redacted(headers: dict[str, str], text: str, redacted: str) -> None:
+    provider = ProviderConfig(wire="openai_chat", headers=headers)
+    found = resolve(ClientConfig(providers={"a": provider}), environ={})["a"]
+    assert found.redactor()(text) == redacted
+    assert next(iter(headers.values())) not in repr(found.headers())

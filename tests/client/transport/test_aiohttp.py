@@ -13,7 +13,9 @@ from aiohttp import client_proto, connector, http
 from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
+from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.client.transport.connections import Destination
+from anaphora.client.transport.errors import read_proxy
 
 #: Which of its attributes are used in `client/transport/over_aiohttp`.
 LEANT_ON: dict[type, str] = {
@@ -81,13 +83,17 @@ def test_connection_keys() -> None:
     connector adds to the proxy's headers."""
 
     async def main() -> None:
-        proxy = URL("http://user:word@proxy.example:3128")
-        direct = Destination(URL("https://api.example/v1"), None)
-        through = Destination(URL("https://api.example/v1"), proxy)
+        proxy = read_proxy(Secret("http://user:word@proxy.example:3128"))
+        other = read_proxy(Secret("http://user:other@proxy.example:3128"))
+        direct = Destination(URL("https://api.example/v1"), None, SecretHeaders())
+        through = Destination(URL("https://api.example/v1"), *proxy)
+        elsewhere = Destination(URL("https://api.example/v1"), *other)
+        assert elsewhere.connection_key != through.connection_key
+        assert "word" not in repr(through.connection_key)
         assert isinstance(direct.connection_key, ConnectionKey)
         assert direct.connection_key[:5] == ("api.example", 443, True, True, None)
         assert through.connection_key != direct.connection_key
-        assert Destination(URL("https://api.example/v2"), proxy).connection_key == (
+        assert Destination(URL("https://api.example/v2"), *proxy).connection_key == (
             through.connection_key
         )
         before = through.connection_key

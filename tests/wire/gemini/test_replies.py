@@ -17,7 +17,6 @@ from anaphora.values import (
     Notice,
     Opaque,
     Part,
-    PartDelta,
     PartEnd,
     PartStart,
     Refusal,
@@ -26,7 +25,10 @@ from anaphora.values import (
     ReplyFail,
     ReplyStart,
     Text,
+    TextDelta,
     Thinking,
+    ThinkingDelta,
+    ToolArgumentsDelta,
     ToolCall,
     Usage,
 )
@@ -169,14 +171,14 @@ def test_a_stream_as_events() -> None:
     assert [event for event in events if not isinstance(event, ReplyEnd)] == [
         ReplyStart("r", "g"),
         PartStart(0, "thinking"),
-        PartDelta(0, "hm"),
+        ThinkingDelta(0, "hm"),
         PartEnd(0, Thinking("hm", provider="gemini")),
         PartStart(1, "text"),
-        PartDelta(1, "so "),
-        PartDelta(1, "it is"),
+        TextDelta(1, "so "),
+        TextDelta(1, "it is"),
         PartEnd(1, Text("so it is")),
         PartStart(2, "tool_call", "c", "f"),
-        PartDelta(2, '{"a": 1}'),
+        ToolArgumentsDelta(2, '{"a": 1}', "c", "f"),
         PartEnd(2, whole),
     ]
     assert streamed(sse(chunk(call, stop="STOP"))).stop_reason == "tool_calls"

@@ -27,6 +27,7 @@ from anaphora.values import (
     Bytes,
     Conversation,
     Document,
+    Extras,
     FileId,
     Image,
     Message,
@@ -285,7 +286,7 @@ def json_equal(part: Part) -> Any:
     return repr(part).partition("extras=")[0], loaded(extras)
 
 
-def loaded(extras: dict[str, str] | None) -> Any:
+def loaded(extras: Extras | None) -> Any:
     return {name: json.loads(text) for name, text in (extras or {}).items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from support.byte_server import byte_server
 from support.sdk.openai_chat import client
@@ -40,7 +41,7 @@ def slowly(events: list[Event]) -> list[Event]:
         piece
         for event in events
         for piece in (
-            [PartDelta(event.index, char) for char in event.delta]
+            [msgspec.structs.replace(event, delta=char) for char in event.delta]
             if isinstance(event, PartDelta)
             else [event]
         )

@@ -30,6 +30,11 @@ class HandlePlanner:
         self._handle: CacheHandle | None = None
         self._expires = 0.0
 
+    @property
+    def held(self) -> tuple[CacheHandle, float] | None:
+        """The handle in use, and when it expires."""
+        return None if self._handle is None else (self._handle, self._expires)
+
     def hold(self, handle: CacheHandle, expires: float) -> None:
         self._handle, self._expires = handle, expires
 

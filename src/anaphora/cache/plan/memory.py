@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
 from anaphora.cache.simulator import Outcome, PromptView, Simulator
+from anaphora.cache.simulator.saved import Position, Time
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
 
@@ -35,6 +37,39 @@ _MOST_OPEN = 1024
 _SILENCE = 600.0
 #: How many conversations with the same beginning the average of the app is worth.
 _APP_WEIGHT = 0.03
+
+
+Uses = Annotated[int, Meta(ge=0, lt=1 << 50)]
+
+
+class SavedGaps(msgspec.Struct, frozen=True, array_like=True):
+    """`Gaps` for another process."""
+
+    gaps: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e12)], ...], Meta(max_length=_MOST_GAPS)]
+    last: Time | None
+    count: Uses
+
+
+class SavedUses(msgspec.Struct, frozen=True, array_like=True):
+    """How often conversations with one beginning, or all of an app, continued and ended."""
+
+    continued: Uses
+    ended: Uses
+    gaps: SavedGaps
+
+
+class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
+    """What the planner remembers of a conversation, for another process."""
+
+    number: int
+    gaps: SavedGaps
+    written: tuple[Position, bytes | None, Time] | None
+    cache_key: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,128}(-[0-9]{1,20})?$")] | None
+    counted: bool
+    beginning: bytes | None
+    same: SavedUses | None
+    """Of conversations with this beginning, in the process that saved it."""
+    all: SavedUses
 
 
 class Gaps:
@@ -79,6 +114,15 @@ class Gaps:
         if self._last is not None and at > self._last:
             gaps.append(at - self._last)
         return sorted(gaps)[len(gaps) // 2] if gaps else 60.0
+
+    def save(self) -> SavedGaps:
+        return SavedGaps(tuple(self._gaps), self._last, self.count)
+
+    @classmethod
+    def restore(cls, saved: SavedGaps) -> Gaps:
+        gaps = cls()
+        gaps._gaps, gaps._last, gaps.count = list(saved.gaps), saved.last, saved.count
+        return gaps
 
     def horizon(self, usual: float | None = None) -> float:
         """How many more uses to expect after the one at hand: about as many as there were, and 8 at
@@ -177,6 +221,13 @@ class _Conversations:
         self.ended = 0
         self.gaps = Gaps()
 
+    def save(self) -> SavedUses:
+        return SavedUses(self.continued, self.ended, self.gaps.save())
+
+    def restore(self, saved: SavedUses) -> None:
+        self.continued, self.ended = saved.continued, saved.ended
+        self.gaps = Gaps.restore(saved.gaps)
+
 
 class AppMemory:
     """One provider, model and account: shared by all conversations there. Bounded."""
@@ -202,6 +253,38 @@ class AppMemory:
         gaps = copy.deepcopy(state.gaps)
         self._started += 1
         return ConversationState(self._started, gaps, state.written, state.cache_key)
+
+    def save(self, state: ConversationState, beginning: bytes | None) -> SavedPlanner:
+        """A conversation for another process, with what is known here of others like it."""
+        same = None if beginning is None else self._beginnings.get(beginning)
+        written = state.written
+        return SavedPlanner(
+            number=state.number,
+            gaps=state.gaps.save(),
+            written=None if written is None else (written[0], _bytes(written[1]), written[2]),
+            cache_key=state.cache_key,
+            counted=state.counted,
+            beginning=beginning,
+            same=None if same is None else same.save(),
+            all=self._all.save(),
+        )
+
+    def restore(self, saved: SavedPlanner, *, here: bool) -> ConversationState:
+        """The conversation. `here`: it was saved by this process, which still knows it; otherwise
+        the others like it are taken over where none is known yet."""
+        state = ConversationState(saved.number) if here else self.start()
+        state.gaps = Gaps.restore(saved.gaps)
+        state.written, state.cache_key = saved.written, saved.cache_key
+        state.counted = saved.counted
+        if here:
+            return state
+        if not self._beginnings and not self._all.continued and not self._all.ended:
+            self._all.restore(saved.all)
+        if saved.same is not None and saved.beginning not in self._beginnings:
+            self._beginning(saved.beginning).restore(saved.same)
+        if state.counted and saved.gaps.last is not None and len(self._open) < _MOST_OPEN:
+            self._open[state.number] = saved.gaps.last, saved.beginning
+        return state
 
     def usual_calls(self, beginning: Hashable = None) -> float:
         """How many calls a conversation has: those with the same beginning, else all of the app."""
@@ -267,6 +350,10 @@ class AppMemory:
         if shared is None:
             return None
         beginning = prompt.key(shared)
+        self._beginning(beginning).gaps.use(at)
+        return beginning
+
+    def _beginning(self, beginning: Hashable) -> _Conversations:
         same = self._beginnings.get(beginning)
         if same is None:
             same = self._beginnings[beginning] = _Conversations()
@@ -274,8 +361,7 @@ class AppMemory:
                 self._beginnings.popitem(last=False)
         else:
             self._beginnings.move_to_end(beginning)
-        same.gaps.use(at)
-        return beginning
+        return same
 
     def _continue(self, state: ConversationState, beginning: Hashable, at: float) -> None:
         """Learns how long conversations are: one that pauses has ended until it calls again."""
@@ -300,3 +386,7 @@ class AppMemory:
     def _lengths(self, beginning: Hashable) -> list[_Conversations]:
         same = self._beginnings.get(beginning)
         return [self._all] if same is None else [self._all, same]
+
+
+def _bytes(key: Hashable) -> bytes | None:
+    return key if isinstance(key, bytes) else None

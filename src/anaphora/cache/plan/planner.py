@@ -15,6 +15,7 @@ from decimal import Decimal
 import msgspec
 
 from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator.saved import SavedCache
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
@@ -22,7 +23,7 @@ from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 from . import marking
 from .handles import HandlePlanner
 from .marking import Candidates
-from .memory import AppMemory, ConversationState
+from .memory import AppMemory, ConversationState, SavedPlanner
 
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
@@ -113,6 +114,18 @@ class Planner:
 
     def tokens(self, rendered: Rendered) -> int:
         return self._prompt_of(rendered).total if rendered.runs else 0
+
+    def save(self, rendered: Rendered) -> SavedPlanner:
+        """The conversation for another process; `rendered` is its last prompt."""
+        shared = self._candidates_of(rendered).shared
+        beginning = None if shared is None else self._prompt_of(rendered).key(shared)
+        return self._memory.save(self.state, beginning)
+
+    def save_cache(self, rendered: Rendered, plan: Plan, before: SavedCache) -> SavedCache:
+        """What the provider keeps of the last prompt; `before` is the same of the call before."""
+        prompt = self._prompt_of(rendered)
+        prompt.mark(plan)
+        return self._memory.simulator.save(prompt, before)
 
     def fork(self) -> Planner:
         """For a conversation that continues separately from here. The handle stays with the one

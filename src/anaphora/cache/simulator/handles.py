@@ -59,6 +59,14 @@ class HandleSimulator:
         self._alive(handle, at)
         self._end(handle, at)
 
+    def saved_handle(self, handle: str) -> StoredHandle | None:
+        """What `restore_handle` needs in another process; None where it has ended."""
+        return self._handles.get(handle)
+
+    def restore_handle(self, handle: str, stored: StoredHandle) -> None:
+        if handle not in self._ended:
+            self._handles.setdefault(handle, stored)
+
     def token_hours(self, at: float) -> float:
         """Tokens times hours stored so far. Times `rules.storage_price` per million, that is the
         cost of storage."""

@@ -12,6 +12,7 @@ from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
 
 from .outcome import Outcome, Reason, Span
+from .saved import MOST_SAVED, SavedCache, SavedEntry
 from .view import KeyOf, PromptView, automatic_position, request_boundaries, tool_run_positions
 
 #: How far before a marker an entry is searched for, to report that it was out of reach.
@@ -71,6 +72,15 @@ class EntryTable:
             else:
                 del entries[key]
 
+    def restore(self, key: Hashable, entry: CacheEntry) -> None:
+        """Adds an entry that another process saved, unless it is known here."""
+        known = self._entries.get(key)
+        if known is None:
+            self._entries[key] = entry
+            self._enqueue(key, entry)
+        elif known.expires < entry.expires:
+            known.ttl, known.expires = entry.ttl, entry.expires
+
     def _enqueue(self, key: Hashable, entry: CacheEntry) -> None:
         self._count += 1
         due = entry.expires + TTL_SECONDS[entry.ttl]
@@ -129,6 +139,25 @@ class MarkerCache:
         for marker in lookup.writes:
             entries.write(key_of(marker.chunk), marker.ttl, at, readable)
         entries.purge(at)
+
+    def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
+        """The entries of `saved`, and those at this prompt's marks."""
+        keys = dict.fromkeys(each.key for each in saved.entries)
+        keys |= dict.fromkeys(
+            key for mark in self._marks(prompt) if isinstance(key := key_of(mark.chunk), bytes)
+        )
+        found = ((key, self._entries.get(key)) for key in keys)
+        entries = [
+            SavedEntry(key, entry.ttl, entry.expires, entry.readable)
+            for key, entry in found
+            if entry is not None
+        ]
+        return msgspec.structs.replace(saved, entries=tuple(entries[-MOST_SAVED:]))
+
+    def restore(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> None:
+        for each in saved.entries:
+            entry = CacheEntry(each.ttl, each.expires, each.readable)
+            self._entries.restore(each.key, entry)
 
     def _look_up(self, prompt: PromptView, key_of: KeyOf, at: float) -> MarkerLookup:
         marks = self._marks(prompt)

@@ -18,6 +18,7 @@ from anaphora.rendered import Kind
 from anaphora.values import TTL_SECONDS
 
 from .outcome import Outcome, Reason, Span, spans_of
+from .saved import MOST_SAVED, SavedCache
 from .view import KeyOf, PromptView
 
 #: Blocks that are remembered; the least recently used chains are dropped first.
@@ -142,6 +143,9 @@ class PrefixTree:
             self._forget(next(iter(self._recent)))
         return chain
 
+    def chain_of(self, key: Hashable) -> Chain | None:
+        return self._chains.get(key)
+
     def purge(self, at: float, lifetime: float) -> None:
         """Forgets chains that were not used for that long."""
         while self._recent:
@@ -154,7 +158,8 @@ class PrefixTree:
         """Records a use of a chain and its parents. Parents move behind it in the queue, so that a
         chain is forgotten before its parent."""
         while chain is not None:
-            chain.use(position, at)
+            if chain.last_used(position) < at:  # not so where a call of another process is restored
+                chain.use(position, at)
             self._recent[chain] = None
             self._recent.move_to_end(chain)
             position, chain = chain.begin - 1, chain.parent
@@ -212,6 +217,37 @@ class PrefixCache:
                 # A beginning that two prompts share is noticed, and kept from then on.
                 chain.persist(match.position)
         self._tree.purge(at, 2 * self._lifetime)
+
+    def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
+        """When this prompt was used and can be read, and the units that the provider persisted."""
+        end = len(prompt) - 1
+        chain = self._tree.chain_of(key_of(end)) if end >= 0 else None
+        used = 0.0 if chain is None else chain.last_used(end)
+        times: list[tuple[int, float]] = []
+        units: list[int] = []
+        while chain is not None and len(times) + len(units) < MOST_SAVED:
+            times += [(min(reached, end), when) for reached, when in reversed(chain.times)]
+            units += [unit for unit in reversed(chain.units) if unit <= end]
+            end, chain = min(end, chain.begin - 1), chain.parent
+        return msgspec.structs.replace(
+            saved,
+            used=used,
+            times=tuple(reversed(times[:MOST_SAVED])),
+            units=tuple(reversed(units[:MOST_SAVED])),
+        )
+
+    def restore(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> None:
+        end = len(prompt) - 1
+        if end < 0 or not saved.times or self._tree.chain_of(key_of(end)) is not None:
+            return
+        match = self._tree.match(prompt, key_of)
+        chain = self._tree.add(prompt, key_of, match, saved.used, saved.times[-1][1])
+        assert chain is not None
+        if len(chain.times) == 1:
+            chain.times[:0] = [time for time in saved.times if chain.begin <= time[0] < end]
+        for unit in saved.units:
+            if unit <= end:
+                chain.persist(unit)
 
     def _look_up(self, prompt: PromptView, key_of: KeyOf, at: float) -> PrefixLookup:
         match = self._tree.match(prompt, key_of)

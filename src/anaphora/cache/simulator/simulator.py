@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from anaphora.catalog import CacheRules, LookbackUnit
@@ -14,6 +15,7 @@ from .markers import MarkerCache
 from .outcome import Outcome, Span
 from .prefixes import PrefixCache
 from .prompt import ScopedKeys
+from .saved import SavedCache
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
 from .view import KeyOf, PromptView
@@ -100,6 +102,22 @@ class Simulator(HandleSimulator):
         a self-hosted server has. Other caches follow their rules."""
         if isinstance(self._marked, SlotCache):
             self._marked.billed(share)
+
+    def save(self, prompt: PromptView, before: SavedCache, *, scope: Hashable = "") -> SavedCache:
+        """What is cached of a prompt that was called, for `restore` in another process. `before` is
+        the result for the previous call of the conversation."""
+        key_of, saved = self._keys.of(prompt, scope), before
+        for cache in dict.fromkeys((self._marked, self._unmarked)):
+            saved = cache.save(prompt, key_of, saved)
+        return msgspec.structs.replace(saved, template=self._template_stats.save())
+
+    def restore(self, prompt: PromptView, saved: SavedCache, *, scope: Hashable = "") -> None:
+        """Adds what another process saved. What is known here stays as it is."""
+        key_of = self._keys.of(prompt, scope)
+        for cache in dict.fromkeys((self._marked, self._unmarked)):
+            cache.restore(prompt, key_of, saved)
+        self._keys.remember(prompt, scope)
+        self._template_stats.restore(saved.template)
 
     def _cache_of(self, prompt: PromptView) -> Any:
         return self._marked if prompt.markers or prompt.automatic else self._unmarked

@@ -134,6 +134,25 @@ class ReuseSample(msgspec.Struct, frozen=True):
         return anchor + self.offsets.get(self.anchor, 0) - longer_tail
 
 
+class SavedTemplate(msgspec.Struct, frozen=True):
+    """What `TemplateStats` has learned, for another process."""
+
+    samples: tuple[tuple[TurnKind, ReuseSample], ...]
+    outliers: tuple[tuple[TurnKind, ReuseSample], ...]
+    bills: Bills
+
+
+class SavedSlotCall(msgspec.Struct, frozen=True):
+    """A `SlotCall` without its prompt, and where the conversation last diverged."""
+
+    input: int
+    output: int
+    question: int
+    thought: bool
+    tail: int
+    diverged: tuple[int, int] | None
+
+
 class TemplateStats:
     """Where the prompts of one model on one server diverge from its slots, by kind of turn."""
 
@@ -171,6 +190,19 @@ class TemplateStats:
         if -offsets[anchor] - call.tokens_in(call.tail) < _TEMPLATE_TOKENS:
             self._samples[turn] = ReuseSample(anchor, offsets, call.tail)
 
+    def save(self) -> SavedTemplate | None:
+        if not self.bills:
+            return None
+        samples, outliers = tuple(self._samples.items()), tuple(self._outliers.items())
+        return SavedTemplate(samples, outliers, self.bills)
+
+    def restore(self, saved: SavedTemplate | None) -> None:
+        """What this process has learned goes first."""
+        if saved is not None and not self.bills:
+            self._samples = dict(saved.samples)
+            self._outliers = dict(saved.outliers)
+            self.bills = saved.bills
+
 
 class SlotPredictor:
     """Predicts the calls of one conversation on a self-hosted server."""
@@ -203,6 +235,24 @@ class SlotPredictor:
 
     def fork(self) -> SlotPredictor:
         return copy.copy(self)
+
+    def save(self) -> SavedSlotCall | None:
+        call = self.before
+        if call is None:
+            return None
+        counts = call.input, call.output, call.question
+        return SavedSlotCall(*counts, call.thought, call.tail, self._diverged)
+
+    def restore(self, saved: SavedSlotCall, rendered: Rendered) -> None:
+        self.before = SlotCall(
+            rendered=rendered,
+            input=saved.input,
+            output=saved.output,
+            question=saved.question,
+            thought=saved.thought,
+            tail=saved.tail,
+        )
+        self._diverged = saved.diverged
 
     def billed(
         self, rendered: Rendered, outcome: Outcome, usage: Usage, *, thought: bool = False

@@ -15,6 +15,7 @@ from anaphora.cache.prefix import common_bytes
 
 from .outcome import Outcome, Span, spans_of
 from .prompt import SALT
+from .saved import SavedCache
 from .view import KeyOf, PromptView
 
 #: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
@@ -124,6 +125,27 @@ class SlotCache:
         self._calls += 1
         del slot.keys[choice.shared :]
         slot.keys += [key_of(position) for position in range(choice.shared, len(prompt))]
+
+    def save(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> SavedCache:
+        slots, kept = len(self._slots), self._keeps_evicted
+        return msgspec.structs.replace(saved, slots=slots, keeps_evicted=kept)
+
+    def restore(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> None:
+        """The prompt takes a slot that no call of this process has used."""
+        count = len(prompt)
+        if not count or not saved.slots:
+            return
+        if not self._calls:
+            del self._slots[saved.slots :]
+            self._keeps_evicted = saved.keeps_evicted
+        last = key_of(count - 1)
+        if any(len(slot.keys) >= count and slot.keys[count - 1] == last for slot in self._slots):
+            return
+        free = next((slot for slot in self._slots if slot.used < 0), None)
+        if free is not None:
+            free.keys = [key_of(position) for position in range(count)]
+            free.prompt, free.tokens, free.used = prompt, prompt.total, self._calls
+            self._calls += 1
 
     def billed(self, share: float) -> None:
         """Learns from the share of the last call that was read:

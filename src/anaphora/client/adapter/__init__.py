@@ -24,18 +24,15 @@ from anaphora.errors import AnaphoraError as LlmError
 from anaphora.errors import InvalidRequest, Parse, Timeout
 from anaphora.prompt import Call, Params, PromptIR
 from anaphora.values import (
-    Event,
     Message,
     Notice,
-    PartDelta,
-    PartEnd,
-    PartStart,
     Refusal,
     Reply,
     ReplyEnd,
     ReplyFail,
     StopReason,
     Text,
+    TextPieces,
     Usage,
 )
 
@@ -211,7 +208,7 @@ class ClientAdapter(LlmAdapter):
         match the schema."""
         call, output, _ = call_of(request)
         deadline = AdapterDeadline(request.timeout_ms)
-        text = _TextDeltas()
+        text = TextPieces(refusals=True)
         with request_paths():
             stream = self._client.stream(call, self._provider, timeout=deadline.seconds)
         async with aclosing(stream) as events:
@@ -237,24 +234,6 @@ def _parsed(output: Structured[Any], reply: Reply) -> Any:
     except Parse as error:
         error.partial = reply
         raise
-
-
-class _TextDeltas:
-    """The text in a stream's events, like `text_of`: without thinking and tool calls."""
-
-    def __init__(self) -> None:
-        self._texts: dict[int, int] = {}
-
-    def feed(self, event: Event) -> str:
-        if isinstance(event, PartStart) and event.kind in ("text", "refusal"):
-            self._texts[event.index] = 0
-        elif isinstance(event, PartDelta) and event.index in self._texts:
-            self._texts[event.index] += len(event.delta)
-            return event.delta
-        elif isinstance(event, PartEnd) and isinstance(event.part, Text | Refusal):
-            # A part may arrive whole, without a delta.
-            return event.part.text[self._texts.get(event.index, 0) :]
-        return ""
 
 
 @contextmanager

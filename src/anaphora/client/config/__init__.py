@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from anaphora.errors import InvalidConfig, Io
+from anaphora.redaction import could_be_secret, hides_arguments, shown_name, shown_url
 from anaphora.yaml_values import Origin, from_python, read_yaml
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -22,7 +23,6 @@ Name = Annotated[str, Meta(min_length=1)]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
-_USER_INFO = re.compile(r"//[^/]*@")
 
 #: A longer file is not a configuration.
 _MAX_BYTES = 4 * 1024 * 1024
@@ -107,6 +107,8 @@ class Key(_Table, frozen=True):
     """Where the key is: in an environment variable, or in a file `secrets/<NAME>.txt` next to the
     configuration. Exactly one of the two."""
 
+    example: ClassVar[str] = "write `key: {env: NAME}`, and set the environment variable NAME"
+
     env: Name | None = None
     secret: Name | None = None
 
@@ -114,24 +116,23 @@ class Key(_Table, frozen=True):
         if (self.env is None) == (self.secret is None):
             raise ValueError("name either `env` or `secret`")
         if self.env is not None and not _VARIABLE.match(self.env):
-            raise ValueError("env is the name of an environment variable, not the key itself")
+            raise ValueError(
+                "env is the name of an environment variable, not the key itself: " + self.example
+            )
         if self.secret is not None and not _FILE.match(self.secret):
             raise ValueError("secret is the plain name NAME of a file secrets/NAME.txt")
 
     def __str__(self) -> str:
         name = self.env or self.secret or ""
         # The key itself, written here by mistake, must not appear in an error or a log.
-        shown = name if _is_name_like(name) else "…"
+        shown = "…" if could_be_secret(name) else name
         return f"secrets/{shown}.txt" if self.env is None else f"${shown}"
 
     def __repr__(self) -> str:
         return f"Key({self})"
 
-
-def _is_name_like(text: str) -> bool:
-    """True for ANTHROPIC_API_KEY, false for sk-proj-9aF3…"""
-    words = re.split(r"[._-]", text)
-    return max(map(len, words)) <= 20 and sum(map(str.isdigit, text)) <= 8
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("name", str(self))]
 
 
 class ProviderConfig(_Table, frozen=True):
@@ -167,20 +168,26 @@ class ProviderConfig(_Table, frozen=True):
 
     def __repr__(self) -> str:
         """The fields that differ from the defaults, without header values and URL credentials."""
-        return f"ProviderConfig({', '.join(f'{name}={value}' for name, value in self._shown())})"
+        shown = (f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"ProviderConfig({', '.join(shown)})"
 
-    def _shown(self) -> Iterator[tuple[str, str]]:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return list(self._shown())
+
+    def _shown(self) -> Iterator[tuple[str, Any]]:
         defaults = ProviderConfig()
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if value == getattr(defaults, name):
                 continue
             if name == "headers":
-                yield name, f"<{', '.join(value)}>"
-            elif isinstance(value, str):
-                yield name, repr(_USER_INFO.sub("//…@", value))
+                yield name, tuple(value)
+            elif name == "account":
+                yield name, {shown_name(key): shown_name(text) for key, text in value.items()}
+            elif name in ("base_url", "proxy"):
+                yield name, shown_url(value)
             else:
-                yield name, repr(value)
+                yield name, value
 
 
 class Hop(_Table, frozen=True):
@@ -204,6 +211,7 @@ class ClientConfig(_Table, frozen=True, dict=True):
         return origin
 
     @classmethod
+    @hides_arguments
     def read(cls, path: str | os.PathLike[str]) -> ClientConfig:
         file = os.fspath(path)
         try:
@@ -221,12 +229,14 @@ class ClientConfig(_Table, frozen=True, dict=True):
         return cls.from_text(text, file)
 
     @classmethod
+    @hides_arguments
     def from_text(cls, text: str, file: str = "<text>") -> ClientConfig:
         """The configuration in a YAML text; `file` is the name for error messages."""
         config, config.__dict__["origin"] = read_yaml(text, file, ClientConfig)
         return config
 
     @classmethod
+    @hides_arguments
     def from_mapping(cls, data: Mapping[str, Any]) -> ClientConfig:
         return from_python(dict(data), ClientConfig)
 

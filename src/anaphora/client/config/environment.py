@@ -31,6 +31,8 @@ _HEADERS = {
 }
 #: The start of request paths that the base URL of the provider's own SDK contains.
 _SDK_PATHS = {"openai": "/v1"}
+#: Variables whose key is sent as a bearer token, whatever the provider's own header is.
+_BEARER = frozenset({"ANTHROPIC_AUTH_TOKEN"})
 _OLLAMA_HOST = re.compile(
     r"(?P<scheme>https?://)?(?P<host>[^/:]*|\[[^]]*\])(?P<port>:\d+)?(/.*)?\Z"
 )
@@ -75,9 +77,9 @@ class Environment:
             )
 
     def _is_set(self, row: Dialect) -> bool:
-        needed = url_variables(row) if is_local(row) else key_variables(row)
-        if "{" in row.base_url and not self._first(url_variables(row)):
+        if "{" in row.base_url and not self._first(row.url_variables):
             return False
+        needed = url_variables(row) if is_local(row) else key_variables(row)
         return self._first(needed) is not None
 
     def _first(self, names: tuple[str, ...]) -> str | None:
@@ -105,6 +107,8 @@ class Environment:
             self._problems[name] = InvalidConfig(f"the environment variable ${url}: {reason}")
             settings.pop("base_url")
             one, start = self._resolved(name, settings), ""
+        if key in _BEARER:
+            one = msgspec.structs.replace(one, auth_header="authorization", auth_prefix="Bearer ")
         return msgspec.structs.replace(one, path_start=start)
 
     def _resolved(self, name: str, settings: dict[str, Any]) -> ResolvedProvider:
@@ -127,15 +131,19 @@ def default_rows() -> dict[str, Dialect]:
 
 def state() -> int:
     """A hash of every variable that an `Environment` reads, to see whether one has changed."""
-    return hash(tuple(map(os.environ.get, _variable_names())))
+    names = variable_names()
+    return hash(frozenset((name, os.environ.get(name)) for name in os.environ if name in names))
 
 
 @functools.cache
-def _variable_names() -> tuple[str, ...]:
+def variable_names() -> frozenset[str]:
+    """Every variable that an `Environment` reads."""
     rows = default_rows().values()
-    return (
-        *(name for row in rows for name in (*key_variables(row), *url_variables(row))),
-        *(name for headers in _HEADERS.values() for name in headers),
+    return frozenset(
+        (
+            *(name for row in rows for name in (*key_variables(row), *url_variables(row))),
+            *(name for headers in _HEADERS.values() for name in headers),
+        )
     )
 
 
@@ -161,8 +169,10 @@ def is_local(row: Dialect) -> bool:
 def advice(name: str) -> str:
     """Which variables to set for a provider."""
     row = default_rows()[name]
-    variables = " or ".join(key_variables(row))
-    return f"set {variables}" + (f" and {url_variables(row)[0]}" if "{" in row.base_url else "")
+    if "{" in row.base_url and not row.url_variables:
+        return f"its address needs more than a key; describe {name} in llm.yaml"
+    variables = [key_variables(row)[0], *(url_variables(row)[:1] if "{" in row.base_url else ())]
+    return f"set {' and '.join(variables)}"
 
 
 def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:

@@ -13,19 +13,29 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NoReturn
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, NoReturn
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
 from anaphora import wire
 from anaphora.catalog import Dialect, dialects, serves_own_only
 from anaphora.errors import InvalidRequest, MissingSecret
+from anaphora.redaction import (
+    Redactor,
+    could_be_secret,
+    hides_arguments,
+    looks_like_key,
+    quoted,
+    shown_name,
+    shown_text,
+    shown_url,
+)
 from anaphora.values import Notice
-from anaphora.yaml_values import Origin, dotted, nearest
+from anaphora.yaml_values import Origin, nearest, shown_path
 
-from . import ClientConfig, ProviderConfig
-from .secrets import Secret, find_key, permission_warning
+from . import ClientConfig, Key, ProviderConfig
+from .secrets import Secret, SecretHeaders, SecretVariables, find_key, permission_warning
 
 #: The header of each kind of authentication, and the prefix of the key in it.
 _AUTH: dict[str, tuple[str, str]] = {
@@ -40,6 +50,12 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?\Z")
 #: Headers that the transport sets.
 _TRANSPORT = ("content-length", "transfer-encoding", "connection")
+
+#: Headers whose values are secrets, whatever they look like; and those whose values are none.
+_SECRET_HEADER = re.compile(r"auth|token|key|secret|pass|cookie|credential|signature", re.I)
+_PLAIN_HEADER = re.compile(
+    r"organization|project|beta|version|referer|title|agent|accept|type", re.I
+)
 
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 #: A value may be part of a host or of a path segment, and cannot end either.
@@ -72,14 +88,50 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """The provider's name in the catalog."""
         return wire.provider_of(self.wire)
 
-    def headers(self) -> dict[str, str]:
+    @property
+    def shown_url(self) -> str:
+        """The base URL for messages: its path may contain a token."""
+        return shown_url(self.base_url)
+
+    @property
+    def proxy(self) -> Secret | None:
+        """The proxy's URL, which may contain a password."""
+        return None if self.provider.proxy is None else Secret(self.provider.proxy)
+
+    def headers(self) -> SecretHeaders:
         """The headers of every request, the key included; names in lower case."""
-        headers = {name.lower(): value for name, value in self.provider.headers.items()}
+        headers = [(name.lower(), value) for name, value in self.provider.headers.items()]
         if self.secret is not None and self.auth_header:
-            headers[self.auth_header] = self.auth_prefix + self.secret.reveal()
-        return headers
+            headers.append((self.auth_header, self.auth_prefix + self.secret.reveal()))
+        return SecretHeaders(headers)
+
+    def redactor(self) -> Redactor:
+        """Removes this provider's secrets from texts."""
+        return Redactor(self._secrets())
+
+    def _secrets(self) -> Iterator[str]:
+        if self.secret is not None:
+            yield self.secret.reveal()
+        for name, value in self.provider.headers.items():
+            plain = _PLAIN_HEADER.search(name) or not could_be_secret(value)
+            if _SECRET_HEADER.search(name) or not plain:
+                yield value
+                yield value.rpartition(" ")[2]  # without `Bearer`
+        if self.provider.proxy is not None:
+            parts = urlsplit(self.provider.proxy)
+            yield parts.password or ""
+            yield unquote(parts.password or "")
+            yield f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        yield from filter(could_be_secret, urlsplit(self.base_url).path.split("/"))
+
+    def __repr__(self) -> str:
+        return f"<ResolvedProvider {shown_name(self.id)}: {self.wire} at {self.shown_url}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("id", self.id), ("wire", self.wire), ("base_url", self.shown_url)]
 
 
+@hides_arguments
 def resolve(
     config: ClientConfig,
     file: str | os.PathLike[str] | None = None,
@@ -101,7 +153,8 @@ def resolve_each(
 ) -> Iterator[tuple[ResolvedProvider, MissingSecret | None]]:
     """Every provider, with the error if its key is missing; other errors are raised."""
     origin, folder = _origin(config, file)
-    variables = os.environ if environ is None else environ
+    variables = SecretVariables(environ)
+    del environ  # collectors of tracebacks save local variables
     for provider in check(config, file).values():
         key = provider.provider.key
         if key is None:
@@ -111,13 +164,14 @@ def resolve_each(
         try:
             secret = find_key(key, folder, variables, origin=origin, path=path)
         except MissingSecret as error:
-            yield provider, error
+            yield provider, error.with_traceback(None)
             continue
         if (warning := permission_warning(key, folder)) is not None:
-            notices += (Notice("key_exposed", warning, dotted(path)),)
+            notices += (Notice("key_exposed", warning, shown_path(path)),)
         yield msgspec.structs.replace(provider, secret=secret, notices=notices), None
 
 
+@hides_arguments
 def check(
     config: ClientConfig, file: str | os.PathLike[str] | None = None
 ) -> dict[str, ResolvedProvider]:
@@ -148,6 +202,7 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
         raise self._origin.invalid(reason, "providers", self._id, *path) from None
 
     def resolve(self, folder: Path) -> ResolvedProvider:
+        self._check_no_keys()
         provider, row = self._provider, self._dialect()
         url = self._base_url(row)
         header, prefix = _AUTH[row.auth]
@@ -158,7 +213,8 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
         if provider.ca is not None:
             file = folder / provider.ca
             if not file.is_file():
-                self._fail(f"there is no file {file}", "ca")
+                name = "…" if looks_like_key(provider.ca) else file
+                self._fail(f"there is no file {name}", "ca")
             provider = msgspec.structs.replace(provider, ca=str(file))
         return ResolvedProvider(
             id=self._id,
@@ -175,9 +231,13 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
 
     def _notices(self, row: Dialect, url: str, header: str) -> Iterator[Notice]:
         """Values that the URL has no placeholder for; a key that is unused or not encrypted."""
-        provider, place = self._provider, f"providers.{self._id}"
+        provider, place = self._provider, shown_path(("providers", self._id))
         names = set(_PLACEHOLDER.findall(provider.base_url or row.base_url))
-        unused = [(name, f"account.{name}") for name in provider.account if name not in names]
+        unused = [
+            (shown_name(name), f"account.{shown_name(name)}")
+            for name in provider.account
+            if name not in names
+        ]
         if provider.region is not None and not names.intersection(_REGION):
             unused.append(("region", "region"))
         for name, field in unused:
@@ -210,20 +270,23 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
             return self._row(name, "dialect")
         if wire_name not in wire.WIRES:
             if is_dialect:
-                self._fail(f"{wire_name} is a dialect; leave `dialect` out, or name a wire", "wire")
+                self._fail(
+                    f"{shown_name(wire_name)} is a dialect; leave `dialect` out, or name a wire",
+                    "wire",
+                )
             self._fail(_unknown("wire", wire_name, wire.WIRES), "wire")
         if "/" not in name:
             return self._row(f"{name}/{wire_name}", "wire")
         row = self._row(name, "dialect")
         if row.wire != wire_name:
-            self._fail(f"{name} is a dialect of {row.wire}, not of {wire_name}", "wire")
+            self._fail(f"{shown_name(name)} is a dialect of {row.wire}, not of {wire_name}", "wire")
         return row
 
     def _row(self, name: str, field: str) -> Dialect:
         try:
             return wire.dialect_of(name)
         except InvalidRequest as error:
-            self._fail(error.reason, field)
+            self._fail(shown_text(error.reason), field)
 
     def _base_url(self, row: Dialect) -> str:
         given = self._provider.base_url
@@ -247,12 +310,29 @@ class _ProviderCheck(msgspec.Struct, frozen=True):
         if value is None:
             near = nearest(name, account)
             advice = f" (is {near} a misspelling?)" if near else ""
-            field = "`region`" if name in _REGION else f"`account: {{{name}: …}}`"
-            self._fail(f"the URL contains {{{name}}}; set it with {field}{advice}")
+            shown = shown_name(name)
+            field = "`region`" if name in _REGION else f"`account: {{{shown}: …}}`"
+            self._fail(f"the URL contains {{{shown}}}; set it with {field}{advice}")
         if not _VALUE.match(value):
             reason = "is part of the URL: only letters, digits, dots, colons and dashes"
             self._fail(reason, *(("account", name) if name in account else ("region",)))
         return value
+
+    def _check_no_keys(self) -> None:
+        """A key in the wrong place would be shown in errors, logs and metrics."""
+        provider = self._provider
+        named: list[tuple[str | None, tuple[str, ...]]] = [
+            (self._id, ()),
+            (provider.model, ("model",)),
+            (provider.region, ("region",)),
+            *((model, ("known_models",)) for model in provider.known_models),
+            *((model, ("limits", "models")) for model in provider.limits.models),
+            *((model, ("prices",)) for model in provider.prices),
+            *((name, ("headers",)) for name in provider.headers),
+        ]
+        for text, path in named:
+            if text is not None and looks_like_key(text):
+                self._fail(f"contains what looks like an API key; {Key.example}", *path)
 
     def _check_proxy(self) -> None:
         """The URL is not quoted in errors: it may contain a password."""
@@ -316,7 +396,7 @@ def _is_local(host: str) -> bool:
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = nearest(name, tuple(known))
     advice = f"did you mean {near}?" if near else "`anaphora wires` lists all of them"
-    return f"no {what} {name!r}; {advice}"
+    return f"no {what} {quoted(name)}; {advice}"
 
 
 def _split(url: str) -> SplitResult:
@@ -346,6 +426,9 @@ def _check_not_doubled(path: str, row: Dialect) -> None:
 
 def _check_routes(config: ClientConfig, origin: Origin) -> None:
     for name, hops in config.routes.items():
+        if any(looks_like_key(each) for each in (name, *(hop.model or "" for hop in hops))):
+            reason = f"contains what looks like an API key; {Key.example}"
+            raise origin.invalid(reason, "routes", name)
         if name in config.providers:
             raise origin.invalid("is also the id of a provider; choose another", "routes", name)
         if not hops:
@@ -356,7 +439,9 @@ def _check_routes(config: ClientConfig, origin: Origin) -> None:
             if provider is None:
                 near = nearest(hop.provider, config.providers)
                 advice = f"; did you mean {near}?" if near else ""
-                raise origin.invalid(f"no provider {hop.provider!r}{advice}", *path, "provider")
+                raise origin.invalid(
+                    f"no provider {quoted(hop.provider)}{advice}", *path, "provider"
+                )
             known = provider.known_models
             if hop.model is not None and known and hop.model not in known:
                 raise origin.invalid(_unlisted(hop.model, hop.provider, known), *path, "model")
@@ -365,4 +450,4 @@ def _check_routes(config: ClientConfig, origin: Origin) -> None:
 def _unlisted(model: str, id: str, known: tuple[str, ...]) -> str:
     near = nearest(model, known)
     advice = f"; did you mean {near}?" if near else f": {', '.join(known)}"
-    return f"{model!r} is not among the known_models of {id}{advice}"
+    return f"{quoted(model)} is not among the known_models of {id}{advice}"

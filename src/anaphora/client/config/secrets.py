@@ -1,7 +1,12 @@
-"""Finding API keys, and a holder that does not show them.
+"""Finding API keys, and holders that do not show them.
 
 Keys are in an environment variable or in a file `secrets/<NAME>.txt` next to the configuration,
 never in the configuration itself.
+
+Collectors of tracebacks (Sentry, rich, pytest) save the local variables of every frame: they call
+`repr`, and walk through mappings, sequences, dataclasses and everything with `__rich_repr__`. A
+holder is none of these, and a plain secret is the value of an expression, never a variable in a
+frame that may raise.
 """
 
 from __future__ import annotations
@@ -9,11 +14,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from anaphora.errors import MissingSecret
+from anaphora.redaction import MASK, hides_arguments
 from anaphora.yaml_values import Origin
 
 from . import Key
@@ -25,8 +31,26 @@ _MAX_BYTES = 16 * 1024
 _KEY = re.compile(r"[!-~]+\Z")
 
 
-class Secret:
-    """A text that only `reveal()` shows: no repr, format or pickle does."""
+class _Holder:
+    """A value that no repr, format, copy or pickle shows."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a secret cannot be pickled")
+
+    def __copy__(self) -> _Holder:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> _Holder:
+        return self
+
+
+class Secret(_Holder):
+    """A text that only `reveal()` shows."""
 
     __slots__ = ("_value",)
 
@@ -37,25 +61,74 @@ class Secret:
         return self._value
 
     def __repr__(self) -> str:
-        return "<secret>"
+        return MASK
 
-    def __format__(self, spec: str) -> str:
-        return format(repr(self), spec)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise TypeError("a secret cannot be pickled")
-
-    def __copy__(self) -> Secret:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Secret:
-        return self
+    def __hash__(self) -> int:
+        return hash(self._value)
 
 
+class SecretHeaders(_Holder):
+    """HTTP headers whose values no repr shows. Read-only; `dict(headers)` and `{**headers}` work,
+    but it is no `Mapping`, since collectors walk through those."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+        self._headers = dict(headers)
+
+    def __repr__(self) -> str:
+        return f"<headers {', '.join(self._headers)}>"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, SecretHeaders):
+            return self._headers == other._headers
+        return self._headers == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return len(self._headers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._headers)
+
+    def __getitem__(self, name: str) -> str:
+        return self._headers[name]
+
+    def get(self, name: str) -> str | None:
+        return self._headers.get(name)
+
+    def keys(self) -> Iterable[str]:
+        return self._headers.keys()
+
+    def items(self) -> Iterable[tuple[str, str]]:
+        return self._headers.items()
+
+
+class SecretVariables(_Holder):
+    """SecretVariables variables: those given, or the process's own."""
+
+    __slots__ = ("_variables",)
+
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        self._variables = variables
+
+    def __repr__(self) -> str:
+        return "<environment variables>"
+
+    def get(self, name: str) -> Secret | None:
+        value = (os.environ if self._variables is None else self._variables).get(name)
+        return None if value is None else Secret(value)
+
+
+@hides_arguments
 def find_key(
     key: Key,
     folder: Path,
-    environ: Mapping[str, str],
+    environ: SecretVariables,
     *,
     origin: Origin | None = None,
     path: tuple[str, ...] = (),
@@ -67,17 +140,19 @@ def find_key(
 
     where = _where(key, folder)
     if key.env is not None:
-        text = environ.get(key.env)
-        if text is None:
+        found = environ.get(key.env)
+        if found is None:
             missing(f"{where} is not set")
     else:
-        text = _read(_file(key, folder), where, missing)
-    value = text.rstrip("\r\n")
-    if not value.strip():
+        found, problem = _read(_file(key, folder))
+        if found is None:
+            missing(problem.format(where))
+    found = Secret(found.reveal().rstrip("\r\n"))
+    if not found.reveal().strip():
         missing(f"{where} is empty")
-    if not _KEY.match(value):
+    if not _KEY.match(found.reveal()):
         missing(f"{where} is not a key: it contains spaces, line breaks or non-ASCII")
-    return Secret(value)
+    return found
 
 
 def permission_warning(key: Key, folder: Path) -> str | None:
@@ -98,16 +173,17 @@ def _where(key: Key, folder: Path) -> str:
     return f"the environment variable {key}" if key.env is not None else str(folder / str(key))
 
 
-def _read(file: Path, where: str, missing: Callable[[str], NoReturn]) -> str:
+def _read(file: Path) -> tuple[Secret | None, str]:
+    """The content of a file, or what is wrong with it; `{}` stands for its name."""
     try:
         if not file.is_file():
-            missing(f"there is no file {where}")
+            return None, "there is no file {}"
         with file.open("rb") as opened:
             data = opened.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
-            missing(f"{where} is too long for a key")
-        return data.decode("utf-8-sig")
+            return None, "{} is too long for a key"
+        return Secret(data.decode("utf-8-sig")), ""
     except OSError as error:
-        missing(f"{where} cannot be read: {error.strerror}")
+        return None, f"{{}} cannot be read: {error.strerror}"
     except UnicodeDecodeError:
-        missing(f"{where} is not UTF-8")
+        return None, "{} is not UTF-8"

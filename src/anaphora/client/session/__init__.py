@@ -10,11 +10,12 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import msgspec
 
 from anaphora.client.arguments import Content, messages_of, params_of, wrong_type
+from anaphora.client.conversations import id_of
 from anaphora.client.failures import reported
 from anaphora.client.options import (
     ParamOptions,
@@ -23,7 +24,8 @@ from anaphora.client.options import (
     StateText,
     TurnOptions,
 )
-from anaphora.client.response import Response
+from anaphora.client.response import Output, Response
+from anaphora.client.structured import Structured
 from anaphora.client.turn import TurnRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, OutputSchema, ToolChoice
@@ -33,20 +35,41 @@ from anaphora.values import Conversation, Message, MessageLike, Notice, Reply
 from anaphora.wire.message_dicts import read_message
 
 from .compaction import compacted
+from .kept import KeptTurns
 from .preview import PrefixWarning, Preview, preview_of
 from .run import Run, RunResult
 from .turn_prompt import prompt_of
-from .turns import PromptSource, SessionTurns
+from .turns import PromptSource
 
 __all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session"]
 
 
-class Session(SessionTurns):
+class Session(KeptTurns):
     """One conversation. Turns follow each other; `fork` returns branches that run in parallel."""
 
+    @overload
+    def run(
+        self,
+        content: Content | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[RunOptions],
+    ) -> Run[None]: ...
+    @overload
+    def run(
+        self,
+        content: Content | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[RunOptions],
+    ) -> Run[Output]: ...
+    @overload
+    def run(
+        self, content: Content | None = None, *, output: object, **options: Unpack[RunOptions]
+    ) -> Run[Any]: ...
     def run(
         self, content: Content | None = None, *, output: Any = None, **options: Unpack[RunOptions]
-    ) -> Run:
+    ) -> Run[Any]:
         """Turns and tools until the model is done, or a bound is reached: see `RunOptions`."""
         return Run(self, messages_of(content), output=output, **options)
 
@@ -60,9 +83,18 @@ class Session(SessionTurns):
     ) -> Preview:
         """What the next call would read, write and cost; nothing is sent."""
         request = self._request(content, output, options)
+        if self._is_kept:
+            self._load_now()
         turn = self._next_prompt()
         state = self._state(self._order(request, lambda: turn)[0])
-        return preview_of(state, self._builder.prepare(state, turn, request))
+        notices = self._load_notices
+        if state.past is not None:
+            call = self._builder.call(state, turn, request, whole=False)
+            state, late = self._load_past_now(state, call)
+            notices += late
+        prepared = self._builder.prepare(state, turn, request)
+        prepared.notices += notices
+        return preview_of(state, prepared)
 
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
@@ -149,12 +181,16 @@ class Session(SessionTurns):
         compaction; the next call writes it to the cache again.
         """
         self.check_idle()
+        if self._is_kept:
+            self._load_now()
         turn = self._next_prompt()
         if tokens is None and turn.history:
             tokens = self._builder.counter(self._state(self._route.current), turn)
         done = compacted(turn, budget, tokens, summary)
         if done.dropped:
+            before = self._conversation
             self._take(turn.compacted(done))
+            self._note_compaction(before, self._conversation)
             self._expect_prefix_changes()
         return done
 
@@ -192,13 +228,36 @@ class Session(SessionTurns):
         price = target.price(at, call.params.service_tier or "")
         state.account(state.prepare(call, at), reply, at=at, first=first, price=price)
         self._take(turn)
-        state.reply, state.committed, state.stored = reply, history, turn.ir
+        state.reply_id, state.committed, state.stored = reply.id, history, turn.ir
         self._route.settle(target, self._states)
         return True
 
-    def fork(self) -> Session:
-        """Another conversation with the same history: both read what is cached of it."""
+    async def load(self) -> None:
+        """Loads a conversation with an id now, instead of at the first turn: for a `preview` before
+        it, where the store is not in this process."""
+        await self._load()
+        for state in self._states.values():
+            if self._keeper is not None and state.past is not None:
+                await self._keeper.load_pieces(state.past, state.past.references())
+
+    async def forget(self) -> None:
+        """Deletes what is stored under the conversation's id, and what providers hold for it."""
+        await self._load()
+        await self._release()
+        if self._keeper is not None:
+            await self._keeper.forget()
+
+    def fork(self, *, id: str | None = None) -> Session:
+        """Another conversation with the same history: both read what is cached of it. It is stored
+        where it gets an id of its own."""
         other = copy.copy(self)
+        if (name := id_of(id)) is not None and self._keeper is None:
+            raise InvalidRequest(
+                "only a session with an id can be forked with one: client.session(..., id=...)",
+                path="id",
+            )
+        if self._keeper is not None:
+            other.keep_with(self._keeper.forked(name))
         other._states = {target: state.fork() for target, state in self._states.items()}
         other._turn = None
         other._busy = other.running = False
@@ -207,9 +266,20 @@ class Session(SessionTurns):
         return other
 
     async def close(self) -> None:
+        """Releases what the provider holds for this conversation. One with an id goes on in another
+        session, which uses it; `forget` ends it."""
+        if self._keeper is None:
+            await self._release()
+
+    async def _release(self) -> None:
         for state in self._states.values():
             if state.handles is not None:
                 await state.handles.release()
+
+    @property
+    def id(self) -> str | None:
+        """The name under which the conversation is stored; None where it is not."""
+        return None if self._keeper is None else self._keeper.saved_as
 
     @property
     def provider(self) -> str:

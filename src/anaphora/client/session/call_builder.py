@@ -34,7 +34,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     store: bool | None
     diagnose: bool
     compact_at: int | float | None
-    outputs: dict[type, Structured[Any]] = {}
+    outputs: dict[Any, Structured[Any]] = {}
     """Those that were requested so far."""
 
     def prepare(
@@ -118,9 +118,12 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         result of `output_of`."""
         if output is None or isinstance(output, Structured):
             return output
-        if not isinstance(output, type):
+        if isinstance(output, dict):
             return output_of(output)
-        known = self.outputs.get(output)
+        try:
+            known = self.outputs.get(output)
+        except TypeError:  # an instance that is not hashable, which is no form
+            return output_of(output)
         if known is None:
             known = self.outputs[output] = output_of(output)
         return known
@@ -137,8 +140,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             explicit = state.endpoint.features.adds_breakpoints and plan.mode is None
             mode = "explicit" if explicit else plan.mode
             plan = msgspec.structs.replace(plan, prewarm=True, mode=mode)
-        if self.diagnose and state.reply is not None:
-            earlier = Earlier(state.endpoint.system, state.reply.id)
+        if self.diagnose and state.reply_id is not None:
+            earlier = Earlier(state.endpoint.system, state.reply_id)
             plan = msgspec.structs.replace(plan, diagnose=True, compare_with=earlier)
         elif self.diagnose:
             plan = msgspec.structs.replace(plan, diagnose=True)
@@ -149,16 +152,18 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         is stored and the prompt still begins with the stored one."""
         if turn.ir.continuation is not None:
             return turn.ir.continuation
-        if not state.endpoint.features.stores_responses or state.reply is None:
+        if not state.endpoint.features.stores_responses or state.reply_id is None:
             return None
         if not (self.store or (self.store is None and turn.continues)):
             return None
+        if state.chain is not None:
+            state.follows(turn)
         committed = state.committed
         if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
             return None
         if turn.is_whole and (state.stored is None or not _begins_alike(state.stored, turn.ir)):
             return None
-        return Continuation(state.reply.id, committed[-1].id)
+        return Continuation(state.reply_id, committed[-1].id)
 
 
 def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:

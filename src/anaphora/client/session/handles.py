@@ -40,6 +40,12 @@ class Handles:
         self._alive: dict[str, float] = {}
         """When each handle expires."""
 
+    def restore(self, handle: str, until: float) -> None:
+        """Takes over a handle that an earlier session of the conversation created."""
+        for other in [other for other in self._holders if handle in other._alive]:
+            self._holders.discard(other)
+        self._keep(handle, until, time.time())
+
     async def run_preludes(self, prepared: PreparedRequest) -> None:
         """Carries out the plan's preludes, and plans the request again with the handles."""
         notices = [await self._run(prelude, prepared) for prelude in prepared.plan.preludes]

@@ -15,7 +15,9 @@ import msgspec
 
 from anaphora.cache.plan import Planner
 from anaphora.cache.prefix import begins_with
-from anaphora.cache.simulator import Outcome
+from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator.handles import StoredHandle
+from anaphora.cache.simulator.saved import SavedCache
 from anaphora.cache.verdict import Prediction, SentCall, Verdict, diagnosis_of, judge
 from anaphora.cache.verdict.judgement import predict_read, predict_slot_read, updated_bills
 from anaphora.catalog import Price
@@ -23,11 +25,23 @@ from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.prompt import Call, PromptIR
 from anaphora.rendered import Rendered
+from anaphora.rendered.stored import NewPiece
 from anaphora.tokens import Bills
-from anaphora.values import Conversation, Reply, Thinking
+from anaphora.values import Conversation, Reply, Thinking, Usage
+
+from .saved import (
+    PastCall,
+    SavedChain,
+    SavedHandle,
+    SavedState,
+    beginning_digest,
+    messages_digest,
+    save_call,
+)
 
 if TYPE_CHECKING:
     from .handles import Handles
+    from .turn_prompt import TurnPrompt
 
 
 class ProviderState:
@@ -37,7 +51,8 @@ class ProviderState:
         self.sent: SentCall | None = None
         self.outcome: Outcome | None = None
         """What the simulator makes of that call."""
-        self.reply: Reply | None = None
+        self.reply_id: str | None = None
+        """The provider's id of the last reply."""
         self.committed: Conversation | None = None
         """The conversation that ends with that reply."""
         self.stored: PromptIR | None = None
@@ -45,10 +60,22 @@ class ProviderState:
         self.handles: Handles | None = None
         self.prefix_change_expected = False
         """The history was compacted: the next call begins differently."""
+        self.past: PastCall | None = None
+        """The last call, where an earlier session made it, until this one was answered."""
+        self.chain: SavedChain | None = None
+        """The response that it is stored in, until the prompt was compared with it."""
         self._bills: Bills = ()
         """Corrects the token estimate of the next prompt."""
         self._planner: Planner | None = None
         self._predictor = target.memory.simulator.slot_predictor()
+
+    @property
+    def billed(self) -> tuple[float, Usage] | None:
+        """When the last call was sent, and its bill; also of a call of an earlier session."""
+        last = self.sent if self.past is None else self.past.saved.call
+        if last is None or last.at is None or last.usage is None:
+            return None
+        return last.at, last.usage
 
     def planner(self, at: float) -> Planner:
         if self._planner is None:
@@ -59,8 +86,11 @@ class ProviderState:
 
     def prepare(self, call: Call, at: float) -> PreparedRequest:
         """The call as this provider gets it. Nothing is sent or remembered."""
-        last = self.sent.rendered if self.sent is not None else None
-        rendered = self.endpoint.wire.render(call, self.target.profile, last)
+        if self.past is None:
+            last = self.sent.rendered if self.sent is not None else None
+            rendered = self.endpoint.wire.render(call, self.target.profile, last)
+        else:
+            rendered = self._continue_past(self.past, call)
         if self._bills:
             rendered = msgspec.structs.replace(rendered, bills=self._bills)
         plan = self.planner(at).plan(rendered, at=at)
@@ -119,8 +149,92 @@ class ProviderState:
         if self._predictor is not None:
             self._learn(rendered, outcome, reply)
         self._bills = updated_bills(sent, target.rules, outcome.kept, planner.counts(rendered))
-        self.sent, self.outcome = sent, outcome
+        self.sent, self.outcome, self.past = sent, outcome, None
         return verdict, expected.read
+
+    def restore(self, saved: SavedState, *, here: bool) -> None:
+        """Continues what an earlier session saved; `here`: with the same client."""
+        target, call = self.target, saved.call
+        self.past = PastCall(saved)
+        self.outcome = Outcome(call.spans)
+        self.reply_id, self.chain = saved.reply_id, saved.chain
+        self.prefix_change_expected = saved.prefix_change_expected
+        self._bills = saved.bills
+        planner = self.planner(call.at)
+        planner.state = target.memory.restore(saved.planner, here=here)
+        if saved.handle is not None:
+            held = saved.handle
+            stored = StoredHandle(held.tokens, held.since, held.expires)
+            target.memory.simulator.restore_handle(held.handle.handle, stored)
+            planner.handles.hold(held.handle, held.expires)
+
+    def render_past(self, past: PastCall, call: Call) -> Rendered:
+        """The prompt of a call that follows one of an earlier session."""
+        past.rendered = self.endpoint.wire.render(call, self.target.profile, past.rendered)
+        return past.rendered
+
+    def save(
+        self, before: SavedState | None, *, keep_pieces: bool, chained: bool
+    ) -> tuple[SavedState, dict[int, NewPiece]]:
+        """For a later session: the state, and the pieces of its prompt that are not stored yet.
+        `before` is what was stored after the last call."""
+        sent, outcome, planner = self.sent, self.outcome, self._planner
+        assert sent is not None
+        assert outcome is not None
+        assert planner is not None
+        known = before.call if before is not None and keep_pieces else None
+        call, pieces = save_call(sent, outcome.spans, known)
+        cache = SavedCache() if before is None else before.cache
+        state = SavedState(
+            provider=self.endpoint.id,
+            model=self.target.model,
+            call=call,
+            planner=planner.save(sent.rendered),
+            cache=planner.save_cache(sent.rendered, sent.marks, cache),
+            bills=self._bills,
+            slot=None if self._predictor is None else self._predictor.save(),
+            handle=self._saved_handle(planner),
+            reply_id=self.reply_id,
+            chain=self._saved_chain() if chained else None,
+            prefix_change_expected=self.prefix_change_expected,
+        )
+        return state, pieces
+
+    def follows(self, turn: TurnPrompt) -> None:
+        """Compares a prompt with the stored response of an earlier session."""
+        chain, self.chain = self.chain, None
+        if chain is None or len(turn.history) < chain.messages:
+            return
+        history = turn.history.prefix(chain.messages)
+        if messages_digest(history) == chain.digest:
+            self.committed = history
+            self.stored = turn.ir if beginning_digest(turn.ir) == chain.begins else None
+
+    def _saved_handle(self, planner: Planner) -> SavedHandle | None:
+        held = planner.handles.held
+        if held is None:
+            return None
+        stored = self.target.memory.simulator.saved_handle(held[0].handle)
+        if stored is None:
+            return None
+        return SavedHandle(held[0], stored.tokens, stored.since, held[1])
+
+    def _saved_chain(self) -> SavedChain | None:
+        committed, stored = self.committed, self.stored
+        if not self.endpoint.features.stores_responses or committed is None:
+            return None
+        begins = b"" if stored is None else beginning_digest(stored)
+        return SavedChain(len(committed), messages_digest(committed), begins)
+
+    def _continue_past(self, past: PastCall, call: Call) -> Rendered:
+        rendered = self.render_past(past, call)
+        if self.sent is None:
+            self.sent = past.resolve(rendered)
+            prompt = RenderedPrompt(self.sent.rendered, self.sent.marks)
+            self.target.memory.simulator.restore(prompt, past.saved.cache)
+            if self._predictor is not None and past.saved.slot is not None:
+                self._predictor.restore(past.saved.slot, self.sent.rendered)
+        return past.limited(rendered)
 
     def fork(self) -> ProviderState:
         """The same past; what follows is separate."""

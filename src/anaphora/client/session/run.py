@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, Unpack
 
 import msgspec
 
 from anaphora.client.arguments import params_of, seconds_of
-from anaphora.client.dispatch import dispatch_all
+from anaphora.client.dispatch import OnToolError, ToolError, check_on_tool_error, run_calls
 from anaphora.client.options import RUN_KEYWORDS, ParamOptions
-from anaphora.client.response import Response
+from anaphora.client.pending import Pending
+from anaphora.client.response import Parsed, Response
 from anaphora.client.turn import CLOSE_TICKS
 from anaphora.errors import InvalidRequest, Timeout
 from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, ToolCall, ToolResult
@@ -31,22 +32,24 @@ from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, Tool
 if TYPE_CHECKING:
     from . import Session
 
-RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal", "paused"]
+RunStop: TypeAlias = Literal["done", "turns", "seconds", "cost_usd", "length", "refusal"]
 """Why a run ended: the model was done, or was cut off or declined; or a bound was reached."""
 
 _ENDS: dict[str, RunStop] = {"length": "length", "context_overflow": "length", "refusal": "refusal"}
 
 
-class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class RunResult(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
     stop_reason: RunStop
-    responses: tuple[Response, ...]
+    responses: tuple[Response[Parsed], ...]
     cost_usd: Decimal | None
     seconds: float
     failures: tuple[Notice, ...] = ()
     """Failures between two turns that lost no message, such as one of `save`."""
+    tool_errors: tuple[ToolError, ...] = ()
+    """The tool calls that failed."""
 
     @property
-    def last(self) -> Response | None:
+    def last(self) -> Response[Parsed] | None:
         return self.responses[-1] if self.responses else None
 
     @property
@@ -54,7 +57,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.responses[-1].text if self.responses else ""
 
     @property
-    def parsed(self) -> Any:
+    def parsed(self) -> Parsed | None:
         return self.responses[-1].parsed if self.responses else None
 
     @property
@@ -67,9 +70,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return (*(notice for one in self.responses for notice in one.notices), *self.failures)
 
 
-class Run:
+class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
     """A run that is made when it is awaited or iterated over, once. Awaited again, it returns the
-    same result; nothing is sent twice."""
+    same result; nothing is sent twice. `text` iterates over the pieces of text of all its turns."""
+
+    _verb = "run"
 
     def __init__(
         self,
@@ -81,6 +86,7 @@ class Run:
         max_cost_usd: Decimal | float | str | None = None,
         parallel: bool = True,
         tool_timeout: float | None = None,
+        on_tool_error: OnToolError = "report",
         output: Any = None,
         timeout: float | None = None,
         **params: Unpack[ParamOptions],
@@ -94,33 +100,31 @@ class Run:
         self._usd = _amount_of(max_cost_usd)
         self._parallel = parallel
         self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
+        self._on_tool_error = check_on_tool_error(on_tool_error)
         self._timeout = seconds_of(timeout, "timeout")
         self._params = params_of(params, RUN_KEYWORDS)
         self._output = output
-        self._begun = False
         self._until: float | None = None
-        self._responses: list[Response] = []
+        self._responses: list[Response[Parsed]] = []
         self._failures: list[Notice] = []
-        self.result: RunResult | None = None
+        self._tool_errors: list[ToolError] = []
+        self.result: RunResult[Parsed] | None = None
+        self._made()
 
-    def __await__(self) -> Generator[Any, None, RunResult]:
-        return self._complete().__await__()
+    def __aiter__(self) -> AsyncGenerator[Event | ToolResult, None]:
+        self._consume()
+        return self._make(stream=True)
 
-    def __aiter__(self) -> AsyncIterator[Event | ToolResult]:
-        return self._steps(stream=True)
-
-    async def _complete(self) -> RunResult:
+    async def _complete(self) -> RunResult[Parsed]:
         if self.result is None:
-            async with aclosing(self._steps(stream=False)) as steps:
+            self._consume()
+            async with aclosing(self._make(stream=False)) as steps:
                 async for _ in steps:
                     pass
         assert self.result is not None
         return self.result
 
-    async def _steps(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
-        if self._begun:
-            raise InvalidRequest("this run was already consumed; call run() again", path="run")
-        self._begun = True
+    async def _make(self, *, stream: bool) -> AsyncGenerator[Event | ToolResult, None]:
         session = self._session
         if self._usd is not None:
             self._check_priced()
@@ -142,6 +146,7 @@ class Run:
                             cost_usd=_sum(self._responses),
                             seconds=time.monotonic() - began,
                             failures=tuple(self._failures),
+                            tool_errors=tuple(self._tool_errors),
                         )
                     else:
                         yield step
@@ -153,6 +158,8 @@ class Run:
     ) -> AsyncGenerator[Event | ToolResult | RunStop, None]:
         """Events, results, and at last the reason to stop."""
         session = self._session
+        if session.id is not None:
+            await session._load()  # new messages follow a history that is compacted already
         if self._messages:
             self._check_answered()
             for message in self._messages:
@@ -207,8 +214,16 @@ class Run:
         choice = self._params.get("tool_choice") or session.tool_choice
         parallel = self._parallel and (choice is None or choice.parallel is not False)
         timeout = _sooner(self._left(), self._tool_timeout)
-        results = await dispatch_all(registry, calls, timeout=timeout, parallel=parallel)
-        self._failures += session.keep(Message(role="tool", parts=results))
+        on_error = self._on_tool_error
+        outcomes = await run_calls(
+            registry, calls, timeout=timeout, parallel=parallel, on_tool_error=on_error
+        )
+        self._tool_errors += outcomes.errors
+        results = tuple(outcomes.results)
+        if results:
+            self._failures += session.keep(Message(role="tool", parts=results))
+        if outcomes.raised is not None and self._left() != 0.0:
+            raise outcomes.raised
         return results
 
     def _bound(self) -> RunStop | None:

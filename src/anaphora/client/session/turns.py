@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import msgspec
 
@@ -15,11 +15,12 @@ from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import Watchers
 from anaphora.client.options import OnPrefixBreak, Prompt, StateText, TurnOptions
-from anaphora.client.response import Response
+from anaphora.client.response import Output, Response
 from anaphora.client.routing import SessionRoute, conversation_key
+from anaphora.client.structured import Structured
 from anaphora.client.turn import Caller, Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
-from anaphora.prompt import PromptIR, RenderedContext, Segment
+from anaphora.prompt import Call, PromptIR, RenderedContext, Segment
 from anaphora.values import Conversation, Message, Notice, SegmentRole
 
 from .call_builder import CallBuilder
@@ -88,6 +89,8 @@ class SessionTurns(Caller):
         self._holders = holders
         self._turn: TurnPrompt | None = None
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
+        self._load_notices: tuple[Notice, ...] = ()
+        """Of loading the conversation, for the next response."""
         self.running = False
         self.last: Response | None = None
         self.cost_usd: Decimal | None = Decimal(0)
@@ -95,13 +98,37 @@ class SessionTurns(Caller):
         if not callable(source.prompt) and not source.from_keywords:
             self._take(self._next_prompt())  # its conversation is the initial history
 
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[TurnOptions],
+    ) -> Turn[None]: ...
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[TurnOptions],
+    ) -> Turn[Output]: ...
+    @overload
+    def send(
+        self,
+        content: Content | None = None,
+        *,
+        output: object,
+        **options: Unpack[TurnOptions],
+    ) -> Turn[Any]: ...
     def send(
         self,
         content: Content | None = None,
         *,
         output: Any = None,
         **options: Unpack[TurnOptions],
-    ) -> Turn:
+    ) -> Turn[Any]:
         """A turn. Await it for the response, or iterate over it to stream.
 
         `output` is the form that the reply must have (a struct, dataclass, pydantic model or JSON
@@ -167,6 +194,8 @@ class SessionTurns(Caller):
     def _next_prompt(self) -> TurnPrompt:
         """The prompt of the next turn. Nothing of it is kept before the turn was answered."""
         prompt, memory = self._source.current(), self._memory
+        if self._is_kept:
+            memory = self._with_compaction(prompt, memory)
         if memory.boundary is None and isinstance(prompt, PromptIR) and _is_plain(prompt):
             return TurnPrompt(ir=prompt, history=self._conversation, memory=memory)
         return turn_prompt(prompt, self._conversation, self._answered, memory)
@@ -174,6 +203,9 @@ class SessionTurns(Caller):
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
         state, request = self._state(flight.targets[index]), flight.request
         prompt = self._prompt()
+        if state.past is not None:
+            call = self._builder.call(state, prompt, request, stream=flight.stream, whole=again)
+            state = await self._load_past(state, call)
         # A prompt that was too long is compacted; otherwise what it referred to is gone.
         too_long = again and flight.attempts[-1].error == ContextOverflow.__name__
         whole = again and not too_long
@@ -189,6 +221,7 @@ class SessionTurns(Caller):
             expected = prepared.turn is not prompt or state.prefix_change_expected
             mode = "notice" if expected else self._on_prefix_break
             prepared.notices += check_prefix(state, prepared, mode)
+        prepared.notices += self._load_notices
         if whole:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
         elif prepared.plan.preludes:
@@ -241,7 +274,7 @@ class SessionTurns(Caller):
         else:
             self.cost_usd = None
         if not request.prewarm:
-            state.reply = reply
+            state.reply_id = reply.id
             flight.guarded("conversation_failed", None, self._continue, flight, prepared, state)
             if late := flight.take_notices():
                 self.last = self.last.with_notices(late)
@@ -262,6 +295,8 @@ class SessionTurns(Caller):
         if turn is not None:
             if turn is not self._turn:
                 self._expect_prefix_changes()  # it was compacted
+                if self._turn is not None:
+                    self._note_compaction(self._turn.history, turn.history)
             state.prefix_change_expected = False
             self._memory = turn.memory
             conversation = prepared.call.ir.run(_HISTORY).append(reply)
@@ -298,6 +333,17 @@ class SessionTurns(Caller):
         self._memory = turn.memory
         if turn.ir.continuation is not None:  # not used yet
             self._memory = msgspec.structs.replace(turn.memory, continuation=used)
+
+    async def _load_past(self, state: ProviderState, call: Call) -> ProviderState:  # noqa: ARG002
+        """Compares the prompt with the last call of an earlier session (see kept.py)."""
+        return state
+
+    def _with_compaction(self, prompt: Prompt, memory: PromptMemory) -> PromptMemory:  # noqa: ARG002
+        """With what an earlier session dropped of the prompt's conversation (see kept.py)."""
+        return memory
+
+    def _note_compaction(self, before: Conversation, after: Conversation) -> None:
+        """The history was shortened."""
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         noted = super()._noted(response, notices)

@@ -1,7 +1,7 @@
 """Structured output: replies that are JSON of a given schema.
 
-plan = output_of(Plan)                      a msgspec.Struct, dataclass, TypedDict,
-                                            pydantic model, or a JSON schema as a dict
+plan = output_of(Plan)                      a msgspec.Struct, dataclass, TypedDict, pydantic model,
+                                            list[Plan], int, Plan | None, or a JSON schema as a dict
 call = plan.apply(call)                     by the provider's native structured output,
 call = plan.apply(call, by="tool")          or as the arguments of a tool that must be called
 plan.parse_reply(reply)                     a Plan, or `Parse` with the path to the error
@@ -120,7 +120,7 @@ def output_of(
 ) -> Structured[T]: ...
 @overload
 def output_of(
-    source: dict[str, Any],
+    source: object,
     name: str | None = None,
     *,
     description: str | None = None,
@@ -136,8 +136,9 @@ def output_of(
     """The structured output that a type or a JSON schema defines.
 
     A type's schema is sent in the part of JSON Schema that providers enforce, and replies are
-    validated against all of it; a JSON schema is sent as it is. `strict` is by default set where
-    OpenAI's strict mode accepts the schema. A `Structured` is returned unchanged.
+    validated against all of it; a JSON schema is sent as it is. A type whose values are no objects
+    (`list[Plan]`, `int`, a union) is wrapped in one with the field `value`. `strict` is by default
+    set where OpenAI's strict mode accepts the schema. A `Structured` is returned unchanged.
     """
     if isinstance(source, Structured):
         return source

@@ -10,19 +10,24 @@ pydantic is never imported here: an application with a pydantic model has loaded
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
+import enum
 import inspect
 import itertools
 import re
 import sys
+import types
 import typing
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from anaphora import canonical
 from anaphora.errors import InvalidRequest, Parse
-from anaphora.tools.mismatch import field_names, json_path
+from anaphora.tools.mismatch import field_names, json_path, schema_validator
 from anaphora.tools.schema import inline_root, subschemas
 
 Decode = Callable[[str], Any]
@@ -43,32 +48,141 @@ _BOUNDS = (
 )
 
 
+#: The object around a value that is none.
+_WRAPPER = "Output"
+_FIELD = "value"
+#: Types of such values, and their subclasses.
+_VALUES = (
+    int,
+    float,
+    str,
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    enum.Enum,
+    decimal.Decimal,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    uuid.UUID,
+)
+
+
 class SchemaSource(msgspec.Struct, frozen=True):
     schema: Any
     decode: Decode | None = None
 
 
 def source_of(source: Any) -> SchemaSource:
-    """The schema of a type, or a JSON schema as it is."""
+    """The schema of a type, or a JSON schema as it is. A type whose values are no objects is
+    wrapped: providers require an object."""
     if isinstance(source, dict):
         return SchemaSource(source)
     if _is_pydantic(source):
         return _from_pydantic(source)
-    if _is_for_msgspec(source):
+    if _is_object(source):
         return _from_msgspec(source)
+    if _is_value(source):
+        return _from_value(source)
     raise InvalidRequest(
         "cannot derive a schema; pass a msgspec.Struct, dataclass, TypedDict or pydantic"
-        " model (the class, not an instance), or a JSON schema as a dict",
+        " model (the class, not an instance), a type such as list[Plan], int or a union of types,"
+        " or a JSON schema as a dict",
         path="output",
     )
 
 
-def _is_for_msgspec(source: Any) -> bool:
+def _is_object(source: Any) -> bool:
     kind = typing.get_origin(source) or source  # Page[int] is made from Page
-    return typing.is_typeddict(kind) or (
-        isinstance(kind, type)
-        and (issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind))
-    )
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return not kind.__struct_config__.array_like
+    return typing.is_typeddict(kind) or (isinstance(kind, type) and dataclasses.is_dataclass(kind))
+
+
+def _is_value(source: Any) -> bool:
+    if isinstance(source, type) and typing.get_origin(source) is None:
+        return issubclass(source, (*_VALUES, msgspec.Struct))
+    return typing.get_origin(source) is not None
+
+
+# ── Values that are no objects ───────────────────────────────────────────────────────────────────
+
+
+def _from_value(kind: Any) -> SchemaSource:
+    """The schema of an object whose only field is the value."""
+    members = typing.get_args(kind) if _is_union(kind) else ()
+    if any(map(_is_pydantic, _types_in(kind))):
+        wrapper = sys.modules["pydantic"].create_model(_WRAPPER, **{_FIELD: (kind, ...)})
+        return _unwrapping(_from_pydantic(wrapper))
+    if sum(map(_is_untagged, members)) > 1:
+        return _from_union(members)
+    wrapper = msgspec.defstruct(_WRAPPER, [(_FIELD, kind)])
+    return _unwrapping(_from_msgspec(wrapper))
+
+
+def _unwrapping(source: SchemaSource) -> SchemaSource:
+    decode = source.decode
+    assert decode is not None
+    return SchemaSource(source.schema, lambda text: getattr(decode(text), _FIELD))
+
+
+def _from_union(members: tuple[Any, ...]) -> SchemaSource:
+    """A union of classes without a tag, which msgspec does not decode: the value is of the first
+    class whose fields it has."""
+    wrappers = [msgspec.defstruct(_WRAPPER, [(_FIELD, member)]) for member in members]
+    sources = [_unwrapping(_from_msgspec(wrapper)) for wrapper in wrappers]
+    # As one struct with a field for each: definitions of the same name are told apart.
+    fields = [(f"f{index}", member) for index, member in enumerate(members)]
+    joint = inline_root(_from_msgspec(msgspec.defstruct(_WRAPPER, fields)).schema)
+    branches = list(joint.pop("properties").values())
+    schema = {
+        **joint,
+        "properties": {_FIELD: {"anyOf": branches}},
+        "required": [_FIELD],
+    }
+    closed = [
+        schema_validator(
+            canonical.dumps(provider_schema(source.schema)).decode(), "output", InvalidRequest
+        )
+        for source in sources
+    ]
+
+    def decode(text: str) -> Any:
+        value = canonical.loads(text)
+        # A class whose fields are all optional would take the fields of any other.
+        exact = [each for each, only in zip(sources, closed, strict=True) if only.is_valid(value)]
+        problem: Parse | None = None
+        for source in [*exact, *sources]:
+            assert source.decode is not None
+            try:
+                return source.decode(text)
+            except Parse as error:
+                problem = problem or error
+        assert problem is not None
+        raise problem
+
+    return SchemaSource(schema, decode)
+
+
+def _is_union(kind: Any) -> bool:
+    return typing.get_origin(kind) in (typing.Union, types.UnionType)
+
+
+def _is_untagged(kind: Any) -> bool:
+    origin = typing.get_origin(kind) or kind
+    tagged = isinstance(origin, type) and issubclass(origin, msgspec.Struct)
+    return _is_object(kind) and not (tagged and origin.__struct_config__.tag is not None)
+
+
+def _types_in(kind: Any) -> Iterator[Any]:
+    yield kind
+    for each in typing.get_args(kind):
+        yield from _types_in(each)
+
+
+# ── msgspec and pydantic ─────────────────────────────────────────────────────────────────────────
 
 
 def _from_msgspec(kind: Any) -> SchemaSource:
@@ -145,6 +259,7 @@ def provider_schema(schema: dict[str, Any]) -> dict[str, Any]:
             del each["discriminator"]
             if "oneOf" in each:
                 each["anyOf"] = each.pop("oneOf")
+        _flatten_tuple(each)
         _close(each, definitions)
         _describe_bounds(each)
         _isolate_reference(each)
@@ -169,6 +284,17 @@ def _close(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
         field.pop("default", None)
     if required:
         schema["required"] = [name for name in properties if name in required]
+
+
+def _flatten_tuple(schema: dict[str, Any]) -> None:
+    """An array that holds any of a tuple's types; their order is described."""
+    members = schema.pop("prefixItems", None)
+    if members:
+        order = f"prefixItems {canonical.dumps(members).decode()}"
+        described = schema.get("description")
+        schema["description"] = order if described is None else f"{described}\n{order}"
+        kinds = [member for index, member in enumerate(members) if member not in members[:index]]
+        schema["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
 
 
 def _may_be_empty(schema: dict[str, Any], definitions: dict[str, Any]) -> bool:

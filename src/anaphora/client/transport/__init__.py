@@ -9,25 +9,31 @@ await response.close()                        in every case
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from anaphora.client.config import Timeouts
+from anaphora.client.config.secrets import SecretHeaders
+from anaphora.redaction import shown_url
 
 
 class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A complete request, credentials included. Its repr shows no header value."""
+    """A complete request, credentials included. Its repr shows no header value and no token in
+    the URL."""
 
     method: str
     url: str
-    headers: dict[str, str]
+    headers: SecretHeaders
     body: bytes
     timeouts: Timeouts
     max_response_bytes: int
 
     def __repr__(self) -> str:
-        return f"<HttpRequest {self.method} {self.url}, {len(self.body)} bytes>"
+        return f"<HttpRequest {self.method} {shown_url(self.url)}, {len(self.body)} bytes>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("method", self.method), ("url", shown_url(self.url))]
 
 
 class HttpResponse(Protocol):

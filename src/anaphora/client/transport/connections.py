@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -16,6 +15,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
 from anaphora import __version__
+from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.errors import InvalidRequest, Transport
 
 from . import errors
@@ -38,14 +38,18 @@ _BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 
 _TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
-_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 
 class Connections:
     """The connections of one transport, created in the first request's event loop."""
 
-    def __init__(self, proxy: str | None, ca: str | None, most: int) -> None:
-        self.proxy = None if proxy is None else errors.read_proxy(proxy)
+    def __init__(self, proxy: Secret | None, ca: str | None, most: int) -> None:
+        self.proxy: URL | None = None
+        """Without credentials: those are headers."""
+        self._proxy_headers = SecretHeaders()
+        if proxy is not None:
+            self.proxy, self._proxy_headers = errors.read_proxy(proxy)
         self._ssl = True if ca is None else errors.tls_context(ca)
         self._most = most
         self.connector: aiohttp.TCPConnector | None = None
@@ -84,7 +88,7 @@ class Connections:
     def route(self, url: str) -> UrlRoute:
         if len(self.routes) >= MAX_ROUTES:
             self.routes.clear()
-        route = self.routes[url] = UrlRoute(errors.read_url(url), self.proxy)
+        route = self.routes[url] = UrlRoute(errors.read_url(url), self.proxy, self._proxy_headers)
         return route
 
     def track(self, protocol: ResponseHandler) -> None:
@@ -116,10 +120,31 @@ class Destination(aiohttp.ClientRequest):
 
     connection_key: ConnectionKey = None  # type: ignore[assignment]
 
-    def __init__(self, url: URL, proxy: URL | None) -> None:
-        super().__init__("GET", url, headers=_AGENT, proxy=proxy, proxy_headers=_AGENT)
+    def __init__(self, url: URL, proxy: URL | None, proxy_headers: SecretHeaders) -> None:
+        super().__init__(
+            "GET", url, headers=_AGENT, proxy=proxy, proxy_headers={**_AGENT, **proxy_headers}
+        )
         # Computed once: the connector adds to the proxy headers, which are part of the key.
         self.connection_key = super().connection_key
+
+
+class RequestHead:
+    """Request line and headers. No frame but its own holds them: the local variables of others are
+    shown where an exception passes through, asyncio's included."""
+
+    __slots__ = ("_length", "_lines")
+
+    def __init__(self, lines: bytes, length: bytes) -> None:
+        self._lines = lines
+        self._length = length
+
+    def with_length(self, size: int) -> RequestHead:
+        """The same for a body of another size."""
+        return RequestHead(self._lines, b"Content-Length: %d\r\n\r\n" % size)
+
+    def with_body(self, body: bytes = b"") -> memoryview:
+        """All bytes; a memoryview has no repr of them."""
+        return memoryview(b"".join((self._lines, self._length, body)))
 
 
 class UrlRoute:
@@ -127,60 +152,57 @@ class UrlRoute:
 
     __slots__ = ("_defaults", "_target", "destination", "last", "url")
 
-    def __init__(self, url: URL, proxy: URL | None) -> None:
+    def __init__(self, url: URL, proxy: URL | None, proxy_headers: SecretHeaders) -> None:
         self.url = url
-        self.destination = Destination(url, proxy)
-        self.last: tuple[str, dict[str, str], bytes] | None = None
-        """The last request with a body: method, headers, and the head without the length."""
-        # aiohttp's own defaults, credentials of the URL included.
-        defaults = dict(self.destination.headers)
+        self.destination = Destination(url, proxy, proxy_headers)
+        self.last: tuple[str, SecretHeaders, RequestHead] | None = None
+        """The last request with a body: method, headers and head."""
         self._target = url.raw_path_qs
         if proxy is not None and url.scheme == "http":
             bare = url.with_user(None) if url.raw_user or url.raw_password else url
             self._target = str(bare.with_fragment(None))
-            if password := aiohttp.ClientRequest("GET", proxy).headers.get("Authorization"):
-                defaults["Proxy-Authorization"] = password
-        self._defaults = {name.lower(): f"{name}: {value}\r\n" for name, value in defaults.items()}
+        else:
+            proxy_headers = SecretHeaders()
+        # aiohttp's own defaults, credentials of the URL included.
+        self._defaults = SecretHeaders({**self.destination.headers, **proxy_headers})
 
-    def head(self, method: str, headers: Mapping[str, str], size: int) -> bytes:
+    def head(self, method: str, headers: SecretHeaders, size: int) -> RequestHead:
         """Request line and headers of a request with a body of `size` bytes."""
-        head = self._encode(method, headers, size)
-        if size:
-            self.last = method, dict(headers), head[: head.rindex(b"Content-Length: ")]
-        return head
-
-    def _encode(self, method: str, headers: Mapping[str, str], size: int) -> bytes:
         if not _TOKEN.fullmatch(method):
             raise InvalidRequest("not an HTTP method", path="method")
-        method = method.upper()
-        names = set()
-        lines = []
-        for name, value in headers.items():
-            names.add(_lowered(name))
-            if not (value.isascii() and value.isprintable()) and _FORBIDDEN.search(value):
-                raise _invalid_header()
-            lines.append(f"{name}: {value}\r\n")
-        if "authorization" in names and "authorization" in self._defaults:
+        if not _are_valid(headers):
+            # Not quoted: it may be a key.
+            raise InvalidRequest("invalid HTTP header", path="headers")
+        names = {name.lower() for name in headers}
+        if "authorization" in names and "Authorization" in self._defaults:
             raise InvalidRequest("the URL also has credentials", path="headers")
-        defaults = "".join([line for name, line in self._defaults.items() if name not in names])
+        head = self._encode(method.upper(), headers, names, size)
+        if size:
+            self.last = method, headers, head
+        return head
+
+    def _encode(
+        self, method: str, headers: SecretHeaders, names: set[str], size: int
+    ) -> RequestHead:
+        length = b"\r\n"
+        if size or method not in _BODILESS:
+            length = b"Content-Length: %d\r\n\r\n" % size
+        lines = [f"{method} {self._target} HTTP/1.1\r\n"]
+        lines += [
+            f"{name}: {self._defaults[name]}\r\n"
+            for name in self._defaults
+            if name.lower() not in names
+        ]
+        lines += [f"{name}: {headers[name]}\r\n" for name in headers]
         if size and "content-type" not in names:
             lines.append("Content-Type: application/octet-stream\r\n")
-        if size or method not in _BODILESS:
-            lines.append(f"Content-Length: {size}\r\n")
-        text = f"{method} {self._target} HTTP/1.1\r\n{defaults}{''.join(lines)}\r\n"
-        try:
-            return text.encode()
-        except UnicodeEncodeError:
-            raise _invalid_header() from None
+        return RequestHead("".join(lines).encode(), length)
 
 
-def _lowered(name: str) -> str:
-    lowered = name.lower()
-    if not _TOKEN.fullmatch(name) or lowered in _FRAMING:
-        raise _invalid_header()
-    return lowered
-
-
-def _invalid_header() -> InvalidRequest:
-    # Not quoted: it may be a key.
-    return InvalidRequest("invalid HTTP header", path="headers")
+def _are_valid(headers: SecretHeaders) -> bool:
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or name.lower() in _FRAMING:
+            return False
+        if not (value.isascii() and value.isprintable()) and _FORBIDDEN.search(value):
+            return False
+    return True

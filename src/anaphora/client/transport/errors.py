@@ -10,12 +10,13 @@ The `phase` of an error is how far the request got:
     body        the response broke off, cannot be decoded, or exceeds `max_response_bytes`
     idle        the response stopped arriving
 
-Messages hold nothing that was sent or received: aiohttp's own exceptions do, so they are never the
-`__cause__` of ours.
+Messages hold nothing that was sent or received. aiohttp's own exceptions do, and so do the local
+variables of its frames: they are neither the cause nor the context of ours.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import ssl
 
@@ -24,6 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from yarl import URL
 
 from anaphora.client.config import Timeouts
+from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.errors import InvalidConfig, InvalidRequest, Phase, Transport
 
 
@@ -40,15 +42,25 @@ def read_url(text: str) -> URL:
     return url
 
 
-def read_proxy(text: str) -> URL:
-    try:
-        url = URL(text)
-    except ValueError:
-        url = URL()
-    if url.scheme not in ("http", "https") or not url.host:
+def read_proxy(address: Secret) -> tuple[URL, SecretHeaders]:
+    """The proxy's URL without credentials, and the headers that it gets."""
+    proxy, headers = _split_proxy(address)
+    if proxy.scheme not in ("http", "https") or not proxy.host:
         # Not quoted: it may contain a password.
         raise InvalidConfig("proxy: not a URL like http://proxy.example:3128")
-    return url
+    return proxy, headers
+
+
+def _split_proxy(address: Secret) -> tuple[URL, SecretHeaders]:
+    try:
+        url = URL(address.reveal())
+        if url.user is None and url.password is None:
+            return url, SecretHeaders()
+        token = base64.b64encode(f"{url.user or ''}:{url.password or ''}".encode("latin1"))
+        headers = {"Proxy-Authorization": f"Basic {token.decode()}"}
+        return url.with_user(None), SecretHeaders(headers)
+    except ValueError:
+        return URL(), SecretHeaders()
 
 
 def tls_context(ca: str) -> ssl.SSLContext:

@@ -3,6 +3,9 @@
 No cookies, no redirects (a 3xx is a response like any other), no proxies from the environment.
 Connections (`TCPConnector`: DNS, TLS, proxies, the pool) and the response parser are aiohttp's;
 its `ClientSession` is left out, because it costs more than both (docs/decisions/0014).
+
+Errors are raised outside of the `except` that found them, and exceptions of others lose the frames
+below this module: a traceback with local variables would show headers and a proxy's password.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from anaphora.client.config.secrets import Secret
 from anaphora.errors import Transport
 
 from . import HttpRequest, errors
-from .connections import Connections, UrlRoute
+from .connections import Connections, RequestHead, UrlRoute
 from .timer import SharedTimer
 
 #: Bodies up to this size are written together with the head, longer ones in pieces of this size.
@@ -35,8 +39,10 @@ class AiohttpTransport:
     of the system's. A request waits for one of `connections` within its connect timeout."""
 
     def __init__(
-        self, proxy: str | None = None, ca: str | None = None, connections: int = 256
+        self, proxy: str | Secret | None = None, ca: str | None = None, connections: int = 256
     ) -> None:
+        if isinstance(proxy, str):
+            proxy = Secret(proxy)
         self._connections = Connections(proxy, ca, connections)
         self._timer: SharedTimer
         self._open: WeakSet[AiohttpResponse] = WeakSet()
@@ -46,9 +52,10 @@ class AiohttpTransport:
         connector = connections.connector or self._start()
         route = connections.routes.get(request.url) or connections.route(request.url)
         method, size = request.method.upper(), len(request.body)
-        if size and route.last is not None and route.last[:2] == (request.method, request.headers):
+        last = route.last
+        if size and last is not None and last[:2] == (request.method, request.headers):
             # The requests of a conversation differ in length only.
-            head = route.last[2] + b"Content-Length: %d\r\n\r\n" % size
+            head = last[2].with_length(size)
         else:
             head = route.head(request.method, request.headers, size)
         while True:
@@ -58,19 +65,17 @@ class AiohttpTransport:
                 break
             except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
                 exchange.abort()
-                if connections.closed:
-                    raise connections.closed_error(route.url) from None
-                written = exchange.written
-                phase, reason = errors.no_response(
-                    error, request.timeouts, written=written, reused=reused
-                )
-                if phase == "send" and reused and written and method in _IDEMPOTENT:
-                    continue
-                address = errors.address_of(error, route.url, connections.proxy)
-                raise Transport(f"{address}: {reason}", phase=phase) from None
-            except BaseException:
+                failure = self._no_response(error, route, exchange, reused)
+            except BaseException as error:
                 exchange.abort()
+                error.__traceback__ = None
                 raise
+            if failure.phase == "send" and reused and exchange.written and method in _IDEMPOTENT:
+                continue
+            try:
+                raise failure
+            finally:
+                del failure  # the traceback keeps this frame
         response = AiohttpResponse(exchange, message, content)
         if not content.is_eof():
             self._open.add(response)
@@ -91,6 +96,18 @@ class AiohttpTransport:
         self._timer = SharedTimer(asyncio.get_running_loop())
         return connector
 
+    def _no_response(
+        self, error: Exception, route: UrlRoute, exchange: HttpExchange, reused: bool
+    ) -> Transport:
+        connections = self._connections
+        if connections.closed:
+            return connections.closed_error(route.url)
+        phase, reason = errors.no_response(
+            error, exchange.request.timeouts, written=exchange.written, reused=reused
+        )
+        address = errors.address_of(error, route.url, connections.proxy)
+        return Transport(f"{address}: {reason}", phase=phase)
+
     async def _connect(
         self, connector: aiohttp.TCPConnector, route: UrlRoute, request: HttpRequest
     ) -> tuple[HttpExchange, bool]:
@@ -101,26 +118,32 @@ class AiohttpTransport:
             try:
                 connection = await connector.connect(route.destination, [], limits)
             except (aiohttp.ClientError, OSError) as error:
-                if connections.closed:
-                    raise connections.closed_error(route.url) from None
-                proxy = connections.proxy
-                raise errors.connect_error(error, timeouts, route.url, proxy) from None
-            except (asyncio.CancelledError, RuntimeError):
+                failure = errors.connect_error(error, timeouts, route.url, connections.proxy)
+            except BaseException as error:
                 task = asyncio.current_task()
-                if connections.closed and (task is None or not task.cancelling()):
-                    raise connections.closed_error(route.url) from None
-                raise
-            protocol = connection.protocol
-            assert protocol is not None
-            reused = protocol in connections.active
-            if not reused:
-                connections.track(protocol)
-            elif protocol.should_close:
-                # The server sent data unasked; it would be read as our response.
-                connection.close()
-                continue
-            exchange = HttpExchange(connection, connections, request, route.url, self._timer)
-            return exchange, reused
+                mine = isinstance(error, asyncio.CancelledError | RuntimeError)
+                if not (mine and connections.closed and (task is None or not task.cancelling())):
+                    error.__traceback__ = None
+                    raise
+                failure = connections.closed_error(route.url)
+            else:
+                protocol = connection.protocol
+                assert protocol is not None
+                reused = protocol in connections.active
+                if not reused:
+                    connections.track(protocol)
+                elif protocol.should_close:
+                    # The server sent data unasked; it would be read as our response.
+                    connection.close()
+                    continue
+                exchange = HttpExchange(connection, connections, request, route.url, self._timer)
+                return exchange, reused
+            if connections.closed:
+                failure = connections.closed_error(route.url)
+            try:
+                raise failure
+            finally:
+                del failure
 
 
 class HttpExchange:
@@ -148,7 +171,7 @@ class HttpExchange:
         self._set_active(self)
 
     async def send(
-        self, method: str, head: bytes, body: bytes
+        self, method: str, head: RequestHead, body: bytes
     ) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
         """Send the request; return the response head, and the body as it arrives."""
         protocol = self._protocol
@@ -203,19 +226,19 @@ class HttpExchange:
         if self._protocol in self._active:
             self._active[self._protocol] = exchange
 
-    def _write(self, head: bytes, body: bytes) -> None:
+    def _write(self, head: RequestHead, body: bytes) -> None:
         protocol = self._protocol
         if protocol.transport is None:
             return  # closed already; reading raises
         rest = memoryview(body)
         if len(body) <= PIECE:
-            protocol.transport.write(head + body)
+            protocol.transport.write(head.with_body(body))
             if not protocol.writing_paused:
                 self._finish_writing()
                 return
             rest = rest[:0]
         else:
-            protocol.transport.write(head)
+            protocol.transport.write(head.with_body())
         self._writing = asyncio.create_task(self._write_rest(rest))
 
     async def _write_rest(self, rest: memoryview) -> None:
@@ -316,14 +339,20 @@ class AiohttpResponse:
                     exchange.timer.end(self)
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             exchange.abort()
-            raise errors.body_error(error, request.timeouts, exchange.url) from None
-        except BaseException:
+            failure = errors.body_error(error, request.timeouts, exchange.url)
+        except BaseException as error:
             exchange.abort()
+            error.__traceback__ = None
             raise
-        self._received += len(data)
-        if self._received > request.max_response_bytes:
+        else:
+            self._received += len(data)
+            if self._received <= request.max_response_bytes:
+                if content.at_eof():
+                    exchange.release()
+                return data
             exchange.abort()
-            raise errors.too_long(request.max_response_bytes, exchange.url)
-        if content.at_eof():
-            exchange.release()
-        return data
+            failure = errors.too_long(request.max_response_bytes, exchange.url)
+        try:
+            raise failure
+        finally:
+            del failure

@@ -32,7 +32,7 @@ from . import types
 from .errors import error_of
 from .parse import BlockReader
 from .reply import read_reply, read_stop, read_usage
-from .types import WIRE, BlockDeltaEvent, TextDelta
+from .types import WIRE, BlockDeltaEvent, TextBlockDelta
 
 #: What stands before the data of most events.
 _DELTA_LEAD = b"event: content_block_delta\ndata: "
@@ -102,7 +102,7 @@ class StreamReader:
             # One event per read, and mostly more text. (Several events are not one JSON value.)
             try:
                 only = _decode(data[_DELTA_SIZE:])
-                if type(only) is BlockDeltaEvent and type(only.delta) is TextDelta:
+                if type(only) is BlockDeltaEvent and type(only.delta) is TextBlockDelta:
                     return [self._build.add_text(only.index, only.delta.text)]
             except (*DECODE_ERRORS, Parse):
                 pass
@@ -115,7 +115,7 @@ class StreamReader:
                     event = _decode(payload)
                 except DECODE_ERRORS:
                     event = self._unusual(payload)
-                if type(event) is BlockDeltaEvent and type(delta := event.delta) is TextDelta:
+                if type(event) is BlockDeltaEvent and type(delta := event.delta) is TextBlockDelta:
                     events.append(add_text(event.index, delta.text))
                 elif not build.ended:
                     events += self._on(event)
@@ -207,7 +207,7 @@ class StreamReader:
     def _on_delta(self, index: int, delta: types.BlockDelta | OtherBlock) -> list[Event]:
         block = self._blocks.get(index)
         match delta:
-            case types.JsonDelta(text) | types.ThinkingDelta(text):
+            case types.JsonDelta(text) | types.ThinkingBlockDelta(text):
                 return self._build.delta(index, text)
             case types.SignatureDelta() if block is not None:
                 block.add("signature", delta.signature)

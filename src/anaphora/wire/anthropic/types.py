@@ -245,7 +245,7 @@ class _Delta(_Tagged, frozen=True):
     """More of a content block."""
 
 
-class TextDelta(_Delta, tag="text_delta", frozen=True):
+class TextBlockDelta(_Delta, tag="text_delta", frozen=True):
     text: str
 
 
@@ -253,7 +253,7 @@ class JsonDelta(_Delta, tag="input_json_delta", frozen=True):
     partial_json: str
 
 
-class ThinkingDelta(_Delta, tag="thinking_delta", frozen=True):
+class ThinkingBlockDelta(_Delta, tag="thinking_delta", frozen=True):
     thinking: str
 
 
@@ -271,7 +271,12 @@ class CompactionDelta(_Delta, tag="compaction_delta", frozen=True):
 
 
 BlockDelta: TypeAlias = (
-    TextDelta | JsonDelta | ThinkingDelta | SignatureDelta | CitationsDelta | CompactionDelta
+    TextBlockDelta
+    | JsonDelta
+    | ThinkingBlockDelta
+    | SignatureDelta
+    | CitationsDelta
+    | CompactionDelta
 )
 
 

@@ -230,7 +230,7 @@ def _with_extras(item: T, wire: str, members: Members) -> T:
     """A call, a block or a part with these extras of the wire in place of its own."""
     extras: Extras = getattr(item, "extras", None) or {}
     others = {name: text for name, text in extras.items() if name != wire}
-    extras = others | (extras_of(wire, members) or {})
+    extras = {**others, **(extras_of(wire, members) or {})}
     return msgspec.structs.replace(item, extras=extras or None)  # type: ignore[type-var]
 
 

@@ -373,7 +373,7 @@ def read_params(
     for name in ("safetySettings", "cachedContent"):
         if bytes(raw := getattr(request, name)) != b"null":
             rest[name] = raw
-    form: Extras = {}
+    form: dict[str, str] = {}
     config, tools = request.generationConfig, request.toolConfig
     if config is not None:
         config = _read_output(_read_budget(config, rest), rest, form)
@@ -400,7 +400,7 @@ def _read_budget(config: types.GenerationConfig, rest: Members) -> types.Generat
 
 
 def _read_output(
-    config: types.GenerationConfig, rest: Members, form: Extras
+    config: types.GenerationConfig, rest: Members, form: dict[str, str]
 ) -> types.GenerationConfig:
     """The output schema as JSON Schema. One in Gemini's own form is added to `form`. Other media
     types, and JSON without a schema, have no parameter."""

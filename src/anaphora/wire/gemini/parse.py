@@ -198,7 +198,7 @@ class PartReader:
             if not call_id:
                 call_id = f"call_{index}" if place is None else f"call_{place}_{index}"
                 self._waiting[name].append(call_id)
-                extras = MADE_ID.copy() if extras is None else _with_made_id(extras)
+                extras = MADE_ID if extras is None else _with_made_id(extras)
             return ToolCall(call_id, name, "{}" if arguments == "null" else arguments, extras)
         if response is None or text is not None or call is not None:
             return _read_other(self._raw(place, index))
@@ -209,7 +209,7 @@ class PartReader:
         if text[0] != "{" or text[1] != '"' or text[2] in "oe\\":
             text, error, form = read_response(text)
             if form is not None:
-                extras = form if extras is None else extras | form
+                extras = form if extras is None else {**extras, **form}
         content: str | tuple[ResultPart, ...] = text
         if response.parts:
             parts = self._result_parts(response.parts, unknown, place, index)
@@ -221,7 +221,7 @@ class PartReader:
         if not call_id:
             calls = self._waiting[response.name or ""]
             call_id = calls.popleft() if calls else f"call_{place}_{index}"
-            extras = MADE_ID.copy() if extras is None else _with_made_id(extras)
+            extras = MADE_ID if extras is None else _with_made_id(extras)
         return ToolResult(call_id, content, error, response.name, extras)
 
     def _result_parts(
@@ -265,7 +265,7 @@ def _extras(part: types.WirePart, unknown: Unknown | None) -> Extras | None:
 def _with_made_id(extras: Extras) -> Extras:
     """The extras with a note that there was no id."""
     form, made = extras.get(FORM), MADE_ID[FORM]
-    return extras | {FORM: made if form is None else f"{made[:-1]},{form[1:]}"}
+    return {**extras, FORM: made if form is None else f"{made[:-1]},{form[1:]}"}
 
 
 def _read_text(text: str, part: types.WirePart, unknown: Unknown | None) -> Text | Thinking:

@@ -16,6 +16,7 @@ from msgspec import Meta, Raw
 
 from anaphora.canonical import dumps, loads
 from anaphora.values import Extras
+from anaphora.values.fields import FrozenDict
 from anaphora.wire.memo import Memo
 from anaphora.wire.reading import (
     Members,
@@ -33,7 +34,7 @@ OWN = (WIRE, "google")
 #: The extras that hold the form in which a value came, where other wires write it differently.
 FORM = "gemini.form"
 #: The extras of a call or result that came without an id: it gets one here that is never sent.
-MADE_ID: Extras = {FORM: '{"id":null}'}
+MADE_ID: Extras = FrozenDict({FORM: '{"id":null}'})
 #: The kind of an opaque part that holds unknown fields of its content.
 CONTENT_FIELDS = "content"
 #: A missing field.

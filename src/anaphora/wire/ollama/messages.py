@@ -32,6 +32,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.values.media import image_media_type
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
     encode_at,
@@ -44,7 +45,7 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import decode_value, request_error
 
-from .types import MESSAGE_FIELDS, OTHER_IMAGE, WIRE, OpaqueImage, image_media_type, read_form
+from .types import MESSAGE_FIELDS, OTHER_IMAGE, WIRE, OpaqueImage, read_form
 
 Notices = list[Notice]
 

@@ -38,6 +38,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.values.media import image_media_type
 from anaphora.wire.openai import decode_base64, function_name, split_tools
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
@@ -238,7 +239,7 @@ def _read_result(
     if message.images:
         images = tuple(map(read_image, message.images))
         content = (*images, Text(text)) if text else images
-    extras = None if form is None else {FORM: form}
+    extras: Extras | None = None if form is None else {FORM: form}
     if unknown is not None:
         extras = _extras(unknown, extras)
     return ToolResult(call_id, content, False, name, extras)
@@ -280,7 +281,7 @@ def read_call(
             form = _NO_ID
         else:
             form = encode_form(PartForm(("id",), number, created_at))
-    extras = None if form is None else {FORM: form}
+    extras: Extras | None = None if form is None else {FORM: form}
     if unknown is not None:
         extras = _extras(unknown, extras)
     return ToolCall(call_id, function.name, arguments, extras)
@@ -344,7 +345,7 @@ def compact_date(created_at: str | None) -> str:
 def read_image(encoded: str) -> Image | Opaque:
     """An image of a known type; anything else as it came."""
     source = decode_base64(encoded, "")
-    kind = types.image_media_type(source.data) if source is not None else None
+    kind = image_media_type(source.data) if source is not None else None
     if source is None or kind is None:
         return Opaque(WIRE, OTHER_IMAGE, dumps({"data": encoded}).decode())
     return Image(Bytes(source.data, kind))

@@ -156,20 +156,3 @@ class OpaqueImage(msgspec.Struct, frozen=True):
     """The JSON of an opaque part that is an image of an unknown type."""
 
     data: str
-
-
-# ── Images ───────────────────────────────────────────────────────────────────────────────────────
-
-_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-)
-
-
-def image_media_type(data: bytes) -> str | None:
-    """The media type of an image, by its first bytes."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for begin, kind in _SIGNATURES if data.startswith(begin)), None)

@@ -16,10 +16,10 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import (
+    Delta,
     Event,
     Opaque,
     Part,
-    PartDelta,
     Refusal,
     Reply,
     Text,
@@ -101,7 +101,7 @@ class StreamReader:
             events += build.fail(problem)
         return events
 
-    def _more_text(self, payload: bytes) -> PartDelta | None:
+    def _more_text(self, payload: bytes) -> Delta | None:
         """The event of a chunk with a piece of text and nothing else, as nearly every chunk is."""
         index = self._choice.text_index
         if index is None or self._build.ended:

@@ -298,13 +298,13 @@ class ChoiceDelta(Strict, frozen=True):
     """Kimi puts its usage here."""
 
 
-class TextDelta(Strict, frozen=True):
+class ContentDelta(Strict, frozen=True):
     content: str
     role: str | None = None
 
 
 class TextChoice(Strict, frozen=True):
-    delta: TextDelta
+    delta: ContentDelta
     index: int = 0
     finish_reason: None = None
     native_finish_reason: None = None

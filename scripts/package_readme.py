@@ -1,0 +1,36 @@
+"""The README as package indexes show it: links into the repository lead there, or are text.
+
+Run by hatchling for every wheel and sdist (`[tool.hatch.metadata.hooks.custom]`). An index shows
+the README alone, where a relative link leads nowhere. With `Repository` in `[project.urls]` the
+links become addresses below it; without it they become the path that they name.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+_LINK = re.compile(r"\[([^\]]+)\]\((?!https?://|#)([^)]+)\)")
+
+
+class ReadmeHook(MetadataHookInterface):
+    def update(self, metadata: dict[str, Any]) -> None:
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        repository = metadata.get("urls", {}).get("Repository")
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": with_absolute_links(text, repository),
+        }
+
+
+def with_absolute_links(text: str, repository: str | None) -> str:
+    def link(match: re.Match[str]) -> str:
+        label, path = match.groups()
+        if repository is not None:
+            return f"[{label}]({repository.rstrip('/')}/blob/main/{path})"
+        return label if label in (path, f"`{path}`") else f"{label} (`{path}`)"
+
+    return _LINK.sub(link, text)

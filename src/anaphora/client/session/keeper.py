@@ -1,0 +1,216 @@
+"""Loads a conversation by its id before the first turn of a session, and saves it after every turn.
+
+Nothing here fails a call: a conversation that cannot be loaded starts anew, and one that cannot be
+saved stays as it was stored; both give a notice on the response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from anaphora.client.conversations import (
+    LIFETIME,
+    ConversationStore,
+    InProcessConversations,
+    head_key,
+    in_time,
+    piece_key,
+)
+from anaphora.client.endpoint import Target
+from anaphora.client.failures import described, log
+from anaphora.rendered.stored import NewPiece, PieceRef
+from anaphora.values import Notice
+
+from .provider_state import ProviderState
+from .saved import PastCall, SavedConversation, SavedState, with_piece
+
+#: A longer piece is packed in a thread.
+_LONG = 128 * 1024
+#: Providers and models of one conversation that are stored: the latest.
+_MOST_STATES = 8
+
+
+class ConversationKeeper:
+    """One conversation in a store."""
+
+    def __init__(
+        self, store: ConversationStore, name: str, process: str, *, saved_as: str | None
+    ) -> None:
+        """It is loaded by its `name`; a fork is saved under another, or not at all. `process`
+        identifies the client, which knows its own conversations."""
+        self._store = store
+        self._name = name
+        self._process = process
+        self.saved_as = saved_as
+        self.loaded = False
+        self.loading = asyncio.Lock()
+        self.notices: tuple[Notice, ...] = ()
+        """Of loading, for the next response."""
+        self._value: bytes | None = None
+        """As this session has loaded or saved it last."""
+        self._saved: SavedConversation | None = None
+
+    @property
+    def process(self) -> str:
+        return f"{self._process} {os.getpid()}"
+
+    def forked(self, name: str | None) -> ConversationKeeper | None:
+        """For a fork with this id. It loads the original where that was not loaded yet."""
+        if name is None and self.loaded:
+            return None
+        other = ConversationKeeper(self._store, self._name, self._process, saved_as=name)
+        other.loaded = self.loaded
+        return other
+
+    # ── Loading ──────────────────────────────────────────────────────────────────────────────────
+
+    async def load(self) -> SavedConversation | None:
+        """The conversation as it is stored; None where there is none that can be used."""
+        try:
+            return self._decode(await in_time(self._store.get(head_key(self._name))))
+        except Exception as problem:
+            self.reject(problem)
+            return None
+
+    def load_now(self) -> SavedConversation | None:
+        """The same without waiting, where the store can."""
+        if not isinstance(self._store, InProcessConversations):
+            return None
+        self.loaded = True
+        try:
+            return self._decode(self._store.get_now(head_key(self._name)))
+        except Exception as problem:
+            self.reject(problem)
+            return None
+
+    async def load_pieces(self, past: PastCall, refs: Iterable[PieceRef]) -> None:
+        """Reads the bytes of the last call that the prompt no longer begins with."""
+        names = list(dict.fromkeys(ref.digest for ref in refs))
+        keys = [piece_key(self._name, name) for name in names]
+        try:
+            found = await asyncio.gather(*(in_time(self._store.get(key)) for key in keys))
+        except Exception as problem:
+            self.reject(problem)
+            return
+        past.pieces |= {
+            name: packed
+            for name, packed in zip(names, found, strict=True)
+            if isinstance(packed, bytes)
+        }
+
+    def load_pieces_now(self, past: PastCall, refs: Iterable[PieceRef]) -> None:
+        if isinstance(self._store, InProcessConversations):
+            for ref in refs:
+                packed = self._store.get_now(piece_key(self._name, ref.digest))
+                if packed is not None:
+                    past.pieces[ref.digest] = packed
+
+    def reject(self, problem: Exception) -> None:
+        """What is stored cannot be used."""
+        self._saved = None
+        if self.notices:
+            return
+        message = f"the conversation could not be restored and starts anew: {described(problem)}"
+        log(logging.WARNING, message, problem)
+        self.notices = (Notice("conversation_not_restored", message, "id"),)
+
+    def _decode(self, value: bytes | None) -> SavedConversation | None:
+        if value is None:
+            return None
+        saved = SavedConversation.decode(value)
+        if self.saved_as == self._name:
+            self._value, self._saved = value, saved
+        return saved
+
+    # ── Saving ───────────────────────────────────────────────────────────────────────────────────
+
+    async def save(
+        self,
+        conversation: SavedConversation,
+        states: Mapping[Target, ProviderState],
+        *,
+        chained: bool,
+    ) -> tuple[Notice, ...]:
+        """Stores the conversation with these states; `chained`: the provider stores replies."""
+        if self.saved_as is None:
+            return ()
+        try:
+            await self._save(self.saved_as, conversation, states, chained)
+        except Exception as problem:
+            message = (
+                f"saving the conversation failed after the answer arrived: {described(problem)}"
+            )
+            log(logging.ERROR, message, problem)
+            return (Notice("conversation_not_saved", message, "id"),)
+        return ()
+
+    async def forget(self) -> None:
+        """Deletes all that is stored of the conversation."""
+        if self.saved_as is None:
+            return
+        stored = _pieces(await in_time(self._store.get(head_key(self.saved_as))))
+        await in_time(self._store.delete(head_key(self.saved_as)))
+        await self._delete(self.saved_as, stored)
+        self._value = self._saved = None
+
+    async def _save(
+        self,
+        name: str,
+        conversation: SavedConversation,
+        states: Mapping[Target, ProviderState],
+        chained: bool,
+    ) -> None:
+        """The new pieces are stored before the value that lists them, and those that it no longer
+        lists are deleted after it: what is stored always fits together."""
+        current = await in_time(self._store.get(head_key(name)))
+        # Another session has saved the conversation meanwhile: it may have deleted our pieces.
+        alone = current == self._value
+        before = self._saved
+        known = {} if before is None else {(one.provider, one.model): one for one in before.states}
+        saved: list[SavedState] = []
+        for target, state in states.items():
+            last = known.pop((state.endpoint.id, target.model), None)
+            if state.past is not None or state.sent is None:
+                if last is not None and alone:  # no call of this session went there
+                    saved.append(last)
+                continue
+            fresh = last is not None and alone and time.time() < last.call.since + LIFETIME / 2
+            now, pieces = state.save(last, keep_pieces=fresh, chained=chained)
+            call = now.call
+            for index, piece in pieces.items():
+                call = with_piece(call, index, await self._store_piece(name, piece))
+            saved.append(msgspec.structs.replace(now, call=call))
+        saved += known.values() if alone else ()
+        saved.sort(key=lambda each: each.call.at, reverse=True)
+        conversation = msgspec.structs.replace(conversation, states=tuple(saved[:_MOST_STATES]))
+        value = conversation.encode()
+        await in_time(self._store.set(head_key(name), value, ex=LIFETIME))
+        self._value, self._saved = value, conversation
+        await self._delete(name, _pieces(current) - conversation.pieces())
+
+    async def _store_piece(self, name: str, piece: NewPiece) -> PieceRef:
+        if piece.size > _LONG:
+            ref, packed = await asyncio.to_thread(piece.pack)
+        else:
+            ref, packed = piece.pack()
+        if not ref.packed:
+            await in_time(self._store.set(piece_key(name, ref.digest), packed, ex=LIFETIME))
+        return ref
+
+    async def _delete(self, name: str, pieces: Iterable[bytes]) -> None:
+        for digest in pieces:
+            await in_time(self._store.delete(piece_key(name, digest)))
+
+
+def _pieces(value: object) -> set[bytes]:
+    """The pieces that a value lists; none where it cannot be read."""
+    try:
+        return SavedConversation.decode(value).pieces()
+    except Exception:
+        return set()

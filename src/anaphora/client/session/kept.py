@@ -1,0 +1,179 @@
+"""Conversations with an id: continued from what an earlier session saved, in any process."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import msgspec
+
+from anaphora.client.endpoint import Target
+from anaphora.client.options import Prompt
+from anaphora.client.response import Response
+from anaphora.prompt import Call, RenderedContext
+from anaphora.rendered import Plan
+from anaphora.rendered.plan import misfit
+from anaphora.values import Conversation, Notice, SegmentRole
+
+from .handles import Handles
+from .keeper import ConversationKeeper
+from .provider_state import ProviderState
+from .saved import SavedCompaction, SavedConversation
+from .turn_prompt import CompactedHistory, PromptMemory
+from .turns import SessionTurns
+
+_HISTORY = SegmentRole.CONVERSATION
+_NOT_LOADED = Notice(
+    "conversation_not_loaded",
+    "what is stored of the conversation is not known yet: await load() first",
+    "id",
+)
+
+
+class KeptTurns(SessionTurns):
+    """Turns that are loaded from a store before the first and saved there after each."""
+
+    _keeper: ConversationKeeper | None = None
+    _compaction: SavedCompaction | None = None
+    """What was dropped of the history that the app gave."""
+
+    def keep_with(self, keeper: ConversationKeeper | None) -> None:
+        self._keeper = keeper
+        self._is_kept = keeper is not None
+
+    async def _load(self) -> None:
+        keeper = self._keeper
+        if keeper is None or keeper.loaded:
+            return
+        async with keeper.loading:
+            if not keeper.loaded:
+                saved = await keeper.load()
+                if saved is not None:
+                    self._restore(keeper, saved)
+                keeper.loaded, self._load_notices = True, keeper.notices
+
+    def _restore(self, keeper: ConversationKeeper, saved: SavedConversation) -> None:
+        """Continues from what an earlier session saved."""
+        states: dict[Target, ProviderState] = {}
+        try:
+            for one in saved.states:
+                target = self._route.find(one.provider, one.model)
+                if target is not None:
+                    state = states[target] = ProviderState(target)
+                    state.restore(one, here=saved.process == keeper.process)
+                    if one.handle is not None:
+                        state.handles = Handles(state, self._holders)
+                        state.handles.restore(one.handle.handle.handle, one.handle.expires)
+            cost_usd = None if saved.cost_usd is None else Decimal(saved.cost_usd)
+        except Exception as problem:
+            keeper.reject(problem)
+            return
+        compacted = self._memory.boundary is not None  # before it was loaded
+        self._states |= states
+        current = self._route.find(*saved.current)
+        if current in states:
+            self._route.settle(current, self._states)
+        self.cost_usd = cost_usd
+        if compacted:
+            self._expect_prefix_changes()
+            return
+        self._memory = msgspec.structs.replace(
+            self._memory, boundary=saved.boundary, continuation=saved.continuation
+        )
+        if saved.compaction is not None:
+            self._compact_again(saved.compaction)
+
+    def _compact_again(self, compaction: SavedCompaction) -> None:
+        """Drops what an earlier session dropped of the history that the app has loaded."""
+        history, answered = self._conversation, self._answered
+        appended = history[len(answered) :]
+        if not self._source.from_keywords:
+            # The prompt's conversation is taken again, and compared with what was dropped.
+            self._compaction = compaction
+            self._memory = msgspec.structs.replace(self._memory, sources=())
+            self._conversation = self._answered = Conversation()
+            if not callable(self._source.prompt):
+                self._take(self._next_prompt())
+            self._conversation = self._answered.append(*appended)
+        elif dropped := compaction.dropped(answered):
+            self._compaction = compaction
+            self._answered = Conversation((*compaction.summary, *answered[dropped:]))
+            self._conversation = self._answered.append(*appended)
+
+    def _with_compaction(self, prompt: Prompt, memory: PromptMemory) -> PromptMemory:
+        if self._compaction is None or memory.compactions or self._source.from_keywords:
+            return memory
+        turns = prompt.turns if isinstance(prompt, RenderedContext) else prompt.run(_HISTORY)
+        dropped = self._compaction.dropped(turns)
+        if not dropped:
+            return memory
+        after = Conversation(self._compaction.summary)
+        compacted = CompactedHistory(turns.prefix(dropped), after, dropped)
+        return msgspec.structs.replace(memory, compactions=(compacted,))
+
+    async def _load_past(self, state: ProviderState, call: Call) -> ProviderState:
+        """Compares the prompt with the last call of an earlier session, whose bytes are loaded only
+        where it has changed. A call that cannot be restored is forgotten."""
+        past, keeper = state.past, self._keeper
+        assert past is not None
+        assert keeper is not None
+        rendered = state.render_past(past, call)
+        try:
+            if missing := past.missing(rendered):
+                await keeper.load_pieces(past, missing)
+            past.resolve(rendered)
+            held = past.saved.handle
+            if held is not None and misfit(rendered, held.handle) is None:
+                # A name that no request can carry is found here.
+                state.endpoint.wire.assemble(rendered, Plan(held=held.handle))
+        except Exception as problem:
+            keeper.reject(problem)
+            self._load_notices = keeper.notices
+            state = self._states[state.target] = ProviderState(state.target)
+        return state
+
+    def _load_now(self) -> None:
+        """The same for methods that cannot wait, as far as the store allows."""
+        keeper = self._keeper
+        if keeper is not None and not keeper.loaded:
+            saved = keeper.load_now()
+            if saved is not None:
+                self._restore(keeper, saved)
+            self._load_notices = keeper.notices
+            if not keeper.loaded:
+                self._load_notices = (_NOT_LOADED,)
+
+    def _load_past_now(
+        self, state: ProviderState, call: Call
+    ) -> tuple[ProviderState, tuple[Notice, ...]]:
+        """The same; a state without a past where its bytes would have to be waited for."""
+        past, keeper = state.past, self._keeper
+        assert past is not None
+        assert keeper is not None
+        try:
+            rendered = state.render_past(past, call)
+            keeper.load_pieces_now(past, past.missing(rendered))
+            past.resolve(rendered)
+        except Exception:
+            return ProviderState(state.target), (_NOT_LOADED,)
+        return state, ()
+
+    async def _stored(self, response: Response) -> Response:
+        keeper, current = self._keeper, self._route.current
+        assert keeper is not None
+        keeper.notices = self._load_notices = ()
+        conversation = SavedConversation(
+            process=keeper.process,
+            current=(current.endpoint.id, current.model),
+            cost_usd=None if self.cost_usd is None else str(self.cost_usd),
+            states=(),
+            boundary=self._memory.boundary,
+            continuation=self._memory.continuation,
+            compaction=self._compaction,
+        )
+        chained = bool(self._builder.store) or self._memory.continuation is not None
+        notices = await keeper.save(conversation, self._states, chained=chained)
+        return self._noted(response, notices) if notices else response
+
+    def _note_compaction(self, before: Conversation, after: Conversation) -> None:
+        if self._keeper is not None:
+            self._compaction = SavedCompaction.of(self._compaction, before, after)

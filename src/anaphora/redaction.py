@@ -1,0 +1,191 @@
+"""Texts without secrets, for messages, reprs and logs.
+
+    quoted("claude-sonnet-4-5")                        'claude-sonnet-4-5'
+    quoted("sk-ant-api03-9aF3xLq…")                    '…'
+    shown_url("https://gateway.example/9aF3xLq8/v1")   https://gateway.example/…/v1
+    Redactor(["sk-ant-api03-9aF3xLq…"])(text)          a provider's text without these secrets
+
+The first two are for texts of a configuration, where a key may be in the wrong place: a text that
+could be a key is not shown. The last is for texts of others, and knows what to look for.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import ParamSpec, TypeVar
+
+from anaphora.errors import AnaphoraError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Replaces a secret.
+MASK = "<secret>"
+#: Replaces what may be one.
+ELLIPSIS = "…"
+
+#: How the keys of providers and tokens of services begin.
+_KEY_START = re.compile(
+    r"(?:sk|pk|rk)[-_]|(?:gsk|ghp|gho|ghs|github_pat|hf|r8|tgp)_|(?:csk|nvapi|pplx|glpat)-"
+    r"|xai-(?=\w{16})|xox[abp]-|AIza|AKIA|ASIA|eyJ|ya29\.|(?i:bearer|basic) "
+)
+_SHORTEST_KEY = 12
+
+#: Between the words of a name: `openai/gpt-5.2`, `AZURE_EU-2`.
+_BETWEEN_WORDS = re.compile(r"[\s._\-/:@+,;'\"`()\[\]{}<>=?!$…]+")
+#: Words that occur in names: of up to four characters, CamelCase, llama3, v1beta1, 20250929,
+#: 8x22B.
+_WORD = re.compile(
+    r"\w{0,4}|(?=\w{1,24}\Z)(?:[a-z]+|[A-Z]+|[a-z]*(?:[A-Z]{1,5}[a-z]*){1,3})"
+    r"|[A-Za-z]{1,16}\d{1,4}[A-Za-z]{0,5}\d{0,2}|\d{5}|20\d{6}|\dx\d{2,3}[Bb]"
+)
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?([^/?#]*@)?([^/?#]*)([^?#]*)(.*)", re.DOTALL)
+
+#: Values that stand in for a key where none is needed: `none`, `ollama`, `EMPTY`.
+_PLACEHOLDER = re.compile(r"[A-Za-z]{0,11}|.{0,3}")
+#: Shorter secrets are replaced as whole words only.
+_SHORT = 8
+#: What a provider writes instead of the middle of a key, or of its end.
+_MASKED = re.compile(r"[*•#…█]+|\.{2,}|[xX]{4,}")
+_TOKEN = re.compile(r"[^\s\"'`<>(){}\[\],;:=]+")
+
+
+def looks_like_key(text: str) -> bool:
+    """Whether a text begins as keys do."""
+    return len(text) >= _SHORTEST_KEY and _KEY_START.match(text) is not None
+
+
+def could_be_secret(text: str) -> bool:
+    """False for names made of words and small numbers; true for sk-proj-9aF3…, and for every other
+    text with a part that no name has."""
+    if _KEY_START.match(text):
+        return True
+    return not all(map(_WORD.fullmatch, _BETWEEN_WORDS.split(text)))
+
+
+def shown_name(text: str) -> str:
+    return ELLIPSIS if could_be_secret(text) else text
+
+
+def quoted(text: str) -> str:
+    """The repr of a text."""
+    return repr(shown_name(text))
+
+
+def shown_text(text: str) -> str:
+    """A sentence with names in it."""
+    return re.sub(r"[^\s'\"`]+", lambda word: shown_name(word[0]), text)
+
+
+def shown_url(url: str) -> str:
+    """The URL without user, password and query, and without steps of its path that could be a
+    secret."""
+    found = _URL.match(url)
+    assert found is not None
+    scheme, user, host, path, rest = found.groups("")
+    steps = "/".join(map(shown_name, path.split("/")))
+    return f"{scheme}{user and '…@'}{host}{steps}{'?…' if rest.startswith('?') else ''}"
+
+
+class Redactor:
+    """Replaces given secrets in texts, also where a provider masked or cut off a part of one. Takes
+    time in proportion to the text."""
+
+    __slots__ = ("_pattern", "_secrets")
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._secrets = tuple(
+            dict.fromkeys(each for each in secrets if not _PLACEHOLDER.fullmatch(each))
+        )
+        self._pattern: re.Pattern[str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Redactor of {len(self._secrets)} secrets>"
+
+    def __call__(self, text: str) -> str:
+        if not self._secrets or not text:
+            return text
+        if self._pattern is None:
+            self._pattern = _pattern(self._secrets)
+        return _TOKEN.sub(self._without_part, self._pattern.sub(MASK, text))
+
+    def clean(self, error: AnaphoraError) -> None:
+        """Replace the secrets in all texts of an error. The partial reply stays as it is."""
+        error.args = tuple(self(each) if isinstance(each, str) else each for each in error.args)
+        for name, value in vars(error).items():
+            if isinstance(value, str):
+                setattr(error, name, self(value))
+            elif name == "__notes__":
+                setattr(error, name, [self(note) for note in value])
+
+    def _without_part(self, token: re.Match[str]) -> str:
+        """Replaces a token that is a part of a secret: sk-ant-***9aF, sk-ant-api03-…"""
+        text = token[0]
+        whole = text.rstrip(".!?")
+        if len(whole) >= _SHORT and any(whole in each for each in self._secrets):
+            return MASK
+        runs = list(_MASKED.finditer(text))
+        if not runs:
+            return text
+        begin, end = text[: runs[0].start()], text[runs[-1].end() :].rstrip(".!?")
+        for each in self._secrets:
+            if (len(begin) > 2 and each.startswith(begin)) or (len(end) > 2 and each.endswith(end)):
+                return MASK
+        return text
+
+
+def _pattern(secrets: Iterable[str]) -> re.Pattern[str]:
+    """Finds the secrets; the longest first, since one may contain another."""
+    forms = dict.fromkeys(form for secret in secrets for form in _forms(secret))
+    ordered = sorted(forms, key=len, reverse=True)
+    return re.compile(
+        "|".join(
+            re.escape(form) if len(form) >= _SHORT else rf"(?<!\w){re.escape(form)}(?!\w)"
+            for form in ordered
+        ),
+        re.IGNORECASE,
+    )
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """The secret as it is, in JSON, in a URL, and in base64."""
+    yield secret
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret)[1:-1].replace("/", "\\/")
+    yield "".join(
+        each if each.isalnum() or each in "-._~" else f"%{ord(each):02X}" for each in secret
+    )
+    yield base64.b64encode(secret.encode()).decode().rstrip("=")
+
+
+def without_frames(error: AnaphoraError) -> None:
+    """Remove the traceback of an error, and the errors that it replaced: their frames may hold
+    secrets, or what a provider wrote."""
+    error.__traceback__ = None
+    if error.__suppress_context__:
+        error.__context__ = None
+
+
+def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """The function; tracebacks of its errors show none of its arguments and local variables, as
+    collectors that save them would."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except AnaphoraError as error:
+            problem = error
+        del args, kwargs
+        without_frames(problem)
+        try:
+            raise problem
+        finally:
+            del problem  # the traceback would keep this frame, and the frame the error
+
+    return call
