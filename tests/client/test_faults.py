@@ -757,3 +757,23 @@ def test_usage_updates_come_in_order(emu: Emulator) -> None:
             assert kinds[-1] is ReplyEnd
 
     asyncio.run(main())
+
+
+def test_retries_of_a_call_share_an_idempotency_key(emu: Emulator) -> None:
+    async def main() -> None:
+        header, retry = "Idempotency-Key", {"first_wait": 0.001}
+        async with connected(
+            emu, ["anthropic"], idempotency_header=header, retry=retry
+        ) as emulated:
+            emulated.transport.faults = ["503", None]
+            chat = emulated.client.session("anthropic")
+            await chat.send("One?")
+            emulated.transport.faults = []
+            await chat.send("Two?")
+            keys = [outgoing.headers[header] for outgoing in emulated.transport.sent]
+            assert keys[0] == keys[1] != keys[2]
+            assert not any(
+                key.encode() in body for key in keys for body in emulated.transport.bodies
+            )
+
+    asyncio.run(main())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from time import monotonic
@@ -21,6 +22,7 @@ from anaphora.errors import AnaphoraError, Parse, Throttled, Timeout, Transport,
 from anaphora.redaction import without_frames
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
+from .config.secrets import SecretHeaders
 from .endpoint import Target
 from .failures import body_error, partial_of, reply_from_stream, status_error, stream_error
 from .in_flight import InFlight, PreparedRequest
@@ -75,6 +77,8 @@ class Attempts:
         """An attempt has begun; it waits for rate limits."""
         self._queued = self._sent = 0.0
         self._answer: HttpResponse | None = None
+        self._key = ""
+        """The call's idempotency key: of all its attempts, and of no other call."""
 
     async def complete(self) -> None:
         try:
@@ -208,8 +212,14 @@ class Attempts:
     ) -> HttpResponse:
         self._queueing, self._queued = False, admission.queued
         self._sent, self._flight.sent_at = monotonic(), time.time()
-        assert prepared.outgoing is not None
-        answer = self._answer = await target.endpoint.transport.send(prepared.outgoing)
+        outgoing = prepared.outgoing
+        assert outgoing is not None
+        header = target.endpoint.config.idempotency_header
+        if header is not None:
+            self._key = self._key or uuid.uuid4().hex
+            headers = SecretHeaders({**outgoing.headers, header: self._key})
+            outgoing = msgspec.structs.replace(outgoing, headers=headers)
+        answer = self._answer = await target.endpoint.transport.send(outgoing)
         return answer
 
     def _response_began(self, answer: HttpResponse, admission: Admission) -> None:

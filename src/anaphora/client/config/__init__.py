@@ -165,6 +165,9 @@ class ProviderConfig(_Table, frozen=True):
     """A file of certificates to trust instead of the system's."""
     max_response_bytes: Count = 64 * 1024 * 1024
     """The most bytes of a response; a longer one is an error."""
+    idempotency_header: Name | None = None
+    """A header that holds a new key for each call, the same for its retries: for a gateway that
+    drops duplicates by it. No provider of the catalog documents one."""
 
     def __repr__(self) -> str:
         """The fields that differ from the defaults, without header values and URL credentials."""

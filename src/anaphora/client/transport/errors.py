@@ -4,8 +4,9 @@ The `phase` of an error is how far the request got:
 
     connect     no connection: DNS, port, certificate, proxy, or none free in time
     send        the connection was lost while the request was written, or a kept-alive connection
-                had been closed by the server: nothing was processed, so a retry is safe. GET and
-                DELETE are sent again here, POST by the retry policy
+                had been closed by the server, most likely before it read the request. GET and
+                DELETE are sent again here, POST by the retry policy: at least once, since no
+                response tells whether the server had begun
     first_byte  the request was sent, and no valid response head arrived
     body        the response broke off, cannot be decoded, or exceeds `max_response_bytes`
     idle        the response stopped arriving
