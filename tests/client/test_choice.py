@@ -348,14 +348,14 @@ def test_provider_by_model_from_the_environment(
 @pytest.mark.parametrize("kind", [AsyncClient, Client])
 @pytest.mark.parametrize(
     "given, named",
-    [((), "no providers"), (("claude-opus-5",), "'claude-opus-5'"), ((7,), "a value of type int")],
+    [((), "()"), (("claude-opus-5",), "('claude-opus-5')"), ((7,), "(int)")],
 )
 def test_constructor_without_a_configuration(kind: Any, given: tuple[Any, ...], named: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
         kind(*given)
     name = kind.__name__
     for text in (
-        named,
+        f"{name}{named} has no providers",
         f"{name}.from_env()",
         f"{name}.from_config('llm.yaml')",
         "anaphora.complete(",

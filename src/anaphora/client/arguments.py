@@ -53,11 +53,11 @@ def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
 
 def wrong_client(name: str, value: object) -> InvalidConfig:
     """Says what to write instead of a constructor without a configuration."""
-    given = "no providers" if value is None else repr(value) if isinstance(value, str) else ""
+    given = repr(value) if isinstance(value, str) else type(value).__name__
     return InvalidConfig(
-        f"{name} cannot be made from {given or f'a value of type {type(value).__name__}'}: write"
-        f" {name}.from_env() for keys in the environment, {name}.from_config('llm.yaml') for a"
-        " configuration, or anaphora.complete(model, content) for a single call"
+        f"{name}({'' if value is None else given}) has no providers: write {name}.from_env() for"
+        f" keys in the environment, {name}.from_config('llm.yaml') for a configuration, or"
+        " anaphora.complete(model, content) for a single call"
     )
 
 
