@@ -16,6 +16,7 @@ from anaphora.emulator.replies.script import (
     ScriptRule,
     ScriptToolCall,
 )
+from anaphora.wording import counted
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +169,7 @@ class Workspace:
         count = self.files[path].count(old)
         self.files[path] = self.files[path].replace(old, new)
         self.edited.append(path)
-        return f"{path}: {count} replacements"
+        return f"{path}: {counted(count, 'replacement')}"
 
     def run_tests(self, path: str = "tests") -> str:
         """Run the test suite, or a part of it.

@@ -31,6 +31,7 @@ from anaphora.values import (
     Url,
     Usage,
 )
+from anaphora.wording import counted
 
 _BOX = (
     "border:1px solid rgba(128,128,128,.4);border-radius:6px;padding:.5em .75em;margin:.25em 0;"
@@ -68,7 +69,7 @@ def _response(response: Response) -> str:
     record = response.record
     summary = [record.provider, f"{record.seconds:.2f} s"]
     if len(record.attempts) > 1:
-        summary.append(f"{len(record.attempts)} attempts")
+        summary.append(f"{counted(len(record.attempts), 'attempt')}")
     if record.cost_usd is not None:
         summary.append(f"${record.cost_usd.normalize():f}")
     notices = [notice for notice in record.notices if notice not in response.reply.notices]
@@ -122,7 +123,7 @@ def _source(source: Source) -> str:
     """A description: loading an address would tell its owner."""
     match source:
         case Bytes(data=data, media_type=media_type):
-            return f"{media_type}, {len(data):,} bytes"
+            return f"{media_type}, {counted(len(data), 'byte')}"
         case Url(url=url):
             return url
         case FileId(provider=provider, id=name):
@@ -145,7 +146,7 @@ def _figures(verdict: Verdict) -> str:
         ("paid for again", verdict.lost or None),
     )
     money = (("lost", verdict.cost_usd), ("saved", verdict.saved))
-    rows = [(name, f"{count:,} tokens") for name, count in tokens if count is not None]
+    rows = [(name, f"{counted(count, 'token')}") for name, count in tokens if count is not None]
     rows += [(name, f"${amount.normalize():f}") for name, amount in money if amount is not None]
     return _table(rows) if rows else ""
 

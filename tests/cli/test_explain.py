@@ -275,7 +275,7 @@ def test_broken_lines_are_named_and_skipped(run: Run, tmp_path: Path) -> None:
     done = run("explain", file)
     assert done.returncode == 0
     assert f"{file}:2" in done.stderr
-    assert "1 hits" in done.stdout
+    assert "1 hit," in done.stdout
 
 
 def test_nothing_to_explain_is_an_error(run: Run, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_finding_has_place_rule_reason_and_fix(run: Run, tmp_path: Path) -> None
 
 def test_without_a_model_only_tokens_are_shown() -> None:
     done = lint(wrote("p.md", CLOCK))
-    assert "tokens follow it" in done.stdout
+    assert "tokens behind it" in done.stdout
     assert "$" not in done.stdout
 
 

@@ -408,7 +408,7 @@ WRONG: list[tuple[Any, Any, str, str]] = [
         {"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 1}]},
         CANARY,
         "$",
-        "expected at most 1 characters",
+        "expected at most 1 character",
     ),
     (
         {"anyOf": [{"minLength": 99}, {"maxLength": 1}]},

@@ -24,6 +24,7 @@ from anaphora.errors import AnaphoraError
 from anaphora.prompt import Params, Reasoning
 from anaphora.tools import ToolRegistry
 from anaphora.values import Message, Part, PartEnd, Reply, Text, ToolCall, ToolResult, to_json
+from anaphora.wording import counted
 
 from . import common
 from .ask_provider import AskConfig, ProviderChoice
@@ -393,7 +394,7 @@ def _result_fields(result: RunResult, last: Response) -> dict[str, Any]:
 
 
 def _preview_lines(preview: Preview) -> list[str]:
-    lines = [f"{preview.provider}/{preview.model}: {preview.size:,} bytes", str(preview)]
+    lines = [f"{preview.provider}/{preview.model}: {counted(preview.size, 'byte')}", str(preview)]
     if preview.cost_usd is None:
         lines.append("the price is unknown")
     elif preview.uncached_cost_usd is not None:

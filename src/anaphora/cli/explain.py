@@ -29,6 +29,7 @@ from anaphora.cache.verdict import Verdict, judge
 from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
 from anaphora.errors import InvalidRequest
+from anaphora.wording import counted
 
 from .common import (
     FOUND,
@@ -286,13 +287,13 @@ def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
             yield name, "bold"
         yield from _conversation(calls, everything)
     total = explained.summary
-    counts = f"{total.hit} hits, {total.partial} partial, {total.miss} missed, {total.first} first"
-    yield f"{total.turns} calls: {counts}", "bold"
+    hits = counted(total.hit, "hit")
+    counts = f"{hits}, {total.partial} partial, {total.miss} missed, {total.first} first"
+    yield f"{counted(total.turns, 'call')}: {counts}", "bold"
     if total.lost:
-        yield f"{total.lost:,} tokens paid again: {format_loss(total.cost_usd)}"
+        yield f"{counted(total.lost, 'token')} paid again: {format_loss(total.cost_usd)}"
     if total.broke:
-        plural = "" if total.broke == 1 else "s"
-        yield f"the prefix broke at {total.broke} call{plural}", "red"
+        yield f"the prefix broke at {counted(total.broke, 'call')}", "red"
     if explained.unpriced:
         yield unpriced_note(explained.unpriced), "dim"
 
@@ -304,7 +305,8 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
         if is_hit and len(same) > 1 and not everything:
             read = sum(call.verdict.billed or call.verdict.predicted or 0 for call in same)
             turns = f"  turns {same[0].turn} to {same[-1].turn}: "
-            yield [turns, (f"{len(same)} hits, {read:,} tokens read", _COLOURS["hit"])]
+            hits = f"{counted(len(same), 'hit')}, {counted(read, 'token')} read"
+            yield [turns, (hits, _COLOURS["hit"])]
             continue
         for call in same:
             yield from _call(call)

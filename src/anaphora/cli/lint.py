@@ -37,6 +37,7 @@ from anaphora.analysis.sent_requests import (
 )
 from anaphora.analysis.trace.format import LogLine, numbered
 from anaphora.errors import InvalidRequest
+from anaphora.wording import counted
 
 from .common import (
     EXISTING_FILE,
@@ -266,7 +267,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
         yield f"    {finding.excerpt.translate(_CONTROLS)}", "bold"
     costs = []
     if finding.tokens:
-        costs.append(f"{finding.tokens:,} tokens follow it")
+        costs.append(f"{counted(finding.tokens, 'token')} behind it")
     if finding.cost_usd:
         most = "up to " if rule.seldom else ""
         costs.append(f"{most}${finding.cost_usd:.2f} per 1,000 calls")
@@ -277,7 +278,7 @@ def _finding(finding: Finding) -> Iterator[Line]:
 def _total(findings: list[Finding], threshold: Severity) -> str:
     unsuppressed = [finding for finding in findings if finding.suppressed is None]
     counts = [
-        f"{count} {severity}{'s' if count > 1 else ''}"
+        f"{counted(count, severity)}"
         for severity in reversed(SEVERITIES)
         if (count := sum(finding.severity == severity for finding in unsuppressed))
     ]

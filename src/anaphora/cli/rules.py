@@ -16,6 +16,7 @@ from anaphora.analysis import rules_check
 from anaphora.analysis.rules_check import CheckedFigure
 from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.catalog import CacheRules, Figure
+from anaphora.wording import counted
 
 from .common import FOUND, CommandGroup, ProviderName, WireName, log_format_option, stop
 from .log_files import (
@@ -166,23 +167,23 @@ def _name(row: CheckedFigure) -> str:
 def _report_lines(report: RulesReport) -> Iterator[Line]:
     stated = [row for row in report.rows if row.value is not None]
     if not stated:
-        yield f"none of {report.calls:,} billed calls can be compared with a rule"
+        yield f"none of {counted(report.calls, 'billed call')} can be compared with a rule"
     else:
         yield _table(stated)
         yield "\ncalls: those that can be compared; ~ conservative default without a source", "dim"
     for row in stated:
         if row.contradicting:
             yield from _contradiction(row)
-    counted = [row for row in report.rows if row.value is None]
-    if counted:
+    unstated = [row for row in report.rows if row.value is None]
+    if unstated:
         yield "\nMisses within the TTL with an unchanged prefix; no rule states how many are normal"
-    for row in counted:
-        calls = f"{row.contradicting:,} of {row.looked_at:,} calls"
+    for row in unstated:
+        calls = f"{row.contradicting:,} of {counted(row.looked_at, 'call')}"
         yield f"  {_name(row)} ({_models(row)}): {calls}"
     yield from problem_lines("Skipped", report.skipped)
     yield from problem_lines("Not compared", report.not_compared)
-    plural = "" if report.conversations == 1 else "s"
-    checked = f"{report.calls:,} billed calls of {report.conversations:,} conversation{plural}"
+    conversations = counted(report.conversations, "conversation")
+    checked = f"{counted(report.calls, 'billed call')} of {conversations}"
     result = f"contradicted by more than {report.threshold:.0%}"
     if report.failed:
         result += f": {', '.join(dict.fromkeys(report.failed))}"
@@ -210,7 +211,7 @@ def _table(rows: list[CheckedFigure]) -> Line:
 
 def _contradiction(row: CheckedFigure) -> Iterator[Line]:
     """Rule X contradicted by 14 of 230 calls, e.g. …"""
-    calls = f"{row.contradicting:,} of {row.looked_at:,} calls"
+    calls = f"{row.contradicting:,} of {counted(row.looked_at, 'call')}"
     fewer = "" if row.contradicted else f", no more than {row.tolerance:.0%}"
     yield f"\nrule {_name(row)} = {_value(row)} contradicted by {calls}{fewer}, e.g.", "bold"
     for one in row.examples:
@@ -218,7 +219,7 @@ def _contradiction(row: CheckedFigure) -> Iterator[Line]:
         yield f"  {one.trace} call {one.call}{place}: {one.billed}; the rule: {one.says}"
     yield f"  source: {row.source} ({row.date})", "dim"
     for other in row.disputed:
-        count = f"is contradicted by {other.contradicting:,} calls"
+        count = f"is contradicted by {counted(other.contradicting, 'call')}"
         fit = "would fit" if other.fits else count
         yield f"  disputed: {_spelled(other.value)} {fit} ({other.source})"
 

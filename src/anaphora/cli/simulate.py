@@ -18,6 +18,7 @@ from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Pr
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
+from anaphora.wording import counted
 
 from .common import FOUND, completions, log_format_option, report_problems, stop
 from .log_files import (
@@ -385,7 +386,7 @@ def _shown(report: SimulationReport) -> Iterator[CallTotals]:
 def _differences(report: SimulationReport) -> Iterator[Line]:
     left = len(report.conversations) - _CONVERSATIONS
     if left > 0:
-        yield f"and {left:,} shorter conversations; --json has them all", "dim"
+        yield f"and {counted(left, 'shorter conversation')}; --json has them all", "dim"
     if not report.causes:
         return
     yield "\nMost likely causes of differences", "bold"

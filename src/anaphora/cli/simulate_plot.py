@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from xml.sax.saxutils import escape
 
 from anaphora import catalog
+from anaphora.wording import counted
 
 if TYPE_CHECKING:
     from .simulate import CallRow, SimulationReport
@@ -56,7 +57,7 @@ def draw(report: SimulationReport) -> str:
     count = len(report.conversations)
     name = report.conversations[0].conversation if count == 1 else f"{count} conversations"
     where = report.elsewhere or f"{report.total.provider} {report.total.model}"
-    title = escape(f"{name}, {len(rows):,} calls: {where}")
+    title = escape(f"{name}, {counted(len(rows), 'call')}: {where}")
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',

@@ -12,6 +12,7 @@ from anaphora.catalog import Price, PriceRows
 from anaphora.catalog.price_data import PriceRow, TierRow
 from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.values import Notice, Ttl, Usage
+from anaphora.wording import counted
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint, Target
@@ -97,7 +98,8 @@ def price_of_moving(
 
 def moving_message(left: str, reached: str, tokens_cached: int, cost_usd: Decimal | None) -> str:
     """The cost of moving as a sentence."""
-    message = f"moving from {left} to {reached} pays {tokens_cached:,} tokens of prefix again"
+    tokens = counted(tokens_cached, "token")
+    message = f"moving from {left} to {reached} pays {tokens} of prefix again"
     if cost_usd is None:
         return f"{message}: dollars unknown"
     if cost_usd < 0:

@@ -33,6 +33,7 @@ from anaphora.values import (
     to_json,
 )
 from anaphora.values.fields import check_fields
+from anaphora.wording import counted
 
 from .blocks import PromptBlock, PromptCachePlan
 from .ir import PromptIR, Segment
@@ -229,7 +230,7 @@ def compact(
     notices = [
         Notice(
             code="compaction_uncaches",
-            message=f"{keep_from} turns dropped; the bytes after them move, so"
+            message=f"{counted(keep_from, 'turn')} dropped; the bytes after them move, so"
             f" {sums[len(turns)] - sums[unchanged]} tokens leave the cache",
             path=f"turns[{unchanged}]",
             tokens=sums[len(turns)] - sums[unchanged],

@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from anaphora.values import CachePolicy, Notice, Ttl
 from anaphora.values.stability import Kind
+from anaphora.wording import counted
 
 from .hashing import RunningHash
 
@@ -263,4 +264,4 @@ class Body:
     __bytes__ = join
 
     def __repr__(self) -> str:
-        return f"<Body of {len(self)} bytes in {len(self._pieces)} slices>"
+        return f"<Body of {counted(len(self), 'byte')} in {counted(len(self._pieces), 'slice')}>"

@@ -8,6 +8,7 @@ from typing import Any
 
 from anaphora import canonical
 from anaphora.errors import InvalidRequest
+from anaphora.wording import counted
 
 from .schema import subschemas
 
@@ -27,10 +28,10 @@ _REASONS: dict[str, Callable[[Any], str]] = {
     "maximum": lambda kind: f"expected at most {kind.limit}",
     "exclusiveMaximum": lambda kind: f"expected less than {kind.limit}",
     "multipleOf": lambda kind: f"expected a multiple of {kind.multiple_of}",
-    "minLength": lambda kind: f"expected at least {kind.limit} characters",
-    "maxLength": lambda kind: f"expected at most {kind.limit} characters",
-    "minItems": lambda kind: f"expected at least {kind.limit} items",
-    "maxItems": lambda kind: f"expected at most {kind.limit} items",
+    "minLength": lambda kind: f"expected at least {counted(kind.limit, 'character')}",
+    "maxLength": lambda kind: f"expected at most {counted(kind.limit, 'character')}",
+    "minItems": lambda kind: f"expected at least {counted(kind.limit, 'item')}",
+    "maxItems": lambda kind: f"expected at most {counted(kind.limit, 'item')}",
     "uniqueItems": lambda _: "expected unique items",
     "pattern": lambda kind: f"does not match {kind.pattern}",
     "format": lambda kind: f"expected a {kind.format}",

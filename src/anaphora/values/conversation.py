@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args, overload
 from msgspec.structs import force_setattr
 
 from anaphora.errors import InvalidRequest
+from anaphora.wording import counted
 
 from .fields import check_fields
 from .parts import Part, ResultPart, Text, ToolResult, Value
@@ -182,7 +183,7 @@ class Conversation(Sequence[Message]):
         return Conversation, (self[:],)
 
     def __repr__(self) -> str:
-        return f"<Conversation of {self._length} messages>"
+        return f"<Conversation of {counted(self._length, 'message')}>"
 
     def _extend(self, messages: Iterable[MessageLike]) -> None:
         start = len(self._items)

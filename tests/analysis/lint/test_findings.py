@@ -136,7 +136,7 @@ def marked(*ttls: str, system: str = GUIDE) -> Rendered:
     "ttls, severity, why",
     [
         (("5m", "1h"), "error", "1h may not follow a shorter TTL"),
-        (("5m",) * 5, "error", "only 4 markers are allowed"),
+        (("5m",) * 5, "error", "at most 4 markers may be set"),
     ],
 )
 def test_rejected_markers(ttls: tuple[str, ...], severity: str, why: str) -> None:

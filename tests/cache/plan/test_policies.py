@@ -150,7 +150,7 @@ def test_more_than_four_markers_drop_the_smallest_with_a_notice() -> None:
     assert len(plan.marks) == 4
     left_out = [notice for notice in plan.notices if notice.code == "marker_left_out"]
     assert len(left_out) == 2
-    assert all("only 4 markers fit" in notice.message for notice in left_out)
+    assert all("only 4 markers can be set" in notice.message for notice in left_out)
     assert marked(rendered, plan)[-1][0] == "messages[4].content[0]"
 
 

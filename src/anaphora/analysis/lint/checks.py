@@ -26,6 +26,7 @@ from anaphora.catalog import CacheRules
 from anaphora.rendered import Chunk, Plan, Rendered
 from anaphora.tokens import Counts, tokens_in
 from anaphora.values import TTL_SECONDS
+from anaphora.wording import counted
 
 from .findings import RULES, Costs, Finding, Severity, finding_of
 from .patterns import Hit, hits
@@ -326,7 +327,8 @@ def _wasted(
         slots -= rules.automatic_slots.value
     more = rules.reads_beyond_slots is not None and rules.reads_beyond_slots.value
     if index >= slots and not more:
-        return WastedMarker(f"only {slots} markers are allowed: the request is rejected", "error")
+        why = f"at most {counted(slots, 'marker')} may be set: the request is rejected"
+        return WastedMarker(why, "error")
     shortest = min(TTL_SECONDS[earlier.ttl] for earlier in plan.marks[: index + 1])
     if rules.longer_ttl_first.value and TTL_SECONDS[mark.ttl] > shortest:
         why = f"{mark.ttl} may not follow a shorter TTL: the request is rejected"

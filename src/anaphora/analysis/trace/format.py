@@ -17,6 +17,7 @@ from anaphora import catalog
 from anaphora.errors import InvalidRequest
 from anaphora.tokens import Size
 from anaphora.values import Usage, WriteTtl
+from anaphora.wording import counted
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -125,7 +126,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
             if call.messages > len(self.messages):
                 raise ValueError(
                     f"calls[{index}].messages is {call.messages}, but there are only"
-                    f" {len(self.messages)} messages"
+                    f" {counted(len(self.messages), 'message')}"
                 )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
+from anaphora.wording import counted
 
 from .memory import Gaps, write_price
 
@@ -43,7 +44,8 @@ def before_fan_out(
     saves = calls * write * tokens - (write + calls * read) * tokens
     if saves <= 0:
         return None
-    why = f"{calls} calls start together and would each write the same {tokens:,} tokens"
+    same = counted(tokens, "token")
+    why = f"{counted(calls, 'call')} start together and would each write the same {same}"
     return Advice("prewarm", saves, why, price)
 
 

@@ -10,6 +10,7 @@ import msgspec
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl
+from anaphora.wording import counted
 
 #: How likely a later call reads up to each kind of candidate, and no further: for the choice when
 #: there are more candidates than slots.
@@ -204,7 +205,7 @@ def left_out(rendered: Rendered, chunks: Iterable[int], slots: int, owner: str) 
     return [
         Notice(
             "marker_left_out",
-            f"only {slots} markers fit; {owner} on {chunk.label} is left out",
+            f"only {counted(slots, 'marker')} can be set; {owner} on {chunk.label} is left out",
             chunk.path,
         )
         for chunk in map(rendered.chunk, chunks)

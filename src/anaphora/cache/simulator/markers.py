@@ -10,6 +10,7 @@ import msgspec
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Mark
 from anaphora.values import TTL_SECONDS, Ttl
+from anaphora.wording import counted
 
 from .outcome import Outcome, Reason, Span
 from .saved import MOST_SAVED, SavedCache, SavedEntry
@@ -209,7 +210,8 @@ class MarkerCache:
         for position in range(last, max(-1, last - _FAR), -1):
             entry = self._entries.get(key_of(position))
             if entry is not None and entry.readable < at <= entry.expires:
-                return "beyond_lookback", f"{last - position} blocks before the last marker"
+                blocks = counted(last - position, "block")
+                return "beyond_lookback", f"{blocks} before the last marker"
         return "new", ""
 
     def _marks(self, prompt: PromptView) -> tuple[Mark, ...]:

@@ -14,6 +14,7 @@ from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Chunk, Kind, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, Section, Ttl, Usage
+from anaphora.wording import counted
 
 from .changes import change_at
 from .json_blocks import block_of
@@ -158,7 +159,7 @@ def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[
         return []
     param = dict(later.envelope.cache_params).get("thinking", b"")
     end = "it will be dropped" if b"drop_block" in param else "newer models reject the request"
-    more = f" and in {len(bound) - 1} more blocks" if len(bound) > 1 else ""
+    more = f" and in {counted(len(bound) - 1, 'more block')}" if len(bound) > 1 else ""
     reason = (
         f"signed thinking in {bound[0].path}{more} is only valid behind an unchanged prompt, and"
         f" {change}: {end}"
@@ -308,7 +309,7 @@ def _below_minimum(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cau
     minimum = rules.minimum_tokens.value
     if tokens >= minimum:
         return None
-    text = f"the prompt is below the minimum of {minimum:,} tokens (about {tokens:,})"
+    text = f"the prompt is below the minimum of {counted(minimum, 'token')} (about {tokens:,})"
     return Cause("below_minimum", text)
 
 
@@ -332,7 +333,8 @@ def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | 
     far = [count for count in counts if count > figure.value]
     if not far:
         return None
-    text = f"the last write is {far[0]} blocks before the next marker, and the look-back is"
+    blocks = counted(far[0], "block")
+    text = f"the last write is {blocks} before the next marker, and the look-back is"
     text += f" {figure.value}"
     text += " (by one of the published ways of counting)" if len(far) < len(counts) else ""
     return Cause("lookback_exceeded", text)

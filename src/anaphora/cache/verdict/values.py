@@ -10,6 +10,7 @@ import msgspec
 from anaphora.cache.simulator import Outcome
 from anaphora.values import Section
 from anaphora.values.codec import html_of
+from anaphora.wording import counted
 
 Result: TypeAlias = Literal["first", "hit", "partial", "miss"]
 """Whether all, some or none of what the previous call cached was read."""
@@ -118,7 +119,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """False: the provider could not compare."""
 
     def __str__(self) -> str:
-        missed = f" ({self.tokens:,} tokens)" if self.tokens is not None else ""
+        missed = f" ({counted(self.tokens, 'token')})" if self.tokens is not None else ""
         return f"{self.code}{missed}"
 
 
@@ -153,11 +154,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             joined = ": " if self.result == "miss" and not self.left else ", because "
             text += f"{joined}{self.causes[0].text}"
             if more := len(self.causes) - 1:
-                text += f" (and {more} more reason{'s' if more > 1 else ''})"
+                text += f" (and {counted(more, 'more reason')})"
         text += "."
         if self.lost:
-            paid = "would be" if self.billed is None else "were"
-            text += f" {self.lost:,} tokens {paid} paid again: {format_loss(self.cost_usd)}."
+            were = "was" if self.lost == 1 else "were"
+            paid = "would be" if self.billed is None else were
+            tokens = counted(self.lost, "token")
+            text += f" {tokens} {paid} paid again: {format_loss(self.cost_usd)}."
         if self.diagnosis is not None:
             text += f" The provider reports {self.diagnosis}, {_AGREEMENT[self.agrees]}."
         return text
@@ -189,22 +192,22 @@ _AGREEMENT: dict[bool | None, str] = {
 def _outcome(verdict: Verdict) -> str:
     read = (verdict.predicted if verdict.billed is None else verdict.billed) or 0
     predicted = " (predicted; there is no bill)" if verdict.billed is None else ""
-    left = verdict.left
+    left, tokens = verdict.left, counted(read, "token")
     match verdict.result:
         case "first":
             return "First call: nothing cached yet"
         case "hit" if not left:
-            return f"Hit: {read:,} tokens read, although the previous call cached none{predicted}"
+            return f"Hit: {tokens} read, although the previous call cached none{predicted}"
         case "hit" if verdict.total is not None:
             saved = verdict.saved
             gain = "" if saved is None or saved <= 0 else f", saved {format_usd(saved)}"
-            return f"Hit: {read:,} of {verdict.total:,} tokens read{gain}{predicted}"
+            return f"Hit: {read:,} of {counted(verdict.total, 'token')} read{gain}{predicted}"
         case "hit":
-            return f"Hit: {read:,} tokens read, everything the previous call cached{predicted}"
+            return f"Hit: {tokens} read, everything the previous call cached{predicted}"
         case "partial":
-            return f"Partial hit: {read:,} of {left or 0:,} cached tokens read{predicted}"
+            return f"Partial hit: {read:,} of {counted(left or 0, 'cached token')} read{predicted}"
         case "miss" if left:
-            return f"Miss: none of {left:,} cached tokens read{predicted}"
+            return f"Miss: none of {counted(left, 'cached token')} read{predicted}"
         case "miss":
             return f"Not cached{predicted}"
 

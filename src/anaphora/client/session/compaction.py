@@ -20,6 +20,7 @@ from anaphora.prompt.context import TokenCount
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts, tokens_in
 from anaphora.values import Message, Notice, SegmentRole, to_json
+from anaphora.wording import counted
 
 from .turn_prompt import TurnPrompt
 
@@ -129,8 +130,8 @@ def shortened(
     notice = Notice(
         "compacted",
         f"the prompt was about {sizes.total} tokens and {why}: the oldest"
-        f" {done.dropped} messages ({tokens} tokens) were dropped before this call; the history is"
-        f" now frozen through message {after.ir.cache.frozen_through}",
+        f" {counted(done.dropped, 'message')} ({counted(tokens, 'token')}) left out of this"
+        f" call; the history is now frozen through message {after.ir.cache.frozen_through}",
         "compact_at",
         tokens,
     )

@@ -17,6 +17,7 @@ from anaphora.errors import PrefixBroken
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Notice, SegmentRole, Usage
+from anaphora.wording import counted
 
 from .provider_state import ProviderState
 
@@ -49,7 +50,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         usage = self.usage
         text = (
-            f"{usage.read or 0:,} of {usage.input or 0:,} tokens to be read,"
+            f"{usage.read or 0:,} of {counted(usage.input or 0, 'token')} to be read,"
             f" {usage.written_total or 0:,} to be written"
         )
         if self.cost_usd is not None:

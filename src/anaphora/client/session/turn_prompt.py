@@ -32,6 +32,7 @@ from anaphora.prompt import (
     RenderedContext,
 )
 from anaphora.values import Conversation, Message, Notice, SegmentRole, ToolCall, ToolResult
+from anaphora.wording import counted
 
 _HISTORY = SegmentRole.CONVERSATION
 _TAIL = SegmentRole.VOLATILE_TAIL
@@ -222,8 +223,9 @@ def _replaced(before: Conversation, after: Conversation) -> Notice:
     same = after.common_prefix(before)
     return Notice(
         "history_replaced",
-        f"the prompt's conversation replaces the session's: of {len(before)} messages the first"
-        f" {same} are kept, and {len(after) - same} others follow",
+        "the prompt's conversation replaces the session's: of"
+        f" {counted(len(before), 'message')} the first {same} are kept, and"
+        f" {len(after) - same} others follow",
         f"conversation[{same}]",
     )
 
