@@ -769,6 +769,21 @@ def test_key_in_a_provider_error_is_hidden(ask: Ask, home: Path) -> None:
     )
 
 
+def test_token_in_the_url_of_an_error_is_hidden(ask: Ask, home: Path) -> None:
+    (home / "llm.yaml").write_text(llm_yaml(f"http://127.0.0.1:1/{CANARY}/gateway"))
+    result = ask("hello")
+    assert result.code != 0
+    assert "http://127.0.0.1:1/…/gateway" in result.err
+
+
+@pytest.mark.parametrize("option", ["--key", "--api-key"])
+def test_key_is_not_an_argument(ask: Ask, option: str) -> None:
+    result = ask(option, CANARY, "hello")
+    assert result.code == 2
+    assert "a key is never an argument" in result.err
+    assert "key: {env: NAME}" in result.err
+
+
 # ── Completion ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -108,6 +108,24 @@ def test_json_output(file: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_token_in_a_url_is_not_printed(file: Path, options: tuple[str, ...]) -> None:
+    file.write_text(TEXT.replace("localhost:8080", f"localhost:8080/{CANARY}/openai"))
+    run = checked(file, *options, CLAUDE_FOR_THIS_TEST=CANARY)
+    assert run.exit_code == 0
+    assert "http://localhost:8080/…/openai" in run.stdout
+
+
+@pytest.mark.parametrize("field", ["key: KEY", "key: {env: KEY}", "model: KEY", "KEY: x"])
+def test_misplaced_key_is_not_printed(file: Path, run: Any, field: str) -> None:
+    key = f"{CANARY}-0123456789"
+    file.write_text(f"providers:\n  a:\n    wire: anthropic\n    {field.replace('KEY', key)}\n")
+    done = run("config", "check", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"anaphora: {file}:4: providers.a")
+    assert CANARY not in done.stderr
+
+
 def test_invalid_file(file: Path, run: Any) -> None:
     file.write_text(TEXT.replace("model:", "modle:", 1))
     done = run("config", "check", str(file))

@@ -89,6 +89,9 @@ def requested(client: AsyncClient, **call: Any) -> tuple[str, str]:
         ("proxy", "openai/gpt-5.2", "proxy", "openai/gpt-5.2"),
         ("proxy", "claude-sonnet-5-5", "proxy", "claude-sonnet-5-5"),
         ("openai", "my-model", "openai", "my-model"),
+        # The only one that may be asked.
+        ("openai+google+proxy", "claude-sonnet-5-5", "proxy", "claude-sonnet-5-5"),
+        ("openai+listed", "my-model", "openai", "my-model"),
         ("default", None, "default", "claude-mine"),
         ("alias", None, "alias", "gpt-5.2"),
     ],
@@ -300,11 +303,12 @@ def test_google_spelling_has_a_price(emu: Emulator) -> None:
         ("", "anthropic/claude-sonnet-5-5", "set ANTHROPIC_API_KEY"),
         ("", "gemini/gemini-3.8-flash", "set GEMINI_API_KEY"),
         ("", "azure/mine", "set AZURE_OPENAI_API_KEY and AZURE_OPENAI_ENDPOINT"),
+        ("BEDROCK_API_KEY BEDROCK_BASE_URL", "bedrock/mine", "describe bedrock in llm.yaml"),
         ("", "mine", "no key of a provider in the environment"),
         ("OPENAI_API_KEY", "claude-sonnet-5-5", "claude-sonnet-5-5 is a model of anthropic, which has no key in the environment: set ANTHROPIC_API_KEY"),
         ("OPENROUTER_API_KEY", "claude-sonnet-5-5", "or name another provider: provider/claude-sonnet-5-5"),
         ("OPENAI_API_KEY", "groq/compound", "no key for groq in the environment: set GROQ_API_KEY"),
-        ("OPENAI_API_KEY OPENROUTER_API_KEY", "anthropic/claude-new", "set ANTHROPIC_API_KEY"),
+        ("OPENROUTER_API_KEY GROQ_API_KEY", "anthropic/claude-new", "set ANTHROPIC_API_KEY"),
     ],
 )  # fmt: skip
 def test_missing_key_names_the_variable(variables: str, model: str, problem: str) -> None:
@@ -320,6 +324,7 @@ def test_missing_key_names_the_variable(variables: str, model: str, problem: str
     "variables, model, provider, name",
     [
         ("OPENROUTER_API_KEY", "anthropic/claude-new", "openrouter", "anthropic/claude-new"),
+        ("OPENAI_API_KEY OPENROUTER_API_KEY", "google/gemini-9", "openrouter", "google/gemini-9"),
         ("GROQ_API_KEY", "llama-new", "groq", "llama-new"),
         ("GROQ_API_KEY", "ollama/llama3", "ollama", "llama3"),
         ("OPENAI_API_KEY GROQ_API_KEY", "openai/gpt-oss-120b", "groq", "openai/gpt-oss-120b"),

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,27 @@ from hypothesis import strategies as st
 from support.emulated_client import LONG, MODELS, WIRES
 from support.kept_turns import in_one_session, in_processes, in_sessions, opened, transport_of
 
-from anaphora import AsyncClient, Client, Message, Response, emulator
+from anaphora import (
+    AsyncClient,
+    Client,
+    Conversation,
+    Message,
+    PromptIR,
+    RenderedContext,
+    Response,
+    emulator,
+)
 from anaphora.cache.verdict import Verdict
 from anaphora.client import conversations as stores
 from anaphora.client.conversations import InProcessConversations
 from anaphora.client.session import Session, keeper
 from anaphora.client.session.saved import SavedConversation
+from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, PrefixBroken, Upstream
-from anaphora.values import from_json, to_json
+from anaphora.prompt import Segment
+from anaphora.values import SegmentRole, from_json, to_json
 
 TEXTS = [f"Question {number}: {'tell me more about it. ' * 20}" for number in range(12)]
 
@@ -748,3 +761,103 @@ def test_growing_conversation_has_few_pieces(emu: Emulator) -> None:
         assert sizes[-1] < 3 * sizes[0]
 
     asyncio.run(run())
+
+
+# ── Tools, reasoning, and prompts of the app's own ───────────────────────────────────────────────
+
+SCRIPT = """
+replies:
+  - match: {text: weather}
+    reply:
+      thinking: I think of it.
+      text: I shall look.
+      tool_calls: [{name: weather, arguments: {city: Rome}}]
+  - match: {result_of: weather}
+    reply: {text: Sunny.}
+  - match: {text: ponder}
+    reply: {thinking: Let me see., text: I have seen.}
+"""
+
+
+def weather(city: str) -> str:
+    """The weather."""
+    return f"sun in {city}"
+
+
+def context(number: int, history: list[Message]) -> RenderedContext:
+    return RenderedContext(
+        system_stable=LONG, turns=Conversation(history), state_turn=Message.user(f"It is {number}.")
+    )
+
+
+def documents(number: int, history: list[Message]) -> PromptIR:
+    """Dynamic context in front of the history: one message stays, the other changes at times."""
+    found = Message.user("always the same " * 30), Message.user(f"found for {number // 3} " * 99)
+    segments = [Segment.of(SegmentRole.DYNAMIC_CONTEXT, *found)]
+    if history:
+        segments.append(Segment.of(SegmentRole.CONVERSATION, *history))
+    return PromptIR(system_text=LONG, segments=tuple(segments))
+
+
+async def run_all(
+    emu: Emulator, wire: str, prompt: Any, *, kept: bool, **options: Any
+) -> list[tuple[list[bytes], list[str], list[str], int]]:
+    """Runs with tools: in one session, or with a new client and session for each."""
+    texts = [
+        f"{('go', 'ponder', 'weather')[number % 3]} {text}" for number, text in enumerate(TEXTS)
+    ]
+    rows: list[bytes] = []
+    store: dict[str, bytes] = {}
+    results = []
+    async with AsyncExitStack() as stack:
+        for number, text in enumerate(texts):
+            if kept or not number:
+                client = await stack.enter_async_context(opened(emu.url, wire, store))
+                history = [from_json(row, Message) for row in rows]
+                chat = client.session(
+                    wire,
+                    id="user-42" if kept else None,
+                    tools=[weather],
+                    save=lambda message: rows.append(to_json(message)),
+                    prompt=prompt(number, history),
+                    **options,
+                )
+            else:
+                chat.prompt = prompt(number, [from_json(row, Message) for row in rows])
+            before = len(transport_of(client).sent)
+            run = await chat.run(text)
+            verdicts = [str(response.verdict) for response in run.responses]
+            noted = [notice.code for response in run.responses for notice in response.notices]
+            bodies = transport_of(client).bodies[before:]
+            results.append((bodies, verdicts, noted, len(chat.messages)))
+    return results
+
+
+def breaking(*values: Any) -> Any:
+    reason = "documents change, and a compaction drops the first messages"
+    return pytest.param(*values, marks=pytest.mark.breaks_prefix(reason=reason))
+
+
+@pytest.mark.filterwarnings("ignore::anaphora.client.session.PrefixWarning")
+@pytest.mark.parametrize(
+    "wire, prompt, options",
+    [
+        *(breaking(wire, documents, {}) for wire in WIRES),
+        breaking("openai_responses", documents, {"store": True}),
+        ("anthropic", context, {}),
+        breaking("anthropic", context, {"compact_at": 6000}),
+        breaking("openai_chat", context, {"compact_at": 5000}),
+        ("anthropic", context, {"diagnose": True}),
+    ],
+)
+def test_prompts_with_tools_and_documents_continue_alike(
+    wire: str, prompt: Any, options: dict[str, Any]
+) -> None:
+    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as emu:
+        one = asyncio.run(run_all(emu, wire, prompt, kept=False, **options))
+        emu.reset()
+        several = asyncio.run(run_all(emu, wire, prompt, kept=True, **options))
+    for number, (alone, kept) in enumerate(zip(one, several, strict=True)):
+        assert kept == alone, number
+    if "compact_at" in options:
+        assert any("compacted" in result[2] for result in one)

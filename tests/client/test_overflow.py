@@ -15,6 +15,7 @@ from anaphora.catalog import Dialect, is_overflow
 from anaphora.catalog.load import SHIPPED
 from anaphora.catalog.overflow import decode_overflows
 from anaphora.client.session import Session
+from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
 
 ROWS = {row.name: row for row in catalog.dialects().rows}
@@ -34,7 +35,7 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"]
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running() as running:
+    with emulator.running(EmulatorOptions(fault_headers=True)) as running:
         yield running
 
 

@@ -28,7 +28,7 @@ LONG = "You are terse and to the point. " * 450
 @pytest.fixture(autouse=True)
 def variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """An environment without any key, and a process without a shared client."""
-    for name in environment._variable_names():
+    for name in environment.variable_names():
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(shared, "_shared", shared._SharedClient())
     yield monkeypatch

@@ -30,6 +30,9 @@ OK, FOUND, USAGE, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 7, 64, 130
 
 _EXTRA = ("click", "rich")
 
+#: Options that other tools have.
+_KEY_OPTIONS = ("--key", "--api-key", "--api_key", "--apikey", "--token", "--secret")
+
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
@@ -91,6 +94,11 @@ def _run(args: Sequence[str] | None) -> int:
         return done.exit_code
     except click.ClickException as problem:
         problem.show()
+        if isinstance(problem, click.NoSuchOption) and problem.option_name in _KEY_OPTIONS:
+            _print_error(
+                "a key is never an argument: other users of the machine could see it. Set the"
+                " provider's environment variable, or name one in llm.yaml: key: {env: NAME}"
+            )
         return problem.exit_code
     return OK
 

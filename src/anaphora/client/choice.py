@@ -45,10 +45,10 @@ class ProviderChooser:
         if provider is not None:
             self._check_name(provider)
             chosen = self._providers.get(provider)
-            if model is not None and chosen is not None and isinstance(model, str):
+            if model is not None and chosen is not None:
                 model = name_at(chosen, model)
             return provider, model
-        if isinstance(model, str):
+        if model is not None:
             found = self.named_by_prefix(model) or self._having(model)
             if found is not None:
                 return found
@@ -110,19 +110,22 @@ class ProviderChooser:
                 return id, model
         return None
 
+    def _possible(self, model: str | None) -> list[ResolvedProvider]:
+        """The providers that may be asked for a model."""
+        return [one for one in self._providers.values() if model is None or not refuses(one, model)]
+
     def _is_open_to(self, model: str) -> bool:
-        """Whether the only provider takes any model: at an address of the user's own, or at a host
+        """Whether there is one provider for any model: at an address of the user's own, or a host
         whose models are named `maker/model`."""
-        only = next(iter(self._providers.values())) if len(self._providers) == 1 else None
-        if only is None:
-            return False
-        return only.provider.base_url is not None or (
-            "/" in model and not catalog.is_maker(only.system)
-        )
+        match self._possible(model):
+            case [one]:
+                host = "/" in model and not catalog.is_maker(one.system)
+                return host or one.provider.base_url is not None
+        return False
 
     def _only(self, model: str | None) -> str:
         """The provider of a model that none is known to have."""
-        maker = catalog.maker_of(model) if isinstance(model, str) else None
+        maker = None if model is None else catalog.maker_of(model)
         missing = self._environment is not None and maker not in (None, *self._providers)
         if model is not None and maker is not None and missing and not self._is_open_to(model):
             raise MissingSecret(
@@ -133,6 +136,8 @@ class ProviderChooser:
             return next(iter(self._providers))
         if len(self._routes) == 1:
             return next(iter(self._routes))
+        if model is not None and len(possible := self._possible(model)) == 1:
+            return possible[0].id
         self._fail(model)
 
     def _fail(self, model: str | None) -> NoReturn:

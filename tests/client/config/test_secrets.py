@@ -161,11 +161,12 @@ def test_config_repr_hides_headers_and_credentials() -> None:
         base_url="https://me:canary@example.com/x",
         headers={"X-Token": "canary"},
         proxy="http://me:canary@proxy:3128",
+        account={"token": "x7canary9Kd2", "project": "mine"},
         temperature=0.0,
     )
     shown = repr(ClientConfig(providers={"a": provider}))
     assert "canary" not in shown
-    for kept in ("example.com/x", "X-Token", "proxy:3128", "temperature=0.0"):
+    for kept in ("example.com/x", "mine", "X-Token", "proxy:3128", "temperature=0.0"):
         assert kept in shown
 
 
@@ -188,3 +189,22 @@ def test_resolved_config_repr_hides_the_key(folder: Path) -> None:
         assert CANARY not in str(raised.value)
     assert found["a"].headers() == {"x-api-key": CANARY}
     assert found["b"].headers() == {"authorization": f"Bearer {CANARY}"}
+
+
+@pytest.mark.parametrize(
+    "headers, text, redacted",
+    [
+        ({"X-Gateway-Token": "plain-words"}, "no plain-words", "no <secret>"),
+        ({"Cf-Aig-Authorization": "Bearer abc-9Kd2"}, "bad abc-9Kd2", "bad <secret>"),
+        ({"X-Team": "9Kd2xQ7pLm"}, "team 9Kd2xQ7pLm", "team <secret>"),
+        # Useful in an error of the provider, and no secrets.
+        ({"X-Team": "search"}, "team search", "team search"),
+        ({"OpenAI-Organization": "org-9Kd2xQ7pLm"}, "no org-9Kd2xQ7pLm", "no org-9Kd2xQ7pLm"),
+        ({"anthropic-beta": "x-2025-08-07"}, "unknown x-2025-08-07", "unknown x-2025-08-07"),
+    ],
+)
+def test_secret_headers_are_redacted(headers: dict[str, str], text: str, redacted: str) -> None:
+    provider = ProviderConfig(wire="openai_chat", headers=headers)
+    found = resolve(ClientConfig(providers={"a": provider}), environ={})["a"]
+    assert found.redactor()(text) == redacted
+    assert next(iter(headers.values())) not in repr(found.headers())

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from anaphora.errors import InvalidConfig, Io
-from anaphora.redaction import could_be_secret, hides_arguments, shown_url
+from anaphora.redaction import could_be_secret, hides_arguments, shown_name, shown_url
 from anaphora.yaml_values import Origin, from_python, read_yaml
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -182,6 +182,8 @@ class ProviderConfig(_Table, frozen=True):
                 continue
             if name == "headers":
                 yield name, tuple(value)
+            elif name == "account":
+                yield name, {shown_name(key): shown_name(text) for key, text in value.items()}
             elif name in ("base_url", "proxy"):
                 yield name, shown_url(value)
             else:

@@ -77,9 +77,9 @@ class Environment:
             )
 
     def _is_set(self, row: Dialect) -> bool:
-        needed = url_variables(row) if is_local(row) else key_variables(row)
-        if "{" in row.base_url and not self._first(url_variables(row)):
+        if "{" in row.base_url and not self._first(row.url_variables):
             return False
+        needed = url_variables(row) if is_local(row) else key_variables(row)
         return self._first(needed) is not None
 
     def _first(self, names: tuple[str, ...]) -> str | None:
@@ -131,15 +131,19 @@ def default_rows() -> dict[str, Dialect]:
 
 def state() -> int:
     """A hash of every variable that an `Environment` reads, to see whether one has changed."""
-    return hash(tuple(map(os.environ.get, _variable_names())))
+    names = variable_names()
+    return hash(frozenset((name, os.environ.get(name)) for name in os.environ if name in names))
 
 
 @functools.cache
-def _variable_names() -> tuple[str, ...]:
+def variable_names() -> frozenset[str]:
+    """Every variable that an `Environment` reads."""
     rows = default_rows().values()
-    return (
-        *(name for row in rows for name in (*key_variables(row), *url_variables(row))),
-        *(name for headers in _HEADERS.values() for name in headers),
+    return frozenset(
+        (
+            *(name for row in rows for name in (*key_variables(row), *url_variables(row))),
+            *(name for headers in _HEADERS.values() for name in headers),
+        )
     )
 
 
@@ -165,6 +169,8 @@ def is_local(row: Dialect) -> bool:
 def advice(name: str) -> str:
     """Which variables to set for a provider."""
     row = default_rows()[name]
+    if "{" in row.base_url and not row.url_variables:
+        return f"its address needs more than a key; describe {name} in llm.yaml"
     variables = [key_variables(row)[0], *(url_variables(row)[:1] if "{" in row.base_url else ())]
     return f"set {' and '.join(variables)}"
 

@@ -51,8 +51,11 @@ _HEADER_VALUE = re.compile(r"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff]
 #: Headers that the transport sets.
 _TRANSPORT = ("content-length", "transfer-encoding", "connection")
 
-#: Headers whose values are secrets, whatever they look like.
+#: Headers whose values are secrets, whatever they look like; and those whose values are none.
 _SECRET_HEADER = re.compile(r"auth|token|key|secret|pass|cookie|credential|signature", re.I)
+_PLAIN_HEADER = re.compile(
+    r"organization|project|beta|version|referer|title|agent|accept|type", re.I
+)
 
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 #: A value may be part of a host or of a path segment, and cannot end either.
@@ -110,7 +113,8 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if self.secret is not None:
             yield self.secret.reveal()
         for name, value in self.provider.headers.items():
-            if _SECRET_HEADER.search(name) or could_be_secret(value):
+            plain = _PLAIN_HEADER.search(name) or not could_be_secret(value)
+            if _SECRET_HEADER.search(name) or not plain:
                 yield value
                 yield value.rpartition(" ")[2]  # without `Bearer`
         if self.provider.proxy is not None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import msgspec
+
 from anaphora.client.endpoint import Target
+from anaphora.client.options import Prompt
 from anaphora.client.response import Response
-from anaphora.prompt import Call
+from anaphora.prompt import Call, RenderedContext
 from anaphora.rendered import Plan
 from anaphora.rendered.plan import misfit
-from anaphora.values import Conversation, Notice
+from anaphora.values import Conversation, Notice, SegmentRole
 
 from .handles import Handles
 from .keeper import ConversationKeeper
 from .provider_state import ProviderState
 from .saved import SavedCompaction, SavedConversation
-from .turn_prompt import PromptMemory
+from .turn_prompt import CompactedHistory, PromptMemory
 from .turns import SessionTurns
 
+_HISTORY = SegmentRole.CONVERSATION
 _NOT_LOADED = Notice(
     "conversation_not_loaded",
     "what is stored of the conversation is not known yet: await load() first",
@@ -72,13 +76,39 @@ class KeptTurns(SessionTurns):
         if compacted:
             self._expect_prefix_changes()
             return
-        self._memory = PromptMemory(boundary=saved.boundary, continuation=saved.continuation)
+        self._memory = msgspec.structs.replace(
+            self._memory, boundary=saved.boundary, continuation=saved.continuation
+        )
         if saved.compaction is not None:
-            after = saved.compaction.apply(self._conversation)
-            if after is not None:
-                appended = len(self._conversation) - len(self._answered)
-                self._compaction, self._conversation = saved.compaction, after
-                self._answered = after.prefix(len(after) - appended)
+            self._compact_again(saved.compaction)
+
+    def _compact_again(self, compaction: SavedCompaction) -> None:
+        """Drops what an earlier session dropped of the history that the app has loaded."""
+        history, answered = self._conversation, self._answered
+        appended = history[len(answered) :]
+        if not self._source.from_keywords:
+            # The prompt's conversation is taken again, and compared with what was dropped.
+            self._compaction = compaction
+            self._memory = msgspec.structs.replace(self._memory, sources=())
+            self._conversation = self._answered = Conversation()
+            if not callable(self._source.prompt):
+                self._take(self._next_prompt())
+            self._conversation = self._answered.append(*appended)
+        elif dropped := compaction.dropped(answered):
+            self._compaction = compaction
+            self._answered = Conversation((*compaction.summary, *answered[dropped:]))
+            self._conversation = self._answered.append(*appended)
+
+    def _with_compaction(self, prompt: Prompt, memory: PromptMemory) -> PromptMemory:
+        if self._compaction is None or memory.compactions or self._source.from_keywords:
+            return memory
+        turns = prompt.turns if isinstance(prompt, RenderedContext) else prompt.run(_HISTORY)
+        dropped = self._compaction.dropped(turns)
+        if not dropped:
+            return memory
+        after = Conversation(self._compaction.summary)
+        compacted = CompactedHistory(turns.prefix(dropped), after, dropped)
+        return msgspec.structs.replace(memory, compactions=(compacted,))
 
     async def _load_past(self, state: ProviderState, call: Call) -> ProviderState:
         """Compares the prompt with the last call of an earlier session, whose bytes are loaded only

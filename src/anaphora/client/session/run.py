@@ -158,6 +158,8 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
     ) -> AsyncGenerator[Event | ToolResult | RunStop, None]:
         """Events, results, and at last the reason to stop."""
         session = self._session
+        if session.id is not None:
+            await session._load()  # new messages follow a history that is compacted already
         if self._messages:
             self._check_answered()
             for message in self._messages:

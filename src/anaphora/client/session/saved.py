@@ -119,14 +119,14 @@ class SavedCompaction(msgspec.Struct, frozen=True):
     """How many messages were dropped at a time, and their digest."""
     summary: tuple[Message, ...]
 
-    def apply(self, history: Conversation) -> Conversation | None:
-        """The history that is left; None where this is another history."""
+    def dropped(self, history: Conversation) -> int:
+        """How many messages of a history were dropped; 0 where it is another one."""
         first = 0
         for count, digest in self.parts:
             if messages_digest(history[first : first + count], ids=False) != digest:
-                return None
+                return 0
             first += count
-        return Conversation((*self.summary, *history[first:]))
+        return first
 
     @classmethod
     def of(

@@ -194,6 +194,8 @@ class SessionTurns(Caller):
     def _next_prompt(self) -> TurnPrompt:
         """The prompt of the next turn. Nothing of it is kept before the turn was answered."""
         prompt, memory = self._source.current(), self._memory
+        if self._is_kept:
+            memory = self._with_compaction(prompt, memory)
         if memory.boundary is None and isinstance(prompt, PromptIR) and _is_plain(prompt):
             return TurnPrompt(ir=prompt, history=self._conversation, memory=memory)
         return turn_prompt(prompt, self._conversation, self._answered, memory)
@@ -335,6 +337,10 @@ class SessionTurns(Caller):
     async def _load_past(self, state: ProviderState, call: Call) -> ProviderState:  # noqa: ARG002
         """Compares the prompt with the last call of an earlier session (see kept.py)."""
         return state
+
+    def _with_compaction(self, prompt: Prompt, memory: PromptMemory) -> PromptMemory:  # noqa: ARG002
+        """With what an earlier session dropped of the prompt's conversation (see kept.py)."""
+        return memory
 
     def _note_compaction(self, before: Conversation, after: Conversation) -> None:
         """The history was shortened."""
