@@ -258,6 +258,7 @@ def test_a_task_can_be_made_of_a_call(emu: Emulator, name: str) -> None:
             async with asyncio.TaskGroup() as group:
                 calls = [getattr(chat.fork(), name)(f"Question {number}") for number in range(3)]
                 tasks = [group.create_task(call) for call in calls]
+                assert f"coro=<{name}(…)()>" in repr(tasks[0])
             assert [await call for call in calls] == [task.result() for task in tasks]
             assert all(task.result().text for task in tasks)
             assert len(emulated.transport.sent) == 4

@@ -25,12 +25,18 @@ class Pending(Coroutine[Any, Any, T]):
     can be made of it. One that is never made warns when it is collected: most often an `await` was
     forgotten."""
 
+    _kind: str
     _verb: str
     """The method that returns it."""
     _use = "await it, or iterate over it"
     _problem = "was never awaited or iterated over"
     _consumed = True
     """False from the end of `__init__` on: an object that could not be made does not warn."""
+
+    @property
+    def __name__(self) -> str:
+        """For the `repr` of a task."""
+        return f"{self._verb}(…)"
 
     def _made(self) -> None:
         """Called at the end of `__init__`."""
@@ -85,14 +91,13 @@ class Pending(Coroutine[Any, Any, T]):
 
     def _consume(self) -> None:
         if self._consumed:
-            kind = type(self).__name__.lower()
+            kind = self._kind.lower()
             reason = f"this {kind} was already consumed; call {self._verb}() again"
             raise InvalidRequest(reason, path=kind)
         self._consumed = True
 
     def __repr__(self) -> str:
-        name = type(self).__name__
-        return f"<{name}: {'sent' if self._consumed else f'not sent; {self._use}'}>"
+        return f"<{self._kind}: {'sent' if self._consumed else f'not sent; {self._use}'}>"
 
     def __del__(self) -> None:
         if self._consumed or sys.is_finalizing():

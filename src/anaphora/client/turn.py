@@ -47,7 +47,7 @@ class Turn(Pending[Response[Parsed]], Generic[Parsed]):
     """A turn that is made when it is awaited or iterated over, once. Awaited again, it returns the
     same response; nothing is sent twice. `text` iterates over the pieces of its text."""
 
-    _verb = "send"
+    _kind, _verb = "Turn", "send"
 
     def __init__(self, caller: Caller, request: TurnRequest) -> None:
         self._caller = caller

@@ -75,7 +75,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
     """A run that is made when it is awaited or iterated over, once. Awaited again, it returns the
     same result; nothing is sent twice. `text` iterates over the pieces of text of all its turns."""
 
-    _verb = "run"
+    _kind, _verb = "Run", "run"
 
     def __init__(
         self,
