@@ -10,13 +10,15 @@ import importlib.util
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 from packaging.requirements import Requirement
@@ -26,7 +28,23 @@ from anaphora import emulator
 
 ROOT = Path(__file__).parent.parent
 
-Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]
+
+class Run:
+    """Runs Python with what is installed."""
+
+    def __init__(self, python: list[str], environment: dict[str, str], folder: Path) -> None:
+        self.environment = environment
+        self._python, self._folder = python, folder
+
+    def words(self, *arguments: str) -> list[str]:
+        return [*self._python, *arguments]
+
+    def __call__(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.words(*arguments),
+            env=self.environment | more, cwd=self._folder, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +74,10 @@ def installed(wheel: Path, tmp_path: Path) -> Callable[[str], Run]:
         (info,) = site.glob("*.dist-info")
         _link(Distribution.at(info), set(filter(None, extras.split(","))), site, set())
         home = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-        # `-S`: no site-packages, neither this environment's nor the user's.
-        python = [sys.executable, "-S"]
         environment = home | {"PYTHONPATH": str(site), "PYTHONUTF8": "1"}
 
-        def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [*python, *arguments],
-                env=environment | more, cwd=tmp_path, capture_output=True, text=True, timeout=60,
-                check=False,
-            )  # fmt: skip
-
-        return run
+        # `-S`: no site-packages, neither this environment's nor the user's.
+        return Run([sys.executable, "-S"], environment, tmp_path)
 
     return install
 
@@ -259,6 +269,37 @@ def test_a_missing_extra_is_named_without_a_traceback(installed: Callable[[str],
     assert done.returncode == 7
     assert "pip install 'anaphora[emulator]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_suggested_commands_work_from_a_wheel(
+    installed: Callable[[str], Run], tmp_path: Path
+) -> None:
+    """Every command that the demo prints at its end, in an empty folder."""
+    run = installed("cli,emulator")
+    shown = passed(run("-m", "anaphora", "demo", "--providers", "ollama"))
+    commands = re.findall(r"^   anaphora (.*?)(?:  .*)?$", shown.partition("Try next")[2], re.M)
+    assert len(commands) == 5
+    expected = {
+        "ask": r"\w+",
+        "explain": r"turn 2: Miss: .* a date changed at byte \d+",
+        "lint": r"\[volatile-date\]",
+        "demo": r'"providers": \[',
+    }
+    for command in commands:
+        words = shlex.split(command)
+        if words == ["emulate"]:
+            with subprocess.Popen(
+                run.words("-m", "anaphora", "emulate", "--port", "0"),
+                env=run.environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+            ) as server:  # fmt: skip
+                assert server.stdout is not None
+                (url,) = re.findall(r"http://\S+:\d+", server.stdout.readline())[:1]
+                with urllib.request.urlopen(f"{url}/_emulator") as page:
+                    assert page.status == 200
+                server.send_signal(signal.SIGINT)
+                assert server.wait(30) in (0, 130)
+        else:
+            assert re.search(expected[words[0]], passed(run("-m", "anaphora", *words)))
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""The tour that `anaphora demo` runs: one agent at every provider, with two prompt layouts."""
+"""The tour that `anaphora demo` runs: one agent at every provider, with three prompt layouts."""

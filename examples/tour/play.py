@@ -1,4 +1,4 @@
-"""Runs the tour: both agents at every provider, a planted prefix break, and llama.cpp."""
+"""Runs the tour: three prompt layouts at every provider, a planted prefix break, and llama.cpp."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from anaphora import (
     PromptBlock,
     PromptIR,
     Response,
+    Tool,
     emulator,
 )
 from anaphora.client.dispatch import dispatch_all
@@ -26,7 +27,7 @@ from anaphora.client.session import PrefixWarning
 from anaphora.emulator import Emulator
 from anaphora.emulator.engine import EmulatorOptions
 from anaphora.errors import AnaphoraError
-from anaphora.prompt import BlockMark, PromptCachePlan
+from anaphora.prompt import PromptCachePlan
 
 from .llama import LlamaTiming, cold_and_warm, missing_package
 from .story import INDEXED, PAUSE, STORY, TURNS, Step, TourStop, Workspace, rates, script, state
@@ -34,8 +35,17 @@ from .story import INDEXED, PAUSE, STORY, TURNS, Step, TourStop, Workspace, rate
 #: When the search index is built again: the planted change.
 REBUILT = "2026-11-15 09:49:20"
 
+LAYOUTS = ("careless", "usual", "anaphora")
+
 _PARAMS = Params(max_tokens=1024)
-_RATES = rates()
+_SYSTEM = (
+    PromptBlock.plain("identity", STORY.identity),
+    PromptBlock.plain("knowledge", STORY.knowledge),
+    PromptBlock.plain("rates", rates()),
+)
+#: The same with one cache marker, at its end, and no other in the prompt.
+_MARKED = (*_SYSTEM[:-1], PromptBlock.cached_short("rates", rates()))
+_NO_OTHER_MARKERS = PromptCachePlan(messages=False)
 
 
 # ── Results ──────────────────────────────────────────────────────────────────────────────────────
@@ -89,16 +99,23 @@ class ConversationCost(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What one conversation costs in each layout."""
+
     dialect: str
     model: str
-    baseline: ConversationCost = ConversationCost()
+    careless: ConversationCost = ConversationCost()
+    usual: ConversationCost = ConversationCost()
     anaphora: ConversationCost = ConversationCost()
 
     @property
     def saved(self) -> float | None:
-        """The share of the baseline's cost that Anaphora's layout saves."""
-        baseline, ours = self.baseline.cost_usd, self.anaphora.cost_usd
-        return None if not baseline or ours is None else float(1 - ours / baseline)
+        """The share of the usual layout's cost that Anaphora's saves."""
+        usual, ours = self.usual.cost_usd, self.anaphora.cost_usd
+        return None if not usual or ours is None else float(1 - ours / usual)
+
+    @property
+    def costs(self) -> tuple[ConversationCost, ...]:
+        return self.careless, self.usual, self.anaphora
 
 
 class PrefixBreak(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +172,7 @@ def play(stops: Sequence[TourStop], display: Display, *, llama: bool) -> TourRep
             providers, prefix_break = asyncio.run(tour(emu, stops, display.show_turn))
         display.show_break(prefix_break)
         timing, skipped = _llama(display) if llama else (None, "Left out (--no-engine).")
-        calls = sum(len(one.baseline.turns) + len(one.anaphora.turns) for one in providers)
+        calls = sum(len(cost.turns) for one in providers for cost in one.costs)
         report = TourReport(
             turns=TURNS,
             calls=calls + len(STORY.afterwards),
@@ -200,9 +217,9 @@ async def tour(
             "key": {"env": layout},
         }
         for stop in stops
-        for layout in ("baseline", "anaphora")
+        for layout in LAYOUTS
     }
-    environ = {"baseline": "key-baseline", "anaphora": "key-anaphora"}
+    environ = {layout: f"key-{layout}" for layout in LAYOUTS}
     async with AsyncClient.from_config({"providers": providers}, environ=environ) as client:
         visits = [_Visit(client, stop) for stop in stops]
         for turn, step in enumerate(STORY.steps, 1):
@@ -226,11 +243,7 @@ class AnaphoraAgent:
         self._session = client.session(
             f"{stop.dialect} anaphora",
             model=stop.model,
-            system=(
-                PromptBlock.plain("identity", STORY.identity),
-                PromptBlock.plain("knowledge", STORY.knowledge),
-                PromptBlock.plain("rates", _RATES),
-            ),
+            system=_SYSTEM,
             tools=self.registry,
             state=lambda: state(self._turn, self.workspace.failing(), self.workspace.edited),
             params=_PARAMS,
@@ -242,9 +255,13 @@ class AnaphoraAgent:
         return result.responses[0]
 
 
-class BaselineAgent:
-    """A common layout: state at the head of the system prompt, tools in varying order, and one
-    cache marker at the end of the system prompt."""
+class UsualAgent:
+    """A careful layout with a provider's SDK: system prompt and tools never change, the state is
+    the last message, and one cache marker stands at the end of the system prompt."""
+
+    layout = "usual"
+    rotation = 0
+    """By how many places the tools move in each turn."""
 
     def __init__(self, client: AsyncClient, stop: TourStop) -> None:
         self._client = client
@@ -257,20 +274,13 @@ class BaselineAgent:
         if step.user:
             self._messages = self._messages.append(Message.user(step.user))
         now = state(turn, self._workspace.failing(), self._workspace.edited)
-        prompt = f"{now}\n\n{STORY.identity}\n{STORY.knowledge}\n{_RATES}"
-        tools = self._registry.tools()
-        first = turn % len(tools)
         call = Call(
-            ir=PromptIR.chat(
-                self._messages,
-                system=(PromptBlock.plain("prompt", prompt),),
-                cache=PromptCachePlan(marks=(BlockMark(0),), messages=False),
-            ),
+            ir=self._prompt(now),
             model=self._stop.model,
-            tools=tools[first:] + tools[:first],
+            tools=self._tools(turn),
             params=_PARAMS,
         )
-        provider, model = f"{self._stop.dialect} baseline", self._stop.model
+        provider, model = f"{self._stop.dialect} {self.layout}", self._stop.model
         response = await self._client.complete(call, provider, model=model)
         self._messages = self._messages.append(response.reply.message)
         if response.tool_calls:
@@ -278,17 +288,41 @@ class BaselineAgent:
             self._messages = self._messages.append(Message(role="tool", parts=results))
         return response
 
+    def _prompt(self, now: str) -> PromptIR:
+        return PromptIR.chat(
+            self._messages, system=_MARKED, tail=(Message.user(now),), cache=_NO_OTHER_MARKERS
+        )
+
+    def _tools(self, turn: int) -> tuple[Tool, ...]:
+        tools = self._registry.tools()
+        first = turn * self.rotation % len(tools)
+        return tools[first:] + tools[:first]
+
+
+class CarelessAgent(UsualAgent):
+    """The same with two mistakes: the state heads the system prompt, and the order of the tools
+    varies."""
+
+    layout = "careless"
+    rotation = 1
+
+    def _prompt(self, now: str) -> PromptIR:
+        system = (PromptBlock.plain("state", now), *_MARKED)
+        return PromptIR.chat(self._messages, system=system, cache=_NO_OTHER_MARKERS)
+
 
 class _Visit:
     def __init__(self, client: AsyncClient, stop: TourStop) -> None:
-        self.baseline = BaselineAgent(client, stop)
+        self.careless = CarelessAgent(client, stop)
+        self.usual = UsualAgent(client, stop)
         self.anaphora = AnaphoraAgent(client, stop)
         self.costs = Comparison(dialect=stop.dialect, model=stop.model)
 
     async def take(self, turn: int, step: Step) -> None:
         self.costs = msgspec.structs.replace(
             self.costs,
-            baseline=self.costs.baseline.with_turn(await self.baseline.take(turn, step)),
+            careless=self.costs.careless.with_turn(await self.careless.take(turn, step)),
+            usual=self.costs.usual.with_turn(await self.usual.take(turn, step)),
             anaphora=self.costs.anaphora.with_turn(await self.anaphora.take(turn, step)),
         )
 

@@ -15,21 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from anaphora.cli.terminal import Terminal
+from anaphora.wording import counted
 
 from .llama import LlamaTiming
 from .play import Comparison, ConversationCost, Display, PrefixBreak, TourReport
 from .story import TURNS
 
-#: From this width on there is room for a bar and the wire's name,
-_WIDE = 104
-#: and for a description beside a command.
-_VERY_WIDE = 136
+#: From this width on there is room for the figures in columns,
+_NARROW = 60
+#: for the model beside the provider,
+_STACKED = 80
+#: and for a bar, and a description beside a command.
+_WIDE = 112
+_COLUMNS = ("careless", "usual", "Anaphora", "saved", "cached")
 _PROSE = 88
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _GOOD, _BAD = "green", "red"
-#: Files of the repository.
-_EXPLAINED = "docs/examples/turn-1.json docs/examples/turn-2-next-day.json"
-_LINTED = "docs/examples/turn-1.json"
 
 
 class TerminalDisplay(Display):
@@ -87,38 +88,42 @@ def opening(stops: int, width: int) -> Group:
             width,
         ),
         "",
-        _layouts(),
+        _layouts(width),
         "",
         _prose(
-            f"Both layouts go through {stops} APIs with one client. A local emulator answers for"
-            " the providers, and caches and bills by each provider's rules. No key, no network.",
+            f"All three layouts go through {counted(stops, 'API')} with one client. A local"
+            " emulator answers for the providers, and caches and bills by each provider's rules."
+            " No key, no network.",
             width,
         ),
     )
 
 
-def _layouts() -> Table:
-    """The order of the prompt's parts in both layouts."""
+def _layouts(width: int) -> Table:
+    """The order of the prompt's parts in each layout."""
     same, moving = f"bold {_GOOD}", f"bold {_BAD}"
-    state, prompt, history = (
-        ("time and state", moving),
-        ("system prompt", same),
-        ("history …", same),
-    )
-    rows = (
-        ("baseline", (state, prompt, ("tools, in any order", moving), history)),
-        ("Anaphora", (("tools", same), prompt, history, state)),
-    )
-    notes = (
-        "differs in every turn: nothing behind it is read",
-        "the same bytes in every turn: read from the cache",
-    )
+    state, prompt = ("time and state", moving), ("system prompt ▸", same)
+    history, tools = ("history …", same), ("tools", same)
+    rows = {
+        "careless": (
+            (("tools in any order", moving), state, prompt, history),
+            "differs from the first bytes on: nothing is read again",
+        ),
+        "usual": (
+            (tools, prompt, history, state),
+            "one cache marker (▸), at the end of a system prompt that never changes",
+        ),
+        "Anaphora": (
+            (tools, prompt, ("history … ▸", same), state),
+            "the same bytes, with markers where they cost least: also in the history",
+        ),
+    }
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
-    for (name, parts), note in zip(rows, notes, strict=True):
+    grid.add_column(max_width=max(20, width - _indent(width) - 10))
+    for name, (parts, note) in rows.items():
         shown = Text(" ").join(Text(f"[{label}]", style=style) for label, style in parts)
-        grid.add_row(f"   {name}", shown)
+        grid.add_row(f"{' ' * _indent(width)}{name}", shown)
         grid.add_row("", Text(f"└ {note}", style="dim"))
     return grid
 
@@ -128,38 +133,65 @@ def _layouts() -> Table:
 
 def bills(turn: int, providers: Sequence[Comparison], width: int) -> Group:
     title = f"The bill for {turn} turns" if turn == TURNS else f"Turn {turn} of {TURNS} …"
-    table = Padding(_table(providers, width), (0, 0, 0, 3), expand=False)
-    return Group("", _title(1, title), table)
+    rows: RenderableType = Padding(
+        _table(providers, width), (0, 0, 0, _indent(width)), expand=False
+    )
+    return Group("", _title(1, title), rows if width >= _NARROW else _records(providers))
 
 
 def _table(providers: Sequence[Comparison], width: int) -> Table:
-    wide = width >= _WIDE
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 + wide, 0, 0))
+    """Provider, model and bills; on a narrow terminal, the model below the provider."""
+    wide, stacked = width >= _WIDE, width < _STACKED
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2 * wide, 0, 0))
     table.add_column("provider", no_wrap=True)
-    table.add_column("model", no_wrap=True, style="dim")
-    for name in ("baseline", "Anaphora", "saved", "cached"):
+    if not stacked:
+        table.add_column("model", no_wrap=True, style="dim")
+    for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     if wide:
         table.add_column("", no_wrap=True, style=_GOOD)
+    for one, provider in zip(providers, _providers(providers), strict=True):
+        table.add_row(
+            provider,
+            *([] if stacked else [one.model]),
+            *_figures(one),
+            *(["▇" * round(20 * max(0.0, one.saved or 0.0))] if wide else []),
+        )
+        if stacked:
+            table.add_row(Text(one.model, style="dim"))
+    return table
+
+
+def _records(providers: Sequence[Comparison]) -> Group:
+    """One line for each figure, where no table fits."""
+    lines: list[Text] = []
+    for one, provider in zip(providers, _providers(providers), strict=True):
+        lines += [Text(provider, style="bold"), Text(f"  {one.model}", style="dim")]
+        figures = zip(_COLUMNS, _figures(one), strict=True)
+        lines += [Text.assemble(f"  {name}: ", figure) for name, figure in figures]
+    return Group(*lines)
+
+
+def _providers(providers: Sequence[Comparison]) -> Iterator[str]:
+    """The names; of a provider that is visited twice, with the wire."""
     counts = Counter(one.dialect.partition("/")[0] for one in providers)
     for one in providers:
         provider, _, wire = one.dialect.partition("/")
-        if counts[provider] > 1:
-            provider = f"{provider} {wire.partition('_')[2] or wire}"
-        percent = round(100 * (one.saved or 0))
+        yield f"{provider} {wire.partition('_')[2] or wire}" if counts[provider] > 1 else provider
+
+
+def _figures(one: Comparison) -> tuple[Text, ...]:
+    """The cells of `_COLUMNS`."""
+    saved = Text("local", style="dim")
+    if one.saved is not None:
+        percent = _percent(one.saved)
         saved = Text(f"{percent}%", style=f"bold {_GOOD}" if percent >= 1 else "dim")
-        if one.saved is None:
-            saved = Text("local", style="dim")
-        table.add_row(
-            provider,
-            one.model,
-            _amount(one.baseline.cost_usd),
-            _amount(one.anaphora.cost_usd),
-            saved,
-            _cached(one.anaphora),
-            *(["▇" * round(20 * max(0.0, one.saved or 0.0))] if wide else []),
-        )
-    return table
+    amounts = (Text(_amount(cost.cost_usd)) for cost in one.costs)
+    return (*amounts, saved, Text(_cached(one.anaphora)))
+
+
+def _percent(share: float) -> int:
+    return round(100 * share)
 
 
 def _amount(amount: Decimal | None) -> str:
@@ -176,36 +208,41 @@ def _cached(cost: ConversationCost) -> str:
 
 def after_bills(providers: Sequence[Comparison], width: int) -> Group:
     """The legend of the table, and one conversation turn by turn."""
-    baseline = sum((one.baseline.cost_usd or 0 for one in providers), Decimal(0))
-    ours = sum((one.anaphora.cost_usd or 0 for one in providers), Decimal(0))
+    careless, usual, ours = (
+        sum((one.costs[layout].cost_usd or 0 for one in providers), Decimal(0))
+        for layout in range(3)
+    )
     turns = [turn for one in providers for turn in one.anaphora.turns if turn.read is not None]
     exact = sum(abs((turn.predicted or 0) - (turn.read or 0)) <= 1 for turn in turns)
     rows = {
-        "total": f"${baseline:.2f} baseline, ${ours:.2f} with Anaphora",
-        "baseline": "the layout above; where a provider takes cache markers, one, at the end of the"
-        " system prompt: it pays for cache writes that are never read",
-        "cached": "the share of all input that was read from the cache",
-        "predicted": f"{exact:,} of {len(turns):,} calls read what was predicted before sending,"
-        " within one token",
+        "total": f"${careless:.2f} careless, ${usual:.2f} usual, ${ours:.2f} with Anaphora",
+        "saved": "compared with the usual layout",
+        "cached": "the share of all input that was read from the cache, with Anaphora",
+        "predicted": f"{exact:,} of {counted(len(turns), 'call')} read what was predicted before"
+        " sending, within one token",
     }
-    if any(one.saved is not None and round(100 * one.saved) < 1 for one in providers):
-        rows["0%"] = "no discount on cached input is known there; it is only faster"
+    if any(one.saved is not None and _percent(one.saved) < 1 for one in providers):
+        rows["0%"] = (
+            "the provider caches without markers, or gives no discount: there it is the stable"
+            " prefix that counts, which the usual layout also has"
+        )
     if any(one.anaphora.read is None for one in providers):
         rows["~"] = "predicted: that provider does not report what it read"
     return Group("", _fields(rows, width), "", *_turn_by_turn(providers[0], width))
 
 
 def _turn_by_turn(one: Comparison, width: int) -> Iterator[RenderableType]:
-    most = max(turn.cost_usd or 0 for turn in (*one.baseline.turns, *one.anaphora.turns))
+    most = max(turn.cost_usd or 0 for cost in one.costs for turn in cost.turns)
     if not most:
         return
-    gap = " " if width >= _WIDE else ""
-    yield Text.assemble("   cost of each turn at ", (one.model, "bold"))
-    for label, cost, style in (("baseline", one.baseline, _BAD), ("Anaphora", one.anaphora, _GOOD)):
+    gap, thick = " " if width >= _WIDE else "", 2 if width >= _STACKED else 1
+    indent = " " * _indent(width)
+    yield Text.assemble(f"{indent}cost of each turn at ", (one.model, "bold"))
+    for label, cost, style in zip(_COLUMNS, one.costs, (_BAD, "yellow", _GOOD), strict=False):
         heights = (min(7, int(8 * (turn.cost_usd or 0) / most)) for turn in cost.turns)
-        bars = gap.join(2 * _BLOCKS[height] for height in heights)
-        last = f"  the last: {_amount(cost.turns[-1].cost_usd)}"
-        yield Text.assemble(f"   {label}  ", (bars, style), (last, "dim"))
+        bars = gap.join(thick * _BLOCKS[height] for height in heights)
+        last = f" the last: {_amount(cost.turns[-1].cost_usd)}"
+        yield Text.assemble(f"{indent}{label:8} ", (bars, style), (last, "dim"))
 
 
 # ── The prefix break, and llama.cpp ──────────────────────────────────────────────────────────────
@@ -253,20 +290,20 @@ def closing(report: TourReport, width: int) -> Group:
     rows = {
         'anaphora ask --emulate "Hello?"': "an answer in the terminal, still without a key",
         "anaphora emulate": "all these providers at localhost:8787, for your own code",
-        f"anaphora explain {_EXPLAINED}": "which byte broke a cache, and what that costs",
-        f"anaphora lint {_LINTED}": "what is going to break one",
+        "anaphora explain --example": "which byte broke a cache, and what that costs",
+        "anaphora lint --example": "what is going to break one",
         "anaphora demo --json": "this tour as data",
     }
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=width >= _WIDE, overflow="fold")
     for command, description in rows.items():
         shown = Text(f"   {command}", style="cyan")
-        if width >= _VERY_WIDE:
+        if width >= _WIDE:
             grid.add_row(shown, Text(description, style="dim"))
         else:
             grid.add_row(shown)
-            grid.add_row(Text(f"      {description}", style="dim"))
-    done = f"{report.calls:,} calls, {report.seconds:.0f} seconds"
+            grid.add_row(Padding(Text(description, style="dim"), (0, 0, 0, 6)))
+    done = f"{counted(report.calls, 'call')}, {counted(round(report.seconds), 'second')}"
     return Group("", Text.assemble(("Try next", "bold"), (f"   ({done})", "dim")), grid)
 
 
@@ -287,7 +324,11 @@ def _prose(text: str, width: int) -> Table:
 def _fields(rows: Mapping[str, str | Text], width: int) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(max_width=min(_PROSE, width - 20))
+    grid.add_column(max_width=max(16, min(_PROSE, width - 20)), overflow="fold")
     for name, text in rows.items():
-        grid.add_row(f"   {name}", text)
+        grid.add_row(f"{' ' * _indent(width)}{name}", text)
     return grid
+
+
+def _indent(width: int) -> int:
+    return 3 if width >= _STACKED else 0

@@ -24,6 +24,13 @@ def _environment(**extra: str) -> dict[str, str]:
     return kept | {"PYTHONUTF8": "1", "TERM": "xterm-256color"} | extra
 
 
+@pytest.fixture(autouse=True)
+def _no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest-xdist sets COLUMNS."""
+    for name in _LOOKS:
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def environment() -> Callable[..., dict[str, str]]:
     return _environment

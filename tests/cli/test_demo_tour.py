@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 from collections import Counter
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
@@ -12,14 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from anaphora import catalog, emulator, wire
+from anaphora import AsyncClient, catalog, emulator, wire
+from anaphora.client.transport import HttpRequest
+from anaphora.client.transport.over_aiohttp import AiohttpResponse, AiohttpTransport
 from anaphora.emulator.engine import EmulatorOptions
 from tour.play import (
     REBUILT,
+    CarelessAgent,
     Comparison,
     Display,
     PrefixBreak,
     TourReport,
+    UsualAgent,
     play,
     tour,
 )
@@ -42,7 +47,7 @@ def toured() -> Toured:
     watched: list[int] = []
 
     def watch(turn: int, providers: Sequence[Comparison]) -> None:
-        assert {len(one.baseline.turns) for one in providers} == {turn}
+        assert {len(cost.turns) for one in providers for cost in one.costs} == {turn}
         watched.append(turn)
 
     with emulator.running(EmulatorOptions(script=script())) as emu:
@@ -63,27 +68,28 @@ def of(toured: Toured, one: Comparison) -> list[dict[str, Any]]:
 # ── The bills ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_twenty_turns_in_both_layouts(toured: Toured) -> None:
+def test_twenty_turns_in_each_layout(toured: Toured) -> None:
     assert TURNS == 20
     assert toured.watched == list(range(1, 21))
     assert {request["status"] for request in toured.requests} == {200}
     for one in toured.providers:
         requested = of(toured, one)
         extra = len(STORY.afterwards) if one is toured.providers[0] else 0
-        assert len(requested) == 2 * TURNS + extra
-        assert len({request["workspace"] for request in requested}) == 2, "a cache for each layout"
+        assert len(requested) == 3 * TURNS + extra
+        assert len({request["workspace"] for request in requested}) == 3, "a cache for each layout"
         assert all(request["scripted"] for request in requested)
+
+
+def by_layout(requested: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The requests of each layout, in the order of `LAYOUTS`: each has a workspace of its own."""
+    workspaces = list(dict.fromkeys(request["workspace"] for request in requested))
+    return [[r for r in requested if r["workspace"] == one][:TURNS] for one in workspaces]
 
 
 def test_bills_equal_the_emulators(toured: Toured) -> None:
     """Dollars and tokens as the server's own books have them."""
     for one in toured.providers:
-        requested = of(toured, one)
-        usual = [
-            request for request in requested if request["workspace"] == requested[0]["workspace"]
-        ]
-        ours = [request for request in requested if request not in usual][:TURNS]
-        for bill, requests in ((one.baseline, usual), (one.anaphora, ours)):
+        for bill, requests in zip(one.costs, by_layout(of(toured, one)), strict=True):
             assert [turn.output for turn in bill.turns] == [r["output"] for r in requests]
             if one.dialect != "ollama/ollama":
                 assert [turn.read or 0 for turn in bill.turns] == [r["read"] for r in requests]
@@ -95,15 +101,76 @@ def test_bills_equal_the_emulators(toured: Toured) -> None:
 
 
 def test_only_the_layout_differs(toured: Toured) -> None:
-    """Both layouts have the same output and input sizes, and different cache reads."""
+    """Every layout has the same output and, but for the place of the state, the same input."""
     for one in toured.providers:
-        for usual, ours in zip(one.baseline.turns, one.anaphora.turns, strict=True):
-            assert usual.output == ours.output
-            assert abs(usual.input - ours.input) < 60
-        assert (one.baseline.read or 0) < one.baseline.input / 10  # the tools at most
-        if one.saved is not None:
-            assert one.saved > 0.5
-        assert one.anaphora.predicted > one.anaphora.input / 2
+        for careless, usual, ours in zip(*(cost.turns for cost in one.costs), strict=True):
+            assert careless.output == usual.output == ours.output
+            assert usual.input == ours.input
+            assert abs(careless.input - ours.input) < 60
+
+
+def test_usual_layout_is_a_fair_one(toured: Toured) -> None:
+    """It reads its system prompt from the second turn on, or everything where no marker is needed;
+    a careless one reads nothing."""
+    for one in toured.providers:
+        assert not one.careless.read
+        if one.usual.read is None:
+            continue
+        system = one.usual.turns[0].input
+        read = [turn.read or 0 for turn in one.usual.turns[3:]]
+        assert min(read) > 0.7 * system
+        assert one.saved is not None
+        assert one.saved >= 0
+        assert (one.careless.cost_usd or 0) > 2 * (one.usual.cost_usd or 0)
+    saved = {one.dialect: round(100 * (one.saved or 0)) for one in toured.providers}
+    assert saved["anthropic/anthropic"] > 50, "the history is marked as well"
+    assert saved["openai/openai_chat"] == saved["google/gemini"] == 0, "they need no marker"
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        UsualAgent,
+        pytest.param(CarelessAgent, marks=pytest.mark.breaks_prefix(reason="it is careless")),
+    ],
+)
+def test_one_marker_at_the_end_of_the_system_prompt(agent: type[UsualAgent]) -> None:
+    bodies: list[bytes] = []
+
+    async def three_turns(url: str) -> None:
+        stop = STORY.stops[0]
+        name = f"{stop.dialect} {agent.layout}"
+        provider = {
+            "dialect": stop.dialect,
+            "base_url": f"{url}/{stop.provider}",
+            "key": {"env": "K"},
+        }
+        config = {"providers": {name: provider}}
+        async with AsyncClient.from_config(config, environ={"K": "any"}) as client:
+            one = agent(client, stop)
+            for turn, step in enumerate(STORY.steps[:3], 1):
+                await one.take(turn, step)
+
+    real = AiohttpTransport.send
+
+    async def send(self: AiohttpTransport, request: HttpRequest) -> AiohttpResponse:
+        bodies.append(request.body)
+        return await real(self, request)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        emulator.running(EmulatorOptions(script=script())) as emu,
+    ):
+        patch.setattr(AiohttpTransport, "send", send)
+        asyncio.run(three_turns(emu.url))
+    assert len(bodies) == 3
+    for body in map(json.loads, bodies):
+        assert json.dumps(body).count("cache_control") == 1
+        assert body["system"][-1]["cache_control"] == {"type": "ephemeral"}
+    systems = {json.dumps(json.loads(body)["system"]) for body in bodies}
+    tools = {json.dumps(json.loads(body)["tools"]) for body in bodies}
+    stable = agent is UsualAgent
+    assert (len(systems) == 1, len(tools) == 1) == (stable, stable)
 
 
 def test_every_turn_reads_what_the_one_before_cached(toured: Toured) -> None:

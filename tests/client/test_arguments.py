@@ -40,10 +40,10 @@ CONTENTS: dict[str, tuple[Any, str]] = {
     "a number": (5, "content"),
 }
 PARAMS: dict[str, tuple[dict[str, Any], str]] = {
-    "a word for a choice": ({"tool_choice": "auto"}, "tool_choice"),
-    "a word for reasoning": ({"reasoning": "high"}, "reasoning"),
+    "a word for a choice": ({"tool_choice": "atuo"}, "tool_choice"),
+    "a word for reasoning": ({"reasoning": "higher"}, "reasoning"),
     "a choice of another kind": ({"tool_choice": {"mode": "any"}}, "tool_choice.mode"),
-    "one stop that is not in a list": ({"stop": "END"}, "stop"),
+    "an empty stop": ({"stop": ""}, "stop"),
     "a warm word": ({"temperature": "hot"}, "temperature"),
     "how it comes": ({"stream": True}, "stream"),
     "a misspelt name": ({"maxtokens": 5}, "maxtokens"),
@@ -212,7 +212,7 @@ def test_call_without_time_left_is_not_sent(emu: Emulator) -> None:
 
 
 def test_tool_choice_is_unchanged() -> None:
-    from anaphora.client.arguments import params_of
+    from anaphora.client.parameters import params_of
 
     choice = ToolChoice("none")
     assert params_of({"tool_choice": choice, "temperature": 1})["tool_choice"] is choice

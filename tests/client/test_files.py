@@ -82,6 +82,7 @@ WRONG: dict[str, tuple[str, bytes, Any, str]] = {
         Document,
         "is text in UTF-16; save it as UTF-8",
     ),
+    "RTF": ("a.rtf", b"{\\rtf1 Hello}", Document, "is an RTF file; save it as PDF"),
     "noise": ("a.bin", b"\0\1\2\xff", Document, "Document takes PDF or text in UTF-8"),
     "an empty file": ("a.png", b"", Image, "is empty"),
 }

@@ -34,7 +34,15 @@ STATEMENTS = {
     'sync.complete("Hi", "a", system="Be terse.", max_tokens=5)': False,
     'sync.session("a", state="Today is Monday.").run("Hi", max_turns=3).result()': False,
     'AsyncClient.from_config("llm.yaml", on_wait=print, environ={})': False,
+    'await client.complete([{"role": "user", "content": "Hi"}, Message.user("Hi")], "a")': False,
+    'await client.complete({"role": "user", "content": [{"type": "text"}]}, "a")': False,
+    'client.session("a", messages=[{"role": "user", "content": "Hi"}], tools=[print])': False,
+    'chat.append({"role": "user", "content": "Hi"})': False,
+    'await client.complete("Hi", "a", reasoning="high", tool_choice="any", stop="END")': False,
+    'await client.complete(["Hi", Image.from_file("a.png")], "a", extras={"x": {"y": 1}})': False,
     'await client.complete("Hi", "a", sytem="Be terse.")': True,
+    'await client.complete("Hi", "a", tools=5)': True,
+    'client.session("a", state=5)': True,
     'await client.complete("Hi", "a", max_tokens="many")': True,
     'client.send("Hi", "a", max_token=5)': True,
     'client.stream("Hi", "a", sytem="Be terse.")': True,
@@ -56,7 +64,7 @@ STATEMENTS = {
     'AsyncClient.from_config("llm.yaml", watcher=[])': True,
 }
 HEAD = """\
-from anaphora import AsyncClient, Client, Params, Session, Tool
+from anaphora import AsyncClient, Client, Image, Message, Params, Session, Tool
 
 async def main(client: AsyncClient, sync: Client, chat: Session) -> None:
 """

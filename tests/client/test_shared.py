@@ -108,6 +108,17 @@ def test_keywords_are_those_of_the_client(claude: pytest.MonkeyPatch) -> None:
         anaphora.complete("claude-sonnet-5-5", "Hi", max_token=7)  # type: ignore[call-overload]
 
 
+def test_model_and_content_swapped(claude: pytest.MonkeyPatch, emu: Emulator) -> None:
+    problem = "the model comes first: anaphora.complete\\('claude-sonnet-5-5', …\\)"
+    with pytest.raises(InvalidRequest, match=problem):
+        anaphora.complete("Hi", "claude-sonnet-5-5")
+    with pytest.raises(InvalidRequest, match=problem):
+        asyncio.run(anaphora.acomplete("What is this?", "claude-sonnet-5-5"))
+    assert not emu.requests()
+    for content in ("gpt-5 or claude-5, which?", "claude-opus-5"):
+        assert anaphora.complete("claude-sonnet-5-5", content).text
+
+
 def test_calls_share_what_was_learned(claude: pytest.MonkeyPatch, emu: Emulator) -> None:
     """The second call with the same beginning writes it to the cache, the third reads it."""
     for question in "abc":

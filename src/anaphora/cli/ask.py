@@ -192,8 +192,6 @@ def _list(as_json: bool) -> None:
         click.echo("no conversations yet", err=True)
         return
     shown = table("id", "last", "provider", "messages", "question", right=["messages"])
-    for column in shown.columns:
-        column.no_wrap, column.overflow = True, "ellipsis"
     for row in rows:
         provider = f"{row['provider']}/{row['model']}" if row["model"] else row["provider"]
         provider = f"{provider} (emulated)" if row["emulated"] else provider or "unreadable"

@@ -182,6 +182,29 @@ def request_options(command: T) -> T:
     return command
 
 
+def example_option(command: T) -> T:
+    return click.option(
+        "--example", is_flag=True, help="Use files that come with anaphora; exit code 0."
+    )(command)
+
+
+def files_or_example(files: tuple[Path, ...], example: bool, *names: str) -> tuple[Path, ...]:
+    """The files of the command line; with `--example` those names, which are printed."""
+    if files and example:
+        raise click.UsageError("FILES or --example, not both")
+    if not example:
+        if not files:
+            raise click.UsageError("Missing argument 'FILES...'.")
+        return files
+    # A wheel holds them in the package, a checkout in docs/.
+    folder = Path(__file__).parents[1] / "_examples"
+    if not folder.is_dir():
+        folder = Path(__file__).parents[3] / "docs" / "examples"
+    found = tuple(folder / name for name in names)
+    report_problems(f"example: {file}" for file in found)
+    return found
+
+
 def selected(names: str, known: Iterable[str]) -> tuple[str, ...]:
     """The names in a comma-separated `--providers`; raises for one that is not known."""
     from anaphora.errors import InvalidRequest
@@ -207,6 +230,16 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
             raise MissingPackage(
                 f"{feature} needs {package}; install it with: pip install 'anaphora[{extra}]'"
             )
+
+
+def read_text(file: Path) -> str:
+    """The text of a file, which is UTF-8 whatever the locale is."""
+    try:
+        return file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        from anaphora.errors import InvalidRequest
+
+        raise InvalidRequest("not UTF-8 text", path=str(file)) from None
 
 
 def read_stdin(limit: int = -1) -> bytes:

@@ -19,8 +19,9 @@ from .common import print_json, require, selected
 def command(as_json: bool, providers: str, no_engine: bool) -> None:
     """Run the tour: no key, no network, under a minute.
 
-    A local emulator of every provider starts, and an agent fixes a bug in 20 turns at each of them,
-    with a common prompt layout and with Anaphora's: two bills. Then one change breaks the prompt's
+    A local emulator of every provider starts, and an agent fixes a bug in 20 turns at each of them
+    in three prompt layouts: a careless one, a usual one with a stable system prompt and one cache
+    marker, and Anaphora's. Each is billed. Then one change breaks the prompt's
     prefix, and is found. Last, the same prompt goes to llama.cpp's own server, cold and warm, where
     that is installed.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .common import EXISTING_FILE, require, selected
+from .common import EXISTING_FILE, read_text, require, selected
 
 if TYPE_CHECKING:
     from anaphora.emulator.server import Emulator
@@ -68,8 +68,8 @@ def command(
         seed=seed,
         latency=Latency.parse(latency),
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
-        script=Script() if script is None else Script.decode(script.read_text(), str(script)),
-        faults=Faults() if faults is None else Faults.decode(faults.read_text(), str(faults)),
+        script=Script() if script is None else Script.decode(read_text(script), str(script)),
+        faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
         fault_headers=fault_headers,
     )
     serve(options, host=host, port=port, allow_hosts=allow_hosts, ready=_ready)

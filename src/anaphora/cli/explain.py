@@ -32,6 +32,8 @@ from anaphora.errors import InvalidRequest
 
 from .common import (
     FOUND,
+    example_option,
+    files_or_example,
     log_format_option,
     report_problems,
     request_options,
@@ -93,7 +95,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@example_option
 @request_options
 @click.option(
     "--gap",
@@ -105,6 +108,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def command(
     files: tuple[Path, ...],
+    example: bool,
     gap: float | None,
     format_: LogFormat | None,
     everything: bool,
@@ -121,6 +125,7 @@ def command(
     Input that cannot be read is reported on standard error and skipped. Exit code 1 when a prefix
     broke or a file could not be read, 2 when there is no call to explain.
     """
+    files = files_or_example(files, example, "turn-1.json", "turn-2-next-day.json")
     explainer = _Explainer(RequestDefaults(**request))
     calls = tuple(explainer.calls(files, format_, gap))
     problems = tuple(str(problem) for problem in explainer.problems if not problem.harmless)
@@ -135,7 +140,7 @@ def command(
     )
     print_report(explained, _lines(explained, everything), as_json=as_json)
     unread = has_unread_file(explainer.problems, (call.place for call in calls))
-    if explained.summary.broke or unread:
+    if (explained.summary.broke or unread) and not example:
         stop(FOUND)
 
 

@@ -38,7 +38,15 @@ from anaphora.analysis.sent_requests import (
 from anaphora.analysis.trace.format import LogLine, numbered
 from anaphora.errors import InvalidRequest
 
-from .common import EXISTING_FILE, FOUND, report_problems, request_options, stop
+from .common import (
+    EXISTING_FILE,
+    FOUND,
+    example_option,
+    files_or_example,
+    report_problems,
+    request_options,
+    stop,
+)
 from .log_files import PriceBook, stop_empty, unpriced_note
 from .terminal import Line, print_report
 
@@ -51,7 +59,8 @@ _CONTROLS = dict.fromkeys([*range(32), 127], " ")
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=EXISTING_FILE)
+@click.argument("files", nargs=-1, type=EXISTING_FILE)
+@example_option
 @click.option("--samples", is_flag=True, help="Compare FILES as samples of one prompt.")
 @click.option(
     "--severity",
@@ -64,6 +73,7 @@ _CONTROLS = dict.fromkeys([*range(32), 127], " ")
 @click.option("--sarif", "as_sarif", is_flag=True, help="Print the findings as SARIF 2.1.0.")
 def command(
     files: tuple[Path, ...],
+    example: bool,
     samples: bool,
     severity: Severity | None,
     config: Path | None,
@@ -85,6 +95,7 @@ def command(
     Input that cannot be read is reported on standard error. Exit code 1 when something at or above
     the severity was found or something could not be read, 2 when nothing could be read.
     """
+    files = files_or_example(files, example, "turn-1.json")
     if as_json and as_sarif:
         raise click.UsageError("--json or --sarif, not both")
     settings = _config(config)
@@ -103,7 +114,7 @@ def command(
     page = _lines(findings, threshold, prices.unpriced)
     print_report(report, page, as_json=as_json or as_sarif)
     counted = (one for one in findings if one.suppressed is None and at_least(one, threshold))
-    if prompts.problems or any(counted):
+    if (prompts.problems or any(counted)) and not example:
         stop(FOUND)
 
 

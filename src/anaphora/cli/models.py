@@ -79,10 +79,9 @@ def command(pattern: str, provider: str | None, on: str | None, as_json: bool) -
         )
         return
     listed = table("model", *_TITLES, right=[title for title in _TITLES if title not in _WORDS])
-    listed.columns[0].no_wrap = True
     for row in rows:
         listed.add_row(*_cells(*row, now.date()))
-    Terminal(piped_width=200).page(listed)
+    Terminal().page(listed)
 
 
 def _name(profile: Profile) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import click
 import msgspec
 from click.shell_completion import CompletionItem
-from rich.table import Table
 
 from anaphora import catalog
 from anaphora.analysis.trace.format import FoundTrace, Problem, unsupported
@@ -33,7 +32,7 @@ from .log_files import (
     unpriced_note,
 )
 from .simulate_plot import draw
-from .terminal import Line, print_report, problem_lines, table, tracked
+from .terminal import Line, Rows, print_report, problem_lines, table, tracked
 
 #: Rows that are shown before the rest becomes a number; --json has all of them.
 _CONVERSATIONS, _DIFFERENCES = 30, 12
@@ -329,7 +328,7 @@ def _lines(report: SimulationReport) -> Iterator[Line]:
     yield from problem_lines("Not compared", report.not_compared)
 
 
-def _compared(report: SimulationReport) -> Table:
+def _compared(report: SimulationReport) -> Rows:
     figures = ("calls", "exact", "class", "read", "billed", "written", "billed", "$", "billed")
     rows = _table("conversation", "model", *figures)
     for one in _shown(report):
@@ -351,7 +350,7 @@ def _compared(report: SimulationReport) -> Table:
     return rows
 
 
-def _moved(report: SimulationReport) -> Table:
+def _moved(report: SimulationReport) -> Rows:
     tokens = ("calls", "input", "read", "written", "uncached")
     rows = _table("conversation", *tokens, "$", "$ uncached", "$ originally billed")
     for one in _shown(report):
@@ -371,7 +370,7 @@ def _moved(report: SimulationReport) -> Table:
     return rows
 
 
-def _table(*titles: str) -> Table:
+def _table(*titles: str) -> Rows:
     return table(*titles, right=[title for title in titles[1:] if title != "model"])
 
 

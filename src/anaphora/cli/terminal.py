@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -26,8 +27,14 @@ Line: TypeAlias = str | tuple[str, str] | list[str | tuple[str, str]] | Renderab
 
 #: Control characters; an answer must not move the cursor or change the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-#: Piped output is not wrapped: a row is one line.
-_PIPED_WIDTH = 140
+#: Piped output is not wrapped, unless COLUMNS asks for it: a row is one line.
+_PIPED_WIDTH = 10_000
+#: A column of words may be folded to this width before a table becomes a list of records.
+_FOLDED_WIDTH = 16
+#: Escape codes.
+_DIM, YELLOW = 2, 33
+#: Blanks between two columns.
+_GAP = 2
 #: Items from which on a progress bar is shown.
 _LONG = 500
 #: Problems that are printed before the rest becomes a number.
@@ -35,17 +42,23 @@ _PROBLEMS = 10
 
 
 class Terminal(Console):
-    """Standard output. NO_COLOR removes all escape codes, FORCE_COLOR keeps them in a pipe."""
+    """Standard output. NO_COLOR removes all escape codes, FORCE_COLOR keeps them in a pipe; COLUMNS
+    sets the width, on a terminal and in a pipe."""
 
-    def __init__(self, piped_width: int = _PIPED_WIDTH) -> None:
+    def __init__(self) -> None:
+        environ = dict(os.environ)
+        columns = environ.pop("COLUMNS", "")
         super().__init__(
-            color_system=None if os.environ.get("NO_COLOR") else "auto",
+            color_system=None if environ.get("NO_COLOR") else "auto",
             highlight=False,
             markup=False,
             emoji=False,
+            _environ=environ,
         )
-        if not self.is_terminal:
-            self.width = piped_width
+        if columns.isdecimal() and int(columns) > 0:
+            self.width = int(columns)
+        elif not self.is_terminal:
+            self.width = _PIPED_WIDTH
 
     def page(self, content: RenderableType) -> None:
         """Print it; in plain text, without trailing blanks."""
@@ -78,15 +91,53 @@ def _renderable(line: Line) -> RenderableType:
     return Text.assemble(*line) if isinstance(line, list) else line
 
 
-def table(*titles: str, right: Iterable[str] = ()) -> Table:
-    """A table without lines; long cells are folded, columns in `right` are aligned to the right."""
-    made = Table(box=None, pad_edge=False)
-    for title in titles:
-        if title in right:
-            made.add_column(title, justify="right")
+class Rows:
+    """A table without lines. Nothing is ever cut off: columns of words are folded, and where that
+    is not enough, each row becomes a record with one cell a line."""
+
+    def __init__(self, titles: Sequence[str], right: Iterable[str] = ()) -> None:
+        self._titles = titles
+        self._right = frozenset(right)
+        self._rows: list[tuple[tuple[str, ...], str]] = []
+
+    def add_row(self, *cells: str, style: str = "") -> None:
+        self._rows.append((cells, style))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = zip(self._titles, *(cells for cells, _ in self._rows), strict=True)
+        widths = [max(map(cell_len, column)) for column in columns]
+        least = (
+            width if title in self._right else min(width, _FOLDED_WIDTH)
+            for title, width in zip(self._titles, widths, strict=True)
+        )
+        if sum(least) + _GAP * (len(widths) - 1) <= options.max_width:
+            yield self._table()
         else:
-            made.add_column(title, overflow="fold")
-    return made
+            yield from self._records()
+
+    def _table(self) -> Table:
+        made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+        for title in self._titles:
+            if title in self._right:
+                made.add_column(title, justify="right", no_wrap=True)
+            else:
+                made.add_column(title, overflow="fold")
+        for cells, style in self._rows:
+            made.add_row(*cells, style=style)
+        return made
+
+    def _records(self) -> Iterator[Text]:
+        for index, (cells, style) in enumerate(self._rows):
+            if index:
+                yield Text()
+            for title, cell in zip(self._titles, cells, strict=True):
+                if cell:
+                    yield Text(f"{title}: {cell}" if title else cell, style, overflow="fold")
+
+
+def table(*titles: str, right: Iterable[str] = ()) -> Rows:
+    """Columns in `right` hold figures, and are aligned to the right."""
+    return Rows(titles, right)
 
 
 def problem_lines(title: str, problems: Sequence[SkippedInput]) -> Iterator[Line]:
@@ -144,7 +195,7 @@ class AnswerPrinter:
     def note(self, text: str) -> None:
         if not self._quiet:
             line = one_line(text)
-            self._print_error(f"\x1b[2m{line}\x1b[0m" if _stderr_has_colours() else line)
+            self._print_error(for_stderr(line, _DIM))
 
     def warn(self, text: str) -> None:
         """Print a problem, even when quiet."""
@@ -163,6 +214,11 @@ class AnswerPrinter:
         self.end_line()
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
+
+
+def for_stderr(line: str, code: int) -> str:
+    """The line with an escape code, if standard error shows those."""
+    return f"\x1b[{code}m{line}\x1b[0m" if _stderr_has_colours() else line
 
 
 def _stderr_has_colours() -> bool:

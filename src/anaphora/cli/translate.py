@@ -16,7 +16,7 @@ from anaphora.rendered import Plan
 from anaphora.wire.detect import detect
 
 from .common import WireName, print_json, read_stdin
-from .terminal import Terminal
+from .terminal import YELLOW, Terminal, for_stderr
 
 
 @click.command()
@@ -85,4 +85,5 @@ def command(
     else:
         click.echo(pretty)
     for notice in notices:
-        click.echo(click.style(f"notice: {notice} [{notice.code}]", fg="yellow"), err=True)
+        line = for_stderr(f"notice: {notice} [{notice.code}]", YELLOW)
+        click.echo(line, err=True, color=True)

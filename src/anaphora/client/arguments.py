@@ -9,12 +9,15 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from anaphora import canonical
 from anaphora.errors import InvalidConfig, InvalidRequest, InvalidTool
-from anaphora.prompt import Params, PromptBlock, PromptCachePlan, PromptIR, Segment
+from anaphora.prompt import PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.tools import ToolRegistry
+from anaphora.tools.functions import is_async
 from anaphora.values import (
     AnyTool,
     Conversation,
+    Extras,
     Message,
     MessageLike,
     Part,
@@ -22,15 +25,17 @@ from anaphora.values import (
     SegmentRole,
     Text,
     Tool,
+    ToolCall,
     ToolResult,
 )
-from anaphora.wire.message_dicts import read_message, read_part
+from anaphora.wire import WIRES
+from anaphora.wire.message_dicts import read_message, read_part, read_tool
+from anaphora.yaml_values import nearest
 
-from .options import PARAM_KEYWORDS, TURN_KEYWORDS, SystemPrompt, Tools, check_keywords
+from .options import StateText, SystemPrompt, Tools
 
 T = TypeVar("T")
 
-_PLAIN = (str, int, float, type(None))
 _TOOLS = get_args(AnyTool)
 _PARTS = get_args(Part)
 _CONTENT = "a text, a part, a message or a dict"
@@ -56,36 +61,6 @@ def wrong_client(name: str, value: object) -> InvalidConfig:
     )
 
 
-def params_of(
-    params: Mapping[str, Any], keywords: frozenset[str] = TURN_KEYWORDS
-) -> dict[str, Any]:
-    """Checked parameters; `keywords` are all that could have been meant by an unknown one."""
-    if not PARAM_KEYWORDS.issuperset(params):
-        check_keywords(params, keywords)
-    try:
-        converted = msgspec.convert(params, Params)
-    except msgspec.ValidationError as problem:
-        reason, _, place = str(problem).partition(" - at `$.")
-        raise InvalidRequest(reason, path=place.removesuffix("`")) from None
-    # A number stays as it was given: 1 and 1.0 are different bytes.
-    return {
-        name: value if isinstance(value, _PLAIN) else getattr(converted, name)
-        for name, value in params.items()
-    }
-
-
-def with_params(params: Params | None, options: Mapping[str, Any]) -> Params:
-    """`params` with those of the options that are parameters."""
-    if params is None:
-        params = Params()
-    elif not isinstance(params, Params):
-        raise wrong_type("Params", params, "params")
-    if params.stream:  # awaiting a turn or iterating over it decides
-        params = msgspec.structs.replace(params, stream=False)
-    more = {name: value for name, value in options.items() if name in PARAM_KEYWORDS}
-    return msgspec.structs.replace(params, **params_of(more)) if more else params
-
-
 def items_of(items: Iterable[T], kind: type[T], wanted: str, path: str) -> tuple[T, ...]:
     if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
         raise wrong_type(wanted, items, path)
@@ -102,12 +77,14 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
     if content is None:
         return ()
     if isinstance(content, str):
+        if not content or content.isspace():
+            raise _empty(content)
         return (Message.user(content),)
     if isinstance(content, Message):
-        return (content,)
+        return _with_content((content,))
     if isinstance(content, Mapping):
         if "role" in content:
-            return (read_message(content, "message"),)
+            return _with_content((read_message(content, "message"),))
         content = (content,)
     elif isinstance(content, _PARTS):
         content = (content,)
@@ -140,7 +117,100 @@ def messages_of(content: Content | None) -> tuple[Message, ...]:
         else:
             raise wrong_type(_CONTENT, item, f"content[{index}]")
     close()
-    return tuple(messages)
+    return _with_content(tuple(messages))
+
+
+def _with_content(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    for message in messages:
+        for part in message.parts:
+            if not isinstance(part, Text) or (part.text and not part.text.isspace()):
+                return messages
+    raise _empty([])
+
+
+def _empty(content: object) -> InvalidRequest:
+    what = "is blank" if content else "is empty"
+    return InvalidRequest(f"{what}; providers refuse a message without content", path="content")
+
+
+def check_results(messages: Sequence[Message]) -> None:
+    """Raises where a tool call has no result before the next message."""
+    open_calls: dict[str, ToolCall] = {}
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                open_calls.pop(part.call_id, None)
+        if message.role != "tool" and open_calls:
+            break
+        open_calls |= {part.id: part for part in message.parts if isinstance(part, ToolCall)}
+    for call in open_calls.values():
+        raise missing_result(call)
+
+
+def missing_result(call: ToolCall) -> InvalidRequest:
+    return InvalidRequest(
+        f"the tool call {call.name!r} ({call.id}) has no result yet; send"
+        f" ToolResult({call.id!r}, …) first, or let `run()` of a session run the tools",
+        path="content",
+    )
+
+
+def state_of(value: Any) -> StateText:
+    """Text at the end of every call, or a function that returns it."""
+    if value is None or isinstance(value, str):
+        return value
+    if callable(value):
+        if is_async(value):
+            raise InvalidRequest(
+                "an async function cannot be called here; await it before the turn and assign the"
+                " result: chat.state = await …",
+                path="state",
+            )
+        state: StateText = value
+        return state
+    raise wrong_type("a text or a function that returns one", value, "state")
+
+
+def state_text(value: Any) -> str | None:
+    """The checked result of a function that is given as `state`."""
+    if value is None or isinstance(value, str):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+    raise InvalidRequest(
+        f"the function must return a text, and returned {type(value).__name__}", path="state"
+    )
+
+
+def flag_of(value: Any, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"must be True or False, not {value!r}", path=path)
+    return value
+
+
+def extras_of(extras: Any) -> Extras | None:
+    """Request fields of each wire as JSON text; an object is written as such."""
+    if extras is None:
+        return None
+    if not isinstance(extras, Mapping):
+        raise wrong_type('a dict: {"anthropic": {"field": …}}', extras, "extras")
+    checked: dict[str, str] = {}
+    for name, fields in extras.items():
+        path = f"extras.{name}"
+        if isinstance(fields, Mapping):
+            fields = canonical.dumps(dict(fields), path=path).decode()
+        if not isinstance(fields, str):
+            raise wrong_type(
+                'a dict of fields or their JSON text, as in {"anthropic": {"field": …}}',
+                fields,
+                path,
+            )
+        if name not in WIRES and (near := nearest(str(name), WIRES)):
+            raise InvalidRequest(f"there is no such wire; did you mean {near}?", path=path)
+        if not isinstance(canonical.loads(fields, path=path), dict):
+            raise InvalidRequest("must be a JSON object", path=path)
+        checked[name] = fields
+    return checked
 
 
 def history_of(
@@ -211,7 +281,10 @@ def tools_of(tools: Tools | None) -> ToolSet:
             f" {type(tools).__name__}{hint}",
             path="tools",
         )
-    given = tuple(tools)
+    given = tuple(
+        read_tool(tool, f"tools[{index}]") if isinstance(tool, Mapping) else tool
+        for index, tool in enumerate(tools)
+    )
     if all(isinstance(tool, _TOOLS) for tool in given):
         return ToolSet(_distinct(given))
     registry = ToolRegistry()

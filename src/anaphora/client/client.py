@@ -25,14 +25,17 @@ from anaphora.values.fields import frozen
 from .arguments import (
     Content,
     callback_of,
+    check_results,
     choice_of,
+    extras_of,
+    flag_of,
     history_of,
     messages_of,
     prompt_from,
     seconds_of,
+    state_of,
     tools_of,
     with_leading_system,
-    with_params,
     wrong_client,
     wrong_type,
 )
@@ -48,6 +51,7 @@ from .oneshot import OneShot
 from .options import (
     CALL_KEYWORDS,
     CLIENT_KEYWORDS,
+    PARAM_KEYWORDS,
     SESSION_KEYWORDS,
     CallOptions,
     ClientOptions,
@@ -55,6 +59,7 @@ from .options import (
     SessionOptions,
     check_keywords,
 )
+from .parameters import with_params
 from .response import Output, Response
 from .routing import SessionRoute, conversation_key
 from .session import Session
@@ -328,14 +333,17 @@ class AsyncClient:
         choice_of(on_prefix_break, OnPrefixBreak, "on_prefix_break")
         targets, hops = self._targets(provider, options.get("model"))
         store = options.pop("store", None)  # decided for each provider
+        if store is not None:
+            flag_of(store, "store")
+        tools = tools_of(options.get("tools"))
         profiles = [target.profile for target in targets]
         name = id_of(options.get("id"))
         builder = CallBuilder(
-            tools=tools_of(options.get("tools")),
-            params=with_params(options.get("params"), options),
-            extras=frozen(options.get("extras"), Extras | None, "extras"),
+            tools=tools,
+            params=with_params(options.get("params"), options, tools.current),
+            extras=frozen(extras_of(options.get("extras")), Extras | None, "extras"),
             store=store,
-            diagnose=options.get("diagnose", False),
+            diagnose=flag_of(options.get("diagnose", False), "diagnose"),
             compact_at=compact_at_of(options.get("compact_at"), profiles),
         )
         source, messages = _prompt_source(options)
@@ -437,16 +445,27 @@ def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
     if not isinstance(content, Call):
         if isinstance(content, Iterator):
             content = tuple(content)
+        if content is None:
+            raise InvalidRequest("is missing; give a text or messages", path="content")
         system, messages = with_leading_system(options.get("system"), content, messages_of(content))
+        if not messages:
+            raise InvalidRequest("there is no message besides the system prompt", path="content")
+        if len(messages) > 1:
+            check_results(messages)
+        tools = tools_of(options.get("tools")).current
         return Call(
             ir=prompt_from(system, options.get("cache"), messages),
             model=model,
-            tools=tools_of(options.get("tools")).current,
-            params=with_params(options.get("params"), options),
-            extras=options.get("extras"),
+            tools=tools,
+            params=with_params(options.get("params"), options, tools),
+            extras=extras_of(options.get("extras")),
         )
     _refuse_both(options, "a Call", _PLACES_IN_CALL)
-    params = with_params(options.get("params", content.params), options)
+    params = content.params
+    if not PARAM_KEYWORDS.isdisjoint(options) or "params" in options:
+        params = with_params(options.get("params", params), options, content.tools)
+    elif params.stream:  # awaiting or iterating decides
+        params = msgspec.structs.replace(params, stream=False)
     return content if params is content.params else msgspec.structs.replace(content, params=params)
 
 
@@ -456,7 +475,7 @@ def _prompt_source(options: SessionOptions) -> tuple[PromptSource, Conversation]
     if prompt is None:
         system, messages = history_of(options.get("system"), options.get("messages", ()))
         ir = prompt_from(system, options.get("cache"))
-        return PromptSource(ir, options.get("state"), from_keywords=True), messages
+        return PromptSource(ir, state_of(options.get("state")), from_keywords=True), messages
     _refuse_both(options, "prompt", _PLACES_IN_PROMPT)
     return PromptSource(prompt_of(prompt)), Conversation()
 

@@ -24,6 +24,7 @@ from .choice import UnknownModelWarning, name_at, refuses, unknown_model
 from .config.resolve import ResolvedProvider
 from .config.secrets import SecretHeaders
 from .limits import Gate
+from .parameters import check_temperature
 from .prices import find_price
 from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
@@ -93,6 +94,8 @@ class Target(msgspec.Struct, frozen=True, eq=False):
             changes.setdefault("temperature", config.temperature)
         if changes:
             params = msgspec.structs.replace(params, **changes)
+        if params.temperature is not None:
+            check_temperature(params, self.endpoint.max_temperature, self.endpoint.id)
         if params is call.params and self.model == call.model:
             return call
         return msgspec.structs.replace(call, params=params, model=self.model)
@@ -117,6 +120,10 @@ class Endpoint:
         self.wire = wire.get(resolved.wire)
         self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
         self.features = wire.features(self.base_wire)
+        # Providers with a dialect of a wire have ranges of their own.
+        self.max_temperature = (
+            2.0 if resolved.dialect is not None else self.features.max_temperature
+        )
         self.system = resolved.system
         self.transport = transport
         self.breaker = CircuitBreaker(self.config.breaker)

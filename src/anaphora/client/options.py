@@ -29,7 +29,7 @@ from anaphora.prompt import (
     ToolChoice,
 )
 from anaphora.tools import ToolRegistry
-from anaphora.values import AnyTool, Conversation, Extras, Message, MessageLike
+from anaphora.values import AnyTool, Conversation, Message, MessageLike
 from anaphora.yaml_values import nearest
 
 from .conversations import Conversations
@@ -44,8 +44,11 @@ instead of the call, or nothing."""
 Prompt: TypeAlias = PromptIR | RenderedContext
 StateText: TypeAlias = str | Callable[[], str] | None
 SystemPrompt: TypeAlias = str | Sequence[PromptBlock]
-Tools: TypeAlias = ToolRegistry | Iterable[Callable[..., Any] | AnyTool | ToolRegistry]
-"""Functions, described by their signature and docstring; finished tools; registries."""
+Tools: TypeAlias = (
+    ToolRegistry | Iterable[Callable[..., Any] | AnyTool | ToolRegistry | Mapping[str, Any]]
+)
+"""Functions, described by their signature and docstring; finished tools; registries; dictionaries
+as the OpenAI and Anthropic SDKs take them."""
 
 
 class ParamOptions(TypedDict, total=False):
@@ -56,9 +59,11 @@ class ParamOptions(TypedDict, total=False):
     temperature: float | None
     top_p: float | None
     top_k: int | None
-    stop: Sequence[str]
-    tool_choice: ToolChoice | Mapping[str, Any] | None
-    reasoning: Reasoning | Mapping[str, Any] | None
+    stop: str | Sequence[str]
+    tool_choice: ToolChoice | str | Mapping[str, Any] | None
+    """Also a mode ("auto", "required", "any", "none"), or the name of a tool."""
+    reasoning: Reasoning | str | Mapping[str, Any] | None
+    """Also an effort: "low", "medium", "high", …"""
     metadata: dict[str, str] | None
     user: str | None
     service_tier: str | None
@@ -87,8 +92,8 @@ class SingleCallOptions(TurnOptions, total=False):
     params: Params | None
     """Parameters as one value; keywords go before its fields."""
     cache: PromptCachePlan | None
-    extras: Extras | None
-    """Request fields without a name here: wire name -> JSON object text."""
+    extras: Mapping[str, str | Mapping[str, Any]] | None
+    """Request fields without a name here: wire name -> the fields, or their JSON text."""
 
 
 class CallOptions(SingleCallOptions, total=False):

@@ -13,6 +13,8 @@ import os
 import threading
 from typing import Any, Unpack, overload
 
+from anaphora import catalog
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 
 from .arguments import Content
@@ -22,6 +24,9 @@ from .options import SingleCallOptions
 from .response import Output, Response
 from .structured import Structured
 from .sync import Client
+
+#: Longer texts are no names of models.
+_LONGEST_NAME = 100
 
 
 @overload
@@ -60,6 +65,7 @@ def complete(
     `model` is `model` or `provider/model`; `content` and the options are those of
     `AsyncClient.complete`.
     """
+    _check_order(model, content)
     return _shared.client().complete(content, model=model, output=output, **options)
 
 
@@ -95,10 +101,20 @@ async def acomplete(
     **options: Unpack[SingleCallOptions],
 ) -> Response[Any]:
     """As `complete`, in any event loop."""
+    _check_order(model, content)
     client = _shared.client()
     return await client._background.call_from_loop(
         lambda: client._client.complete(content, model=model, output=output, **options)
     )
+
+
+def _check_order(model: object, content: object) -> None:
+    """`complete` of a client takes the content first."""
+    if isinstance(model, str) and isinstance(content, str) and len(content) <= _LONGEST_NAME:
+        swapped = catalog.maker_of(content) is not None and len(content.split()) == 1
+        if swapped and "/" not in model and catalog.maker_of(model) is None:
+            reason = f"the model comes first: anaphora.complete({content!r}, …)"
+            raise InvalidRequest(reason, path="model")
 
 
 class _SharedClient:

@@ -176,6 +176,7 @@ class Generator:
         count = call.params.n or 1 if host.choices_field is not None else 1
         if count > _MOST_REPLIES:
             raise RequestRejected(f"at most {_MOST_REPLIES} replies, not {count}", status=400)
+        self._schemas.begin_request()
         seeds = [seed, *(seed + join_seed(b"%d" % index) for index in range(1, count))]
         return [
             scripted or generate_reply(call, host, profile, self._schemas, seeds[0]),

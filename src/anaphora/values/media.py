@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable
-from pathlib import Path, PurePath
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from anaphora.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MediaKind: TypeAlias = Literal["image", "document", "audio"]
 
@@ -35,17 +35,17 @@ _SIGNATURES = (
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
 _SUFFIXES = {
-    ".png": "image/png",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".gif": "image/gif",
-    ".webp": "image/webp",
-    ".heic": "image/heic",
-    ".pdf": "application/pdf",
-    ".wav": "audio/wav",
-    ".mp3": "audio/mpeg",
-    ".flac": "audio/flac",
-    ".ogg": "audio/ogg",
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "gif": "image/gif",
+    "webp": "image/webp",
+    "heic": "image/heic",
+    "pdf": "application/pdf",
+    "wav": "audio/wav",
+    "mp3": "audio/mpeg",
+    "flac": "audio/flac",
+    "ogg": "audio/ogg",
 }
 #: Formats that no provider takes, and what to do.
 _REFUSED = (
@@ -59,6 +59,7 @@ _REFUSED = (
     (b"\xfe\xff", "text in UTF-16; save it as UTF-8"),
 )
 _BOM = b"\xef\xbb\xbf"
+_RTF = b"{\\rtf"
 
 
 def _no_reader(path: str | Path) -> bytes:
@@ -67,6 +68,10 @@ def _no_reader(path: str | Path) -> bytes:
 
 #: Reads a file. Set by `anaphora/__init__.py`: values do no I/O.
 read_file: Callable[[str | Path], bytes] = _no_reader
+
+
+def file_name(path: str | Path) -> str:
+    return str(path).replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def image_media_type(data: bytes) -> str | None:
@@ -91,10 +96,10 @@ def media_of(
     if media_type is not None:
         return data, media_type
     found = _signature(data)
-    if found is None and kind == "document" and _is_text(data):
+    if found is None and kind == "document" and _is_text(data) and not data.startswith(_RTF):
         return data.removeprefix(_BOM), "text/plain"
     if found is None and not _is_text(data):
-        found = _SUFFIXES.get(PurePath(name).suffix.lower())
+        found = _SUFFIXES.get(file_name(name).rpartition(".")[2].lower())
     if found is None or kind != _kind_of(found):
         raise InvalidRequest(_refusal(data, found, kind), path=place)
     return data, found
@@ -105,13 +110,15 @@ def url_of(url: object, kind: MediaKind) -> str | tuple[bytes, str]:
     if not isinstance(url, str):
         raise InvalidRequest(f"must be a text, not {type(url).__name__}", path="url")
     if url.startswith("data:"):
+        import base64  # loaded when it is needed
+
         head, comma, body = url[len("data:") :].partition(",")
         media_type, _, encoding = head.partition(";")
         try:
             if not comma or encoding != "base64":
                 raise ValueError
             return media_of(base64.b64decode(body, validate=True), kind, media_type=media_type)
-        except (ValueError, binascii.Error):
+        except ValueError:
             raise InvalidRequest(
                 "not a data URL: write data:image/png;base64,…", path="url"
             ) from None

@@ -8,14 +8,16 @@ received, so no round trip can reorder or reformat it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from . import media
 from .fields import check_extras, check_fields
 from .stability import CachePolicy
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Fields of a provider's block without a name here: wire name -> JSON object text.
 Extras: TypeAlias = Mapping[str, str]
@@ -120,7 +122,7 @@ class Document(_Part, tag="document", frozen=True):
         """A PDF file, or any text file in UTF-8. Its name is the title unless another is given. The
         file is read at once, as in `Image.from_file`."""
         source = _file(path, "document")
-        return cls(source, Path(path).name if title is None else title, context)
+        return cls(source, media.file_name(path) if title is None else title, context)
 
     @classmethod
     def from_bytes(

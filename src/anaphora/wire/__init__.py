@@ -53,6 +53,7 @@ class WireFeatures(msgspec.Struct, frozen=True):
     """What a client needs to know of a wire besides its codec."""
 
     requires_max_tokens: bool = False
+    max_temperature: float = 2.0
     stores_responses: bool = False
     """A stored response can be continued."""
     prewarms: bool = False
@@ -62,7 +63,7 @@ class WireFeatures(msgspec.Struct, frozen=True):
 
 
 _FEATURES = {
-    "anthropic": WireFeatures(requires_max_tokens=True, prewarms=True),
+    "anthropic": WireFeatures(requires_max_tokens=True, max_temperature=1.0, prewarms=True),
     "openai_responses": WireFeatures(stores_responses=True, prewarms=True, adds_breakpoints=True),
 }
 

@@ -20,7 +20,7 @@ import msgspec
 
 from anaphora import canonical
 from anaphora.errors import InvalidRequest
-from anaphora.values import Message, Opaque, Part, Text, ToolResult
+from anaphora.values import AnyTool, Message, Opaque, Part, Text, ToolResult
 from anaphora.yaml_values import nearest
 
 from . import get
@@ -312,3 +312,35 @@ def _replaced(message: Message, placed: dict[str, Part]) -> Message:
 
 def _wrong(wanted: str, value: object, path: str) -> InvalidRequest:
     return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
+
+
+# ── Tools ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_tool(value: Mapping[str, Any], path: str) -> AnyTool:
+    """The tool of a dictionary, in the form of OpenAI's APIs or of Anthropic's."""
+    fields = {name: each for name, each in value.items() if each is not None}
+    if "input_schema" in fields:
+        wire = "anthropic"
+    elif fields.get("type") == "function" and ("function" in fields or "name" in fields):
+        wire = "openai_chat"
+        if "function" not in fields:  # the Responses API
+            rest = {name: each for name, each in fields.items() if name != "type"}
+            fields = {"type": "function", "function": rest}
+    else:
+        raise InvalidRequest(
+            'must be a function, a Tool or a ToolRegistry, or a dict: {"type": "function",'
+            ' "function": {"name": …, "parameters": …}} or {"name": …, "input_schema": …}',
+            path=path,
+        )
+    body = {
+        "model": "",
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": "."}],
+        "tools": [fields],
+    }
+    try:
+        return get(wire).parse(canonical.dumps(body)).tools[0]
+    except InvalidRequest as error:
+        where = error.path.replace("$.tools[0]", path, 1)
+        raise InvalidRequest(error.reason, path=where) from None

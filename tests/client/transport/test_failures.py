@@ -7,6 +7,7 @@ import gzip
 import socket
 import ssl
 import traceback
+import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,8 @@ def hang_up(writer: asyncio.StreamWriter) -> None:
 
 FAR_TOO_LONG = b"HTTP/1.1 200 OK\r\nX-Canary: " + b"x" * 100_000 + b"\r\n\r\n"
 BOMB = gzip.compress(b"\0" * 20_000_000)
+CUT = gzip.compress(b"canary " * 100)[:-6]
+CUT_DEFLATE = zlib.compress(b"canary " * 100)[:-6]
 GZIPPED = HEAD + b"Content-Encoding: gzip\r\nContent-Length: "
 
 #: The server's behaviour, special request fields, the phase, and words of the message.
@@ -171,6 +174,27 @@ FAILURES: dict[str, tuple[Step, dict[str, Any], errors.Phase, str]] = {
         {},
         "body",
         "broke off",
+    ),
+    "ends the compressed data early": (
+        sends(GZIPPED + b"%d\r\n\r\n" % len(CUT) + CUT),
+        {},
+        "body",
+        "broke off (the compressed data ends early)",
+    ),
+    "leaves out the end of the compressed data in chunks": (
+        sends(
+            HEAD + b"Content-Encoding: deflate\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"%x\r\n%b\r\n0\r\n\r\n" % (len(CUT_DEFLATE), CUT_DEFLATE),
+        ),
+        {},
+        "body",
+        "broke off (the compressed data ends early)",
+    ),
+    "hangs up within compressed data without a length": (
+        sends(HEAD + b"Content-Encoding: gzip\r\n\r\n" + CUT, then=hang_up),
+        {},
+        "body",
+        "broke off (the compressed data ends early)",
     ),
     "announces more than it sends": (
         sends(HEAD + b"Content-Length: 9\r\n\r\ncanary"),

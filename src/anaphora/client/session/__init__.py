@@ -14,7 +14,7 @@ from typing import Any, Unpack, overload
 
 import msgspec
 
-from anaphora.client.arguments import Content, messages_of, params_of, wrong_type
+from anaphora.client.arguments import Content, messages_of, state_of, wrong_type
 from anaphora.client.conversations import id_of
 from anaphora.client.failures import reported
 from anaphora.client.options import (
@@ -24,6 +24,7 @@ from anaphora.client.options import (
     StateText,
     TurnOptions,
 )
+from anaphora.client.parameters import params_of
 from anaphora.client.response import Output, Response
 from anaphora.client.structured import Structured
 from anaphora.client.turn import TurnRequest
@@ -31,7 +32,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, OutputSchema, ToolChoice
 from anaphora.prompt.context import TokenCount
 from anaphora.tools import ToolRegistry
-from anaphora.values import Conversation, Message, MessageLike, Notice, Reply
+from anaphora.values import AnyTool, Conversation, Message, MessageLike, Notice, Reply
 from anaphora.wire.message_dicts import read_message
 
 from .compaction import compacted
@@ -85,6 +86,7 @@ class Session(KeptTurns):
         request = self._request(content, output, options)
         if self._is_kept:
             self._load_now()
+        self._check_turn(request)
         turn = self._next_prompt()
         state = self._state(self._order(request, lambda: turn)[0])
         notices = self._load_notices
@@ -125,6 +127,7 @@ class Session(KeptTurns):
                 " or a volatile tail segment)",
                 path="state",
             )
+        state_of(state)
         self._source = msgspec.structs.replace(self._source, state=state)
 
     @property
@@ -297,6 +300,11 @@ class Session(KeptTurns):
     def tool_choice(self) -> ToolChoice | None:
         """The tool choice of every call, unless a turn has its own."""
         return self._builder.params.tool_choice
+
+    @property
+    def sent_tools(self) -> tuple[AnyTool, ...]:
+        """All tools that the model is given now."""
+        return self._builder.tools.current
 
     @property
     def tools(self) -> ToolRegistry | None:

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, Unpack
 
 import msgspec
 
-from anaphora.client.arguments import params_of, seconds_of
+from anaphora.client.arguments import flag_of, missing_result, seconds_of
 from anaphora.client.dispatch import OnToolError, ToolError, check_on_tool_error, run_calls
 from anaphora.client.options import RUN_KEYWORDS, ParamOptions
+from anaphora.client.parameters import params_of
 from anaphora.client.pending import Pending
 from anaphora.client.response import Parsed, Response
 from anaphora.client.turn import CLOSE_TICKS
@@ -91,18 +92,18 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
         timeout: float | None = None,
         **params: Unpack[ParamOptions],
     ) -> None:
-        if not isinstance(max_turns, int) or max_turns < 1:
+        if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
             raise InvalidRequest(f"must be an int ≥ 1, not {max_turns!r}", path="max_turns")
         self._session = session
         self._messages = messages
         self._turns = max_turns
         self._seconds = seconds_of(max_seconds, "max_seconds")
         self._usd = _amount_of(max_cost_usd)
-        self._parallel = parallel
+        self._parallel = flag_of(parallel, "parallel")
         self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
         self._on_tool_error = check_on_tool_error(on_tool_error)
         self._timeout = seconds_of(timeout, "timeout")
-        self._params = params_of(params, RUN_KEYWORDS)
+        self._params = params_of(params, RUN_KEYWORDS, session.sent_tools)
         self._output = output
         self._until: float | None = None
         self._responses: list[Response[Parsed]] = []
@@ -257,11 +258,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
 
     def _check_answered(self) -> None:
         if calls := unanswered(self._session.conversation):
-            raise InvalidRequest(
-                f"the tool call {calls[0].name!r} ({calls[0].id}) has no result yet; call `run()`"
-                " without content first",
-                path="content",
-            )
+            raise missing_result(calls[0])
 
 
 def unanswered(messages: Sequence[Message] | Conversation) -> tuple[ToolCall, ...]:
@@ -292,8 +289,9 @@ def _amount_of(value: Decimal | float | str | None) -> Decimal | None:
         amount = Decimal(str(value))
     except InvalidOperation:
         amount = Decimal("NaN")
-    if amount.is_nan():
-        raise InvalidRequest(f"must be an amount in dollars, not {value!r}", path="max_cost_usd")
+    if amount.is_nan() or amount < 0:
+        reason = f"must be an amount in dollars, 0 or more, not {value!r}"
+        raise InvalidRequest(reason, path="max_cost_usd")
     return amount
 
 

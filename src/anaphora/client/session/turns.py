@@ -6,27 +6,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Unpack, overload
+from typing import Any, TypeGuard, Unpack, overload
 
 import msgspec
 
-from anaphora.client.arguments import Content, messages_of, params_of, seconds_of
+from anaphora.client.arguments import Content, messages_of, missing_result, seconds_of, state_text
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import Watchers
 from anaphora.client.options import OnPrefixBreak, Prompt, StateText, TurnOptions
+from anaphora.client.parameters import params_of
 from anaphora.client.response import Output, Response
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Caller, Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import Call, PromptIR, RenderedContext, Segment
-from anaphora.values import Conversation, Message, Notice, SegmentRole
+from anaphora.values import Conversation, Message, Notice, Part, SegmentRole, ToolResult
 
 from .call_builder import CallBuilder
 from .handles import Handles
 from .preview import check_prefix
 from .provider_state import ProviderState
+from .run import unanswered
 from .turn_prompt import PromptMemory, TurnPrompt, returned_prompt, turn_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
@@ -51,7 +53,7 @@ class PromptSource(msgspec.Struct, frozen=True, eq=False):
         if not isinstance(prompt, _PROMPTS):
             prompt = returned_prompt(prompt())
         state = self.state
-        text = state() if callable(state) else state
+        text = state_text(state()) if callable(state) else state
         if not text:
             return prompt
         tail = Segment.of(_TAIL, Message.user(text))
@@ -141,10 +143,8 @@ class SessionTurns(Caller):
     def _request(self, content: Content | None, output: Any, options: TurnOptions) -> TurnRequest:
         timeout = options.pop("timeout", None) if options else None
         return TurnRequest(
-            messages=(
-                (Message.user(content),) if isinstance(content, str) else messages_of(content)
-            ),
-            params=params_of(options) if options else {},
+            messages=messages_of(content),
+            params=params_of(options, tools=self._builder.tools.current) if options else {},
             output=None if output is None else self._builder.output(output),
             timeout=None if timeout is None else seconds_of(timeout, "timeout"),
         )
@@ -164,6 +164,7 @@ class SessionTurns(Caller):
         if self._busy:
             self.check_idle()
         self._turn = None
+        self._check_turn(request)
         targets = self._order(request, self._prompt)
         if request.prewarm and not targets[0].endpoint.features.prewarms:
             endpoint = targets[0].endpoint
@@ -174,6 +175,20 @@ class SessionTurns(Caller):
             )
         self._busy = True
         return targets
+
+    def _check_turn(self, request: TurnRequest) -> None:
+        """Raises where every provider would refuse the messages. A prompt from the app may bring
+        what the history lacks."""
+        if request.prewarm or not self._source.from_keywords:
+            return
+        history, added = self._conversation, request.messages
+        if not added and not history and not self._source.state:
+            raise InvalidRequest("there is nothing to send yet; give a text", path="content")
+        results = {part.call_id for message in added for part in message.parts if _is_result(part)}
+        calls = unanswered(history)
+        missing = [call for call in calls if call.id not in results]
+        if missing:
+            raise missing_result(missing[0])
 
     def _order(self, request: TurnRequest, prompt: Callable[[], TurnPrompt]) -> tuple[Target, ...]:
         if self._route.only is not None:
@@ -364,6 +379,10 @@ class SessionTurns(Caller):
     def _expect_prefix_changes(self) -> None:
         for state in self._states.values():
             state.prefix_change_expected = True
+
+
+def _is_result(part: Part) -> TypeGuard[ToolResult]:
+    return isinstance(part, ToolResult)
 
 
 def _is_plain(prompt: PromptIR) -> bool:

@@ -19,6 +19,7 @@ from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.errors import InvalidRequest, Transport
 
 from . import errors
+from .decoding import ACCEPT_ENCODING
 
 if TYPE_CHECKING:
     from .over_aiohttp import HttpExchange
@@ -164,7 +165,8 @@ class UrlRoute:
         else:
             proxy_headers = SecretHeaders()
         # aiohttp's own defaults, credentials of the URL included.
-        self._defaults = SecretHeaders({**self.destination.headers, **proxy_headers})
+        defaults = {**self.destination.headers, **proxy_headers}
+        self._defaults = SecretHeaders({**defaults, "Accept-Encoding": ACCEPT_ENCODING})
 
     def head(self, method: str, headers: SecretHeaders, size: int) -> RequestHead:
         """Request line and headers of a request with a body of `size` bytes."""

@@ -28,6 +28,8 @@ from anaphora.client.config import Timeouts
 from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.errors import InvalidConfig, InvalidRequest, Phase, Transport
 
+from .decoding import InvalidCompression
+
 
 def read_url(text: str) -> URL:
     """The URL with its quoting unchanged."""
@@ -145,6 +147,8 @@ def too_long(most: int, url: URL) -> Transport:
 
 def reason(error: BaseException) -> str:
     """The root cause, in words that quote nothing sent or received."""
+    if isinstance(error, InvalidCompression):
+        return str(error)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, aiohttp.ClientConnectorCertificateError):

@@ -25,6 +25,7 @@ from anaphora.errors import Transport
 
 from . import HttpRequest, errors
 from .connections import Connections, RequestHead, UrlRoute
+from .decoding import Decompressor, InvalidCompression
 from .timer import SharedTimer
 
 #: Bodies up to this size are written together with the head, longer ones in pieces of this size.
@@ -175,7 +176,9 @@ class HttpExchange:
     ) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
         """Send the request; return the response head, and the body as it arrives."""
         protocol = self._protocol
-        protocol.set_response_params(skip_payload=method == "HEAD", read_until_eof=True)
+        protocol.set_response_params(
+            skip_payload=method == "HEAD", read_until_eof=True, auto_decompress=False
+        )
         self._write(head, body)
         try:
             while True:
@@ -277,6 +280,7 @@ class AiohttpResponse:
         self._message = message
         self._content = content
         self._headers: dict[str, str] | None = None
+        self._decompressor = Decompressor.of(message.compression)
         self._received = 0
 
     @property
@@ -291,9 +295,8 @@ class AiohttpResponse:
         return self._headers
 
     async def read(self) -> bytes:
-        # Not `content.read()`, which lifts the bound on decompressed data.
         data = await self._next()
-        if self._content.at_eof():
+        if self._content.at_eof() and self._decompressor is None:
             return data
         pieces = [data]
         while data := await self._next():
@@ -325,6 +328,34 @@ class AiohttpResponse:
         self._content.set_exception(TimeoutError())
 
     async def _next(self) -> bytes:
+        """More of the body; empty at its end."""
+        decompressor, most = self._decompressor, self._exchange.request.max_response_bytes
+        try:
+            while True:
+                data = await self._receive()
+                if decompressor is None:
+                    break
+                if not data:
+                    decompressor.finish()
+                    return data
+                if data := decompressor.feed(data, most - self._received):
+                    break  # otherwise zlib needs more
+        except InvalidCompression as error:
+            failure = errors.body_error(error, self._exchange.request.timeouts, self._exchange.url)
+        else:
+            self._received += len(data)
+            if self._received <= most:
+                if self._content.at_eof() and (decompressor is None or decompressor.is_complete):
+                    self._exchange.release()
+                return data
+            failure = errors.too_long(most, self._exchange.url)
+        self._exchange.abort()
+        try:
+            raise failure
+        finally:
+            del failure
+
+    async def _receive(self) -> bytes:
         content, exchange = self._content, self._exchange
         request = exchange.request
         try:
@@ -345,13 +376,7 @@ class AiohttpResponse:
             error.__traceback__ = None
             raise
         else:
-            self._received += len(data)
-            if self._received <= request.max_response_bytes:
-                if content.at_eof():
-                    exchange.release()
-                return data
-            exchange.abort()
-            failure = errors.too_long(request.max_response_bytes, exchange.url)
+            return data
         try:
             raise failure
         finally:

@@ -28,11 +28,17 @@ from anaphora.values import (
     ToolResult,
 )
 
-from .schema_value import SchemaGenerator, UnsatisfiableSchema
+from .schema_cost import UnsatisfiableSchema
+from .schema_value import SchemaGenerator
 from .text import SeededRandom, join_seed, sentences
 
 if TYPE_CHECKING:
     from anaphora.emulator.hosts.host import Host
+
+
+#: Characters at the end of the last turn that are searched for names of tools, and how many tools
+#: are called at most.
+_SEARCHED, _MOST_CALLS = 20_000, 32
 
 
 class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +187,9 @@ def _tool_calls(
         if mode == "auto" and (results or empty or call.params.output is not None):
             return []
         text = "\n".join(message.text for message in turn if message.role != "system")
-        wanted = [tool for tool in tools if tool.name in text] or [random.choice(tools)]
+        end = text[-_SEARCHED:]
+        wanted = [tool for tool in tools if tool.name in end][:_MOST_CALLS]
+        wanted = wanted or [random.choice(tools)]
         if choice is not None and choice.parallel is False:
             wanted = wanted[:1]
     calls = []

@@ -6,12 +6,22 @@ satisfy is an error, never an invalid reply.
 
 from __future__ import annotations
 
-import functools
+import math
+from collections import OrderedDict
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 
+from .schema_cost import (
+    TEXT,
+    UnsatisfiableSchema,
+    ValidationCost,
+    Work,
+    compile_units,
+    pattern_units,
+    resolve,
+)
 from .text import SeededRandom, join_seed, sentences, word
 
 #: From this depth on, only required properties are generated, and the simplest of alternatives.
@@ -24,6 +34,12 @@ _COMPILED = 512
 #: What one schema may ask for: more would keep the server from its other requests.
 _MOST_VALUES = 5_000
 _LONGEST_TEXT = 100_000
+#: Characters of a text before it repeats itself.
+_VARIED_TEXT = 400
+#: Units for trying the likely texts on a pattern.
+_MATCHES = 2_000
+#: How much of a validator's error is shown.
+_SHOWN = 300
 #: Steps of a pattern with look-around or back-references; other patterns take linear time.
 _PATTERN_STEPS = 10_000
 
@@ -53,17 +69,17 @@ _LIKELY = (
 ).split()
 
 
-class UnsatisfiableSchema(Exception):
-    """No value for this schema could be generated."""
-
-
 class _Generator:
-    def __init__(self, root: Any, random: SeededRandom) -> None:
+    def __init__(self, root: Any, random: SeededRandom, work: Work) -> None:
         self._root = root
         self._random = random
+        self._work = work
         self._left = _MOST_VALUES
+        self._by_length: dict[int, tuple[list[Any], list[Any]]] = {}
+        self._texts: dict[tuple[str, int, int | None], str | None] = {}
 
     def value(self, schema: Any, depth: int = 0) -> Any:
+        self._work.spend(1)
         self._left -= 1
         if self._left < 0:
             raise UnsatisfiableSchema(f"it asks for more than {_MOST_VALUES:,} values")
@@ -76,29 +92,49 @@ class _Generator:
         if "$ref" in schema:
             return self.value(self._target(schema), depth + 1)
         if "const" in schema:
-            return schema["const"]
+            return self._copied(schema["const"])
         if schema.get("enum"):
-            return self._random.choice(schema["enum"])
+            return self._copied(self._random.choice(schema["enum"]))
         if schema.get("allOf"):
             parts = [self._resolved(part) for part in schema["allOf"]]
-            return self.value(_merged([_without(schema, "allOf"), *parts]), depth + 1)
+            return self.value(self._merged([_without(schema, "allOf"), *parts]), depth + 1)
         for name in ("anyOf", "oneOf"):
             if schema.get(name):
-                rest = _without(schema, name)
-                return self._any([_merged([rest, part]) for part in schema[name]], depth)
+                return self._any(_without(schema, name), schema[name], depth)
         return self._typed(schema, depth)
 
-    def _any(self, options: list[Any], depth: int) -> Any:
-        first = 0 if depth >= _DEEP else self._random.below(len(options))
-        order = [*options[first:], *options[:first]]
+    def _copied(self, value: Any) -> Any:
+        """A value of the schema itself, which the reply repeats."""
+        self._work.spend(len(msgspec.json.encode(value)) // TEXT)
+        return value
+
+    def _any(self, rest: dict[str, Any], options: list[Any], depth: int) -> Any:
         if depth >= _DEEP:
-            order.sort(key=lambda option: len(msgspec.json.encode(option)))
+            order = self._shortest_first(options)
+        else:
+            first = self._random.below(len(options))
+            self._work.spend(len(options) // TEXT)
+            order = [*options[first:], *options[:first]]
         for option in order:
             try:
-                return self.value(option, depth + 1)
+                return self.value(self._merged([rest, option]), depth + 1)
             except UnsatisfiableSchema:
                 continue
         raise UnsatisfiableSchema("none of its alternatives can be satisfied")
+
+    def _shortest_first(self, options: list[Any]) -> list[Any]:
+        # The list is kept with its order: another one may get the id of one that is gone.
+        known = self._by_length.get(id(options))
+        if known is None:
+            lengths = [len(msgspec.json.encode(option)) for option in options]
+            self._work.spend(len(options) + sum(lengths) // TEXT)
+            order = sorted(range(len(options)), key=lengths.__getitem__)
+            known = self._by_length[id(options)] = options, [options[at] for at in order]
+        return known[1]
+
+    def _merged(self, schemas: list[Any]) -> Any:
+        self._work.spend(sum(len(each) for each in schemas if isinstance(each, dict)))
+        return _merged(schemas, self._work)
 
     def _typed(self, schema: dict[str, Any], depth: int) -> Any:
         kind = schema.get("type") or _guessed(schema)
@@ -124,7 +160,8 @@ class _Generator:
 
     def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         properties = schema.get("properties") or {}
-        required = schema.get("required") or ()
+        required = dict.fromkeys(schema.get("required") or ())
+        self._work.spend((len(properties) + len(required)) // TEXT)
         wanted = properties if depth < _DEEP else [name for name in properties if name in required]
         values = {}
         # In the schema's order, as providers do.
@@ -143,14 +180,19 @@ class _Generator:
         leading = schema.get("prefixItems") or []
         least = max(schema.get("minItems", 0), len(leading))
         usual = 0 if depth >= _DEEP else self._random.between(1, 2)
-        count = min(max(least, usual), schema.get("maxItems", 1_000))
-        values = [self.value(item, depth + 1) for item in leading[:count]]
-        for _ in range(max(count, _UNIQUE_ATTEMPTS)):
+        count = min(max(least, usual), schema.get("maxItems", math.inf))
+        if count > _MOST_VALUES:
+            raise UnsatisfiableSchema(f"it asks for more than {_MOST_VALUES:,} values")
+        values = [self.value(item, depth + 1) for item in leading[: int(count)]]
+        for _ in range(max(int(count), _UNIQUE_ATTEMPTS)):
             if len(values) >= count:
                 break
             value = self.value(schema.get("items", True), depth + 1)
-            if not schema.get("uniqueItems") or value not in values:
-                values.append(value)
+            if schema.get("uniqueItems"):
+                self._work.spend(len(values))
+                if value in values:
+                    continue
+            values.append(value)
         return values
 
     def _string(self, schema: dict[str, Any], depth: int) -> str:
@@ -163,12 +205,25 @@ class _Generator:
             raise UnsatisfiableSchema(
                 f"it asks for a text of more than {_LONGEST_TEXT:,} characters"
             )
+        self._work.spend(int(min(least, _VARIED_TEXT) + least // TEXT))
         text = word(self._random) if depth else sentences(self._random)
-        while len(text) < least:
+        while len(text) < min(least, _VARIED_TEXT):
             text += " " + word(self._random)
-        return text if most is None else text[:most]
+        if len(text) < least:
+            text += f" {text}" * (int(least) // len(text))
+        return text if most is None else text[: int(most)]
 
     def _matching(self, pattern: str, least: int, most: int | None) -> str:
+        key = pattern, least, most
+        if key not in self._texts:
+            self._work.spend(pattern_units(pattern) + _MATCHES)
+            self._texts[key] = self._likely(pattern, least, most)
+        text = self._texts[key]
+        if text is None:
+            raise UnsatisfiableSchema("no likely text matches the pattern")
+        return text
+
+    def _likely(self, pattern: str, least: int, most: int | None) -> str | None:
         steps = jsonschema_rs.FancyRegexOptions(backtrack_limit=_PATTERN_STEPS)
         try:
             matching = jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=steps)
@@ -176,10 +231,10 @@ class _Generator:
             raise UnsatisfiableSchema("a pattern is not a regular expression") from None
         for text in _LIKELY:
             for repeated in (text, text * 8, text * 40):
-                long = repeated[:most] if most is not None else repeated
+                long = repeated[: int(most)] if most is not None else repeated
                 if len(long) >= least and matching.is_valid(long):
                     return long
-        raise UnsatisfiableSchema("no likely text matches the pattern")
+        return None
 
     def _integer(self, schema: dict[str, Any]) -> int:
         low, high = _bounds(schema, 1)
@@ -199,22 +254,15 @@ class _Generator:
         return float(round(low + (high - low) * self._random.below(9) / 8, 6))
 
     def _resolved(self, schema: Any) -> Any:
+        self._work.spend(1)
         if isinstance(schema, dict) and "$ref" in schema:
             return self._resolved(self._target(schema))
         return schema
 
     def _target(self, schema: dict[str, Any]) -> Any:
         """The schema that another refers to, with the other keywords beside the reference."""
-        reference = schema["$ref"]
-        if not reference.startswith("#"):
-            raise UnsatisfiableSchema("it refers to another document")
-        target = self._root
-        for step in reference[1:].split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(target, dict) or name not in target:
-                raise UnsatisfiableSchema(f"{reference} does not exist")
-            target = target[name]
-        return _merged([target, _without(schema, "$ref")])
+        self._work.spend(1 + len(schema["$ref"]) // TEXT)
+        return self._merged([resolve(self._root, schema["$ref"]), _without(schema, "$ref")])
 
 
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -247,13 +295,15 @@ def _without(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != keyword}
 
 
-def _merged(schemas: list[Any]) -> Any:
+def _merged(schemas: list[Any], work: Work) -> Any:
     """One schema from several; of two values of a keyword the later is used."""
     if any(schema is False for schema in schemas):
         return False
     merged: dict[str, Any] = {}
     for schema in schemas:
         for name, value in schema.items() if isinstance(schema, dict) else ():
+            if name in merged and isinstance(value, dict | list):
+                work.spend((len(merged[name]) + len(value)) // TEXT)
             if name == "properties" and name in merged:
                 merged[name] = {**merged[name], **value}
             elif name == "required" and name in merged:
@@ -265,27 +315,50 @@ def _merged(schemas: list[Any]) -> Any:
     return merged
 
 
-def _compile(schema: str) -> tuple[Any, Any]:
+class _CompiledSchema(msgspec.Struct, frozen=True):
+    decoded: Any
+    validator: Any
+    cost: ValidationCost
+
+
+def _compile(schema: str, work: Work) -> _CompiledSchema:
     try:
         decoded = msgspec.json.decode(schema)
+        work.spend(compile_units(schema, decoded))
         steps = jsonschema_rs.FancyRegexOptions(backtrack_limit=_PATTERN_STEPS)
-        return decoded, jsonschema_rs.validator_for(decoded, pattern_options=steps)
+        validator = jsonschema_rs.validator_for(decoded, pattern_options=steps)
     except (msgspec.DecodeError, ValueError, jsonschema_rs.ReferencingError) as problem:
-        raise UnsatisfiableSchema(f"not a schema: {problem}") from None
+        raise UnsatisfiableSchema(f"not a schema: {str(problem)[:_SHOWN]}") from None
+    return _CompiledSchema(decoded, validator, ValidationCost(schema, decoded))
 
 
 class SchemaGenerator:
     """Generates values; the schemas it was given last stay compiled."""
 
     def __init__(self) -> None:
-        self._compile = functools.lru_cache(maxsize=_COMPILED)(_compile)
+        self._compiled: OrderedDict[str, _CompiledSchema] = OrderedDict()
+        self._work = Work()
+
+    def begin_request(self) -> None:
+        """Gives the values of the next request their work."""
+        self._work = Work()
 
     def generate(self, schema: str, seed: bytes) -> str:
         """The JSON text of a valid value; raises `UnsatisfiableSchema` when none was found."""
-        decoded, validator = self._compile(schema)
+        compiled = self._compile(schema)
         for attempt in range(_ATTEMPTS):
             random = SeededRandom(seed + join_seed(b"%d" % attempt))
-            value = _Generator(decoded, random).value(decoded)
-            if validator.is_valid(value):
+            value = _Generator(compiled.decoded, random, self._work).value(compiled.decoded)
+            compiled.cost.spend(self._work, value)
+            if compiled.validator.is_valid(value):
                 return msgspec.json.encode(value).decode()
         raise UnsatisfiableSchema("no generated value is valid")
+
+    def _compile(self, schema: str) -> _CompiledSchema:
+        compiled = self._compiled.get(schema)
+        if compiled is None:
+            compiled = self._compiled[schema] = _compile(schema, self._work)
+            if len(self._compiled) > _COMPILED:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(schema)
+        return compiled
