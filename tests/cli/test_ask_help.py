@@ -174,3 +174,15 @@ def test_stated_exit_codes_are_of_the_table(run: Any, command: str) -> None:
     table = " ".join(run("--help").stdout.split())
     for code in codes:
         assert re.search(rf"\b{code} [a-z]", table)
+
+
+def test_no_home_folder(run: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setattr(Path, "home", unknown)
+    shown = run("ask", "--emulate", "hi")
+    assert shown.returncode == 2
+    assert "no home folder is known; set HOME or XDG_DATA_HOME" in shown.stderr
+    assert run("ask", "--emulate", "--no-keep", "hi").returncode == 0

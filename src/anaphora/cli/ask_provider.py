@@ -66,7 +66,12 @@ class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
 def user_folder(variable: str, default: str) -> Path:
     """A folder of the XDG base directory specification, which ignores relative paths."""
     path = Path(os.environ.get(variable, ""))
-    return (path if path.is_absolute() else Path.home() / default) / "anaphora"
+    if not path.is_absolute():
+        try:
+            path = Path.home() / default
+        except RuntimeError:  # a user without an entry in the system's list
+            raise InvalidConfig(f"no home folder is known; set HOME or {variable}") from None
+    return path / "anaphora"
 
 
 def find_config(named: Path | None) -> AskConfig:
