@@ -142,6 +142,9 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("openai+google", {"model": 7}, "must be the name of a model, not 7"),
     ("openai+google", {}, "name a model, or one of the providers openai, google"),
     ("openai+google", {"model": "zzz"}, "no provider is known to have zzz; name one of openai, google, as in openai/zzz"),
+    ("openai+google", {"model": ""}, "model: must be the name of a model, not ''"),
+    ("openai+google", {"model": "opnai/gpt-5.2"}, "model: no provider 'opnai'; did you mean openai/gpt-5.2?"),
+    ("openai+google", {"model": "antropic/x"}, "model: no provider 'antropic'; did you mean anthropic/x?"),
     ("openai", {}, "no model is given for openai"),
 ]  # fmt: skip
 

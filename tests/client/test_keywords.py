@@ -106,7 +106,16 @@ MISSPELLED = [
     *((way, "max_completion_tokens", "did you mean `max_tokens`?") for way in WAYS),
     *((way, "stop_sequences", "did you mean `stop`?") for way in WAYS),
     *((way, "tiemout", "did you mean `timeout`?") for way in WAYS),
-    *((way, "stream", "iterate over the turn to stream") for way in WAYS),
+    *((way, "stream", "iterate over the turn to stream") for way in WAYS if way not in CALLS),
+    *((way, "stream", "client.send(…).text streams") for way in CALLS),
+    *((way, "api_key", "keys come from the environment (ANTHROPIC_API_KEY, …)") for way in WAYS),
+    *((way, "base_url", "set it in llm.yaml (base_url)") for way in WAYS),
+    *((way, "max_retries", "set it in llm.yaml (retry)") for way in WAYS),
+    *((way, "fallbacks", "set it in llm.yaml (routes)") for way in WAYS),
+    *((way, "on_tool_error", "chat.run(…, on_tool_error=…)") for way in (*CALLS, "session")),
+    *((way, "max_turns", "chat.run(…, max_turns=…)") for way in ("session", "session.send")),
+    *((way, "state", "client.session(…, state=…)") for way in (*CALLS, "session.run")),
+    *((way, "system", "client.session(…, system=…)") for way in ("session.send", "session.run")),
     *((way, "sytem", "did you mean `system`?") for way in (*CALLS, "session")),
     *((way, "tool", "did you mean `tools`?") for way in (*CALLS, "session")),
     *((way, "response_format", "did you mean `output`?") for way in CALLS),
@@ -137,6 +146,29 @@ def test_misspelled_keyword_is_named_with_the_right_one(emu: Emulator) -> None:
             assert emulated.transport.sent == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "name, advice",
+    [
+        ("api_key", 'Client.from_env({"ANTHROPIC_API_KEY": …})'),
+        ("timeout", "it belongs to a session: client.session(…, timeout=…)"),
+        ("model", "it belongs to a session: client.session(…, model=…)"),
+    ],
+)
+def test_keyword_of_a_client_is_named(name: str, advice: str) -> None:
+    given: dict[str, Any] = {name: "SECRET"}
+    with pytest.raises(InvalidRequest) as caught:
+        Client.from_env({"OPENAI_API_KEY": "any"}, **given)
+    assert str(caught.value).startswith(f"{name}: unknown keyword; ")
+    assert advice in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_watchers_are_a_list() -> None:
+    watchers: Any = print
+    with pytest.raises(InvalidRequest, match=r"^watchers: must be a list .* watchers=\[print\]"):
+        Client.from_env({"OPENAI_API_KEY": "any"}, watchers=watchers)
 
 
 def test_synchronous_client_names_misspelled_keywords() -> None:

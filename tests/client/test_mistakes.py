@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.emulated_client import connected
 
-from anaphora import Message, Params, ToolCall, ToolResult
+from anaphora import Message, Params, Tool, ToolCall, ToolResult
 from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
@@ -32,6 +32,7 @@ class Later:
 
 
 NAN = float("nan")
+SCHEMA: Any = {"type": "object"}
 ASKED = [Message.user("Hi"), Message.assistant(ToolCall("c1", "find", "{}"))]
 
 #: Parameters that every way of sending takes.
@@ -232,6 +233,27 @@ OTHERS: dict[str, tuple[Any, str]] = {
         lambda c: c.complete("Hi", "anthropic", tools=find),
         "tools: must be a list of functions and Tools, or a ToolRegistry, not function; write"
         " tools=[find]",
+    ),
+    "the model before the content": (
+        lambda c: c.complete("claude-sonnet-5-5", "Hi"),
+        "content: the content comes first: client.complete(…, model='claude-sonnet-5-5')",
+    ),
+    "a forced tool of a model without": (
+        lambda c: c.complete(
+            "Hi", "anthropic", model="claude-sonnet-5-5", tools=[find], tool_choice="any"
+        ),
+        "tool_choice: claude-sonnet-5-5 refuses a forced tool choice; use auto or none",
+    ),
+    "the same in a session": (
+        lambda c: c.session("anthropic", model="claude-sonnet-5-5", tools=[find]).send(
+            "Hi", tool_choice="find"
+        ),
+        "tool_choice: claude-sonnet-5-5 refuses a forced tool choice; use auto or none",
+    ),
+    "a schema that is no text": (
+        lambda c: c.complete("Hi", "anthropic", tools=[Tool("find", schema=SCHEMA)]),
+        "Tool.schema: must be a str, not dict; write json.dumps(…), or give the whole tool as a"
+        " dict with an input_schema",
     ),
     "a dictionary that is no tool": (
         lambda c: c.complete("Hi", "anthropic", tools=[{"nmae": "find"}]),

@@ -132,10 +132,26 @@ def test_an_error_in_a_wrapped_value_has_its_path() -> None:
         output_of(Plan | Route).parse('{"value": {"city": 7}}')
 
 
-@pytest.mark.parametrize("source", [Plan("Rome", 2), 7, "Plan", object, ..., [Plan]], ids=repr)
-def test_what_is_no_type_is_rejected(source: Any) -> None:
-    with pytest.raises(errors.InvalidRequest, match="output: cannot derive a schema"):
+@pytest.mark.parametrize(
+    "source, named",
+    [
+        (Plan("Rome", 2), "a value of type Plan"),
+        (7, "a value of type int"),
+        ("Plan", "a value of type str"),
+        (object, "the class object"),
+        (..., "a value of type ellipsis"),
+        ([Plan], "a value of type list"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_type_is_rejected(source: Any, named: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match=f"output: cannot derive a schema from {named}"):
         output_of(source)
+
+
+def test_a_union_of_a_pydantic_model_and_a_struct_is_rejected() -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"^output: has no JSON form: .*Tagged"):
+        output_of(Hotel | Tagged)
 
 
 def test_a_union_without_tags_inside_a_list_is_rejected() -> None:

@@ -93,6 +93,11 @@ def test_a_model_and_a_text(
     assert request["provider"] == provider
 
 
+def test_response_has_its_model_and_why_it_stopped(claude: pytest.MonkeyPatch) -> None:
+    response = anaphora.complete("claude-sonnet-5-5", "Tell me a story.", max_tokens=3)
+    assert (response.model, response.stop_reason) == ("claude-sonnet-5-5", "length")
+
+
 def test_keywords_are_those_of_the_client(claude: pytest.MonkeyPatch) -> None:
     class Trip(msgspec.Struct):
         city: str

@@ -7,6 +7,7 @@ import functools
 import json
 from typing import Any
 
+import pydantic
 import pytest
 from support.emulated_client import connected
 
@@ -132,3 +133,25 @@ def test_synchronous_run_calls_functions(emu: Emulator) -> None:
     with Client.from_config({"providers": {"main": config}}, environ={"K": "k"}) as client:
         run = client.session("main", tools=[step]).run("Go on").result()
         assert (run.stop_reason, LOG) == ("done", ["step"])
+
+
+class Street(pydantic.BaseModel):
+    name: str
+    number: int = pydantic.Field(ge=1, le=9)
+
+
+def test_pydantic_models_are_arguments_and_results(emu: Emulator) -> None:
+    taken: list[Street] = []
+
+    def walk_along(street: Street) -> Street:
+        """Walks along a street."""
+        taken.append(street)
+        return street
+
+    with Client.from_env({"ANTHROPIC_API_KEY": "any", "ANTHROPIC_BASE_URL": emu.url}) as client:
+        chat = client.session(model="claude-sonnet-5-5", tools=[walk_along])
+        result = chat.run("Walk.").result()
+        assert (result.stop_reason, result.tool_errors) == ("done", ())
+        (given,) = chat.messages[2].parts
+    (street,) = taken
+    assert street.model_dump_json() in str(given)

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
+import pydantic
 import pytest
 from msgspec import Meta
 
 import anaphora
 from anaphora.errors import InvalidRequest, InvalidTool
-from anaphora.tools.functions import function_tool, is_async
+from anaphora.tools.functions import function_tool, is_async, plain
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForCheckers
@@ -362,6 +363,108 @@ def test_two_types_of_one_name() -> None:
     both.__annotations__ = {"a": local(), "b": local()}
     with pytest.raises(InvalidTool, match="two types are both called"):
         function_tool(both)
+
+
+class Street(pydantic.BaseModel):
+    """A street
+    of a city."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+    name: str = pydantic.Field(description="Without the number.", alias="streetName")
+    number: int = pydantic.Field(ge=1)
+    since: datetime.date | None = None
+
+    @pydantic.field_validator("number")
+    @classmethod
+    def known(cls, number: int) -> int:
+        if number == 13:
+            raise ValueError("there is no 13")
+        if number == 14:
+            raise RuntimeError("SECRET")
+        return number
+
+
+class Place(pydantic.BaseModel):
+    title: str
+    color: Color = Color.RED
+    places: list[Place] = []
+    street: Street | None = None
+
+
+@dataclasses.dataclass
+class Trip:
+    start: Place
+
+
+def travel(street: Street, trip: Trip, stops: list[Place], last: Place | None = None) -> None:
+    """Travels.
+
+    Args:
+        street: Where to live.
+    """
+
+
+def test_pydantic_models_are_definitions() -> None:
+    made = schema(travel)
+    assert made["properties"] == {
+        "street": {"$ref": "#/$defs/Street", "description": "Where to live."},
+        "trip": {"$ref": "#/$defs/Trip"},
+        "stops": {"type": "array", "items": {"$ref": "#/$defs/Place"}},
+        "last": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}], "default": None},
+    }
+    assert made["$defs"].keys() == {"Street", "Trip", "Place", "Color"}
+    assert made["$defs"]["Street"]["description"] == "A street\nof a city."
+    assert list(made["$defs"]["Place"]["properties"]) == ["title", "color", "places", "street"]
+    assert '"title":"' not in function_tool(travel).schema
+
+
+STREET = {"streetName": "Via Appia", "number": 5, "since": "2026-01-02"}
+PLACE = {"title": "Rome", "color": "red", "places": [{"title": "Colosseum"}]}
+
+
+def test_pydantic_models_are_validated() -> None:
+    given = {"street": STREET, "trip": {"start": PLACE}, "stops": [PLACE]}
+    place = Place.model_validate(PLACE)
+    assert function_tool(travel).arguments.read(json.dumps(given)) == {
+        "street": Street(streetName="Via Appia", number=5, since=datetime.date(2026, 1, 2)),
+        "trip": Trip(place),
+        "stops": [place],
+    }
+
+
+@pytest.mark.parametrize(
+    "number, reason",
+    [
+        ("SECRET", "number: Input should be a valid integer"),
+        (0, "number: Input should be greater than or equal to 1"),
+        (13, "number: Value error, there is no 13"),
+        (14, "validation raised RuntimeError"),
+    ],
+)
+def test_mismatching_pydantic_models_are_rejected(number: Any, reason: str) -> None:
+    given = {"street": STREET | {"number": number}, "trip": {"start": PLACE}, "stops": []}
+    with pytest.raises(InvalidRequest) as caught:
+        function_tool(travel).arguments.read(json.dumps(given))
+    assert str(caught.value) == f"arguments.street: {reason}"
+    assert "SECRET" not in str(caught.value)
+
+
+def test_two_pydantic_models_of_one_name() -> None:
+    other = pydantic.create_model("Street", city=(str, ...))
+
+    def both(a: int, b: int) -> None: ...
+
+    both.__annotations__ = {"a": Street, "b": other}
+    with pytest.raises(InvalidTool, match="two types are both called 'Street'"):
+        function_tool(both)
+
+
+def test_pydantic_results_are_plain() -> None:
+    street = Street(streetName="Via Appia", number=5)
+    written = {"streetName": "Via Appia", "number": 5, "since": None}
+    assert plain(street) == written
+    assert plain({"found": [street]}) == {"found": [written]}
+    assert plain(Trip(Place(title="Rome", street=street)))["start"]["street"] == written
 
 
 def test_return_hint_is_optional() -> None:

@@ -52,6 +52,16 @@ def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
     return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
 
 
+def watchers_of(watchers: object) -> Iterable[Any]:
+    if isinstance(watchers, Iterable) and not isinstance(watchers, str | bytes | Mapping):
+        return watchers
+    name = getattr(watchers, "__name__", "…") if callable(watchers) else "…"
+    raise InvalidRequest(
+        f"must be a list of functions, not {type(watchers).__name__}; write watchers=[{name}]",
+        path="watchers",
+    )
+
+
 def wrong_client(name: str, value: object) -> InvalidConfig:
     """Says what to write instead of a constructor without a configuration."""
     given = shown_value(value) if isinstance(value, str) else type(value).__name__

@@ -147,6 +147,11 @@ class ProviderChooser:
         if not names:
             raise InvalidRequest("no provider is configured", path="provider")
         names_listed = ", ".join(names)
+        first, slash, rest = (model or "").partition("/")
+        if slash and (near := nearest(first, (*names, *default_rows()))):
+            raise InvalidRequest(
+                f"no provider {quoted(first)}; did you mean {near}/{rest}?", path="model"
+            )
         if model is None:
             raise InvalidRequest(
                 f"name a model, or one of the providers {names_listed}", path="provider"
@@ -155,6 +160,16 @@ class ProviderChooser:
             f"no provider is known to have {model}; name one of {names_listed}, as in"
             f" {names[0]}/{model}",
             path="provider",
+        )
+
+
+def check_order(content: object, provider: str | None) -> None:
+    """`anaphora.complete` takes the model first; a client, the content."""
+    if provider is None or not isinstance(content, str) or len(content.split()) != 1:
+        return
+    if catalog.maker_of(content.rpartition("/")[2]) is not None:
+        raise InvalidRequest(
+            f"the content comes first: client.complete(…, model={content!r})", path="content"
         )
 
 

@@ -36,11 +36,12 @@ from .arguments import (
     seconds_of,
     state_of,
     tools_of,
+    watchers_of,
     with_leading_system,
     wrong_client,
     wrong_type,
 )
-from .choice import ProviderChooser, has, name_at, refuses
+from .choice import ProviderChooser, check_order, has, name_at, refuses
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
@@ -121,7 +122,8 @@ class AsyncClient:
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
         self._watchers = Watchers(
-            callback_of(watcher, f"watchers[{index}]") for index, watcher in enumerate(watchers)
+            callback_of(watcher, f"watchers[{index}]")
+            for index, watcher in enumerate(watchers_of(watchers))
         )
         self._on_wait = callback_of(on_wait, "on_wait")
         self._transport = transport
@@ -262,7 +264,11 @@ class AsyncClient:
         model = options.get("model")
         if model is None and isinstance(content, Call):
             model = content.model
-        targets, hops = self._targets(provider, model)
+        try:
+            targets, hops = self._targets(provider, model)
+        except InvalidRequest:
+            check_order(content, provider)
+            raise
         call = _call(content, targets[0].model, options)
         if len(targets) > 1:
             key = conversation_key(call)
@@ -382,7 +388,7 @@ class AsyncClient:
     def _targets(self, provider: str | None, model: str | None) -> _Chosen:
         if self._closed:
             raise InvalidRequest("the client is closed", path="client")
-        if model is not None and not isinstance(model, str):
+        if model is not None and (not isinstance(model, str) or not model):
             raise InvalidRequest(f"must be the name of a model, not {model!r}", path="model")
         if provider is not None and not isinstance(provider, str):
             raise wrong_type("the name of a provider or a route", provider, "provider")

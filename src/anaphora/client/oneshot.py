@@ -17,6 +17,7 @@ from anaphora.prompt import Call
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
+from .parameters import named_as_keywords
 from .response import Response
 from .turn import Caller, TurnRequest
 
@@ -52,7 +53,8 @@ class OneShot(Caller):
         if again:  # without the stored response, all messages are sent
             ir = msgspec.structs.replace(call.ir, continuation=None)
             call = msgspec.structs.replace(call, ir=ir)
-        rendered = wire.render(call, target.profile)
+        with named_as_keywords():
+            rendered = wire.render(call, target.profile)
         now = time.time()
         planner = self._planners[index] = SingleCallPlanner(target.memory, rendered)
         plan = planner.plan(rendered, at=now, reuse_expected=planner.reuse_expected)

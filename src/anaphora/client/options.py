@@ -196,6 +196,26 @@ _ELSEWHERE = {
     "thread_id": "id",
 }
 
+_KEYS = (
+    "keys come from the environment (ANTHROPIC_API_KEY, …), or from a mapping:"
+    ' Client.from_env({"ANTHROPIC_API_KEY": …})'
+)
+_URLS = "set it in llm.yaml (base_url), or in the environment (OPENAI_BASE_URL, …)"
+_RETRIES = "set it in llm.yaml (retry)"
+#: What other libraries take with a call or a client, and a configuration has here.
+_CONFIGURED = {
+    "api_key": _KEYS,
+    "key": _KEYS,
+    "auth_token": _KEYS,
+    "base_url": _URLS,
+    "api_base": _URLS,
+    "max_retries": _RETRIES,
+    "num_retries": _RETRIES,
+    "retries": _RETRIES,
+    "retry": _RETRIES,
+    "fallbacks": "set it in llm.yaml (routes)",
+}
+
 
 def check_keywords(options: Mapping[str, object], known: frozenset[str]) -> None:
     if not known.issuperset(options):
@@ -208,6 +228,14 @@ def _unknown_keyword(name: str, known: frozenset[str]) -> NoReturn:
         near = nearest(name, known)
     if name == "stream":
         advice = "iterate over the turn to stream, or await it for the response"
+        if known is CALL_KEYWORDS:
+            advice = "client.send(…).text streams; complete waits for the whole response"
+    elif name in _CONFIGURED:
+        advice = _CONFIGURED[name]
+    elif name in SESSION_KEYWORDS and name not in ("messages", "prompt"):
+        advice = f"it belongs to a session: client.session(…, {name}=…)"
+    elif name in RUN_KEYWORDS and name != "output":
+        advice = f"it belongs to a run: chat.run(…, {name}=…)"
     elif name in ("messages", "message", "prompt", "content", "contents", "input"):
         advice = "the messages are the first argument"
     elif name in ("api_key", "key", "token"):

@@ -120,6 +120,16 @@ class Response(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=Fa
         return self.reply.text
 
     @property
+    def model(self) -> str:
+        """The model that answered."""
+        return self.reply.model
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """`end`, `tool_calls`, `length`, …"""
+        return self.reply.stop_reason
+
+    @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         return self.reply.tool_calls
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -31,10 +32,16 @@ class Arguments(Protocol):
 class StructArguments:
     """For functions: strict decoding into a struct, values converted to the hinted types."""
 
-    def __init__(self, struct: type[msgspec.Struct], *, choices: dict[str, list[Any]]) -> None:
+    def __init__(
+        self,
+        struct: type[msgspec.Struct],
+        *,
+        choices: dict[str, list[Any]],
+        dec_hook: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
         self._names = struct.__struct_fields__
         self._choices = choices
-        self._decoder = msgspec.json.Decoder(struct)
+        self._decoder = msgspec.json.Decoder(struct, dec_hook=dec_hook)
 
     def read(self, text: str) -> dict[str, Any]:
         """The given arguments; the function has defaults for the others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from anaphora import canonical
 from anaphora.errors import InvalidJson, InvalidTool
 
 from .arguments import StructArguments
-from .schema import tool_schema
+from .schema import subschemas, tool_schema
 
 _REFUSED_KINDS: dict[Any, str] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only; models name their arguments, drop `/`",
@@ -81,7 +82,9 @@ def _function_tool(
         name=name,
         description=documented if description is None else description,
         schema=tool_schema(schema, path=f"tools.{name}.schema"),
-        arguments=StructArguments(_struct_of(parameters), choices=_choices(schema)),
+        arguments=StructArguments(
+            _struct_of(parameters), choices=_choices(schema), dec_hook=_model_of
+        ),
     )
 
 
@@ -148,12 +151,13 @@ def _parameters(
         if parameter.default is None and not _takes_none(hint):
             hint = hint | None  # `limit: int = None`
         try:
-            msgspec.json.schema(hint)
+            msgspec.json.schema(hint, schema_hook=_model_schema)
             msgspec.json.Decoder(hint)
         except (TypeError, ValueError) as error:
             raise InvalidTool(
                 f"{subject} has a type without a JSON form: {str(error).splitlines()[-1]}; "
-                "use JSON types, enums, Literal, dataclasses, TypedDict or msgspec.Struct",
+                "use JSON types, enums, Literal, dataclasses, TypedDict, msgspec.Struct or"
+                " pydantic models",
                 path=path,
             ) from None
         parameters.append(parameter.replace(annotation=hint))
@@ -190,7 +194,8 @@ def _schema_of(
 ) -> dict[str, Any]:
     hints = [parameter.annotation for parameter in parameters]
     try:
-        schemas, components = msgspec.json.schema_components(hints)
+        schemas, components = msgspec.json.schema_components(hints, schema_hook=_model_schema)
+        _lift_definitions([*schemas, *components.values()], components)
     except KeyError as error:
         raise InvalidTool(f"two types are both called {error}; rename one", path=name) from None
     properties, required = {}, []
@@ -284,7 +289,9 @@ def plain(value: object, *, path: str = "$") -> Any:
     if type(value) in (str, int, float, bool):
         return value
     try:
-        return msgspec.to_builtins(value, order="deterministic", str_keys=True)
+        return msgspec.to_builtins(
+            value, order="deterministic", str_keys=True, enc_hook=_model_fields
+        )
     except (TypeError, ValueError) as error:
         raise InvalidJson(f"{type(value).__name__} has no JSON form: {error}", path=path) from None
 
@@ -292,3 +299,57 @@ def plain(value: object, *, path: str = "$") -> Any:
 def _key(key: object) -> object:
     """Numbers become strings, as in `json.dumps`; the encoder refuses every other key."""
     return str(key) if isinstance(key, int) and not isinstance(key, bool) else key
+
+
+# ── pydantic models, without importing pydantic ──────────────────────────────────────────────────
+
+
+def _is_model(kind: Any) -> bool:
+    return hasattr(kind, "__pydantic_validator__") and hasattr(kind, "model_validate_json")
+
+
+def _model_schema(kind: Any) -> dict[str, Any]:
+    if not _is_model(kind):
+        raise NotImplementedError
+    try:
+        schema: dict[str, Any] = kind.model_json_schema()
+    except RuntimeError as error:  # PydanticUserError is one
+        reason = (str(error).splitlines() or [""])[0]
+        raise TypeError(f"{kind.__name__}: {reason}") from None
+    for each in subschemas(schema):
+        each.pop("title", None)
+    if "$ref" in schema:  # of a recursive model
+        return schema
+    # As a definition, like a struct: the parameter has a description of its own.
+    name = re.sub(r"[^a-zA-Z0-9._-]", "_", kind.__name__)
+    definitions = schema.pop("$defs", {})
+    return {"$ref": f"#/$defs/{name}", "$defs": {**definitions, name: schema}}
+
+
+def _lift_definitions(schemas: list[dict[str, Any]], components: dict[str, Any]) -> None:
+    """Move the definitions of pydantic models to those of the tool."""
+    for schema in schemas:
+        for each in subschemas(schema):
+            for name, definition in each.pop("$defs", {}).items():
+                if components.setdefault(name, definition) != definition:
+                    raise KeyError(name)
+
+
+def _model_of(kind: Any, value: Any) -> Any:
+    """Validate an argument. Messages of validators are for the model; values are not quoted."""
+    if not _is_model(kind):
+        return value  # msgspec refuses what is not an instance
+    try:
+        return kind.model_validate_json(msgspec.json.encode(value))
+    except Exception as error:
+        if not hasattr(error, "errors"):
+            raise ValueError(f"validation raised {type(error).__name__}") from None
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    raise ValueError(f"{place}: {first['msg']}" if place else first["msg"])
+
+
+def _model_fields(value: Any) -> Any:
+    if not _is_model(type(value)):
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return value.model_dump(mode="json", by_alias=True)

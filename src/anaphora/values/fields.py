@@ -97,7 +97,8 @@ class _Fields:
                 kept = field.freeze(held)
             except _Mismatch as problem:
                 path = f"{type(value).__name__}.{name}{problem.place}"
-                raise InvalidRequest(str(problem), path=path) from None
+                hint = getattr(value, "field_hints", {}).get(name, "")
+                raise InvalidRequest(f"{problem}{hint}", path=path) from None
             if kept is not held:
                 force_setattr(value, name, kept)
         if len(self.known) >= _MAX_KNOWN:

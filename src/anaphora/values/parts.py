@@ -8,7 +8,7 @@ received, so no round trip can reorder or reformat it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import msgspec
 
@@ -233,6 +233,10 @@ Part: TypeAlias = (
 
 class Tool(Value, frozen=True, tag_field="type", tag="function"):
     """A function tool. `schema` is canonical JSON text."""
+
+    field_hints: ClassVar[dict[str, str]] = {
+        "schema": "; write json.dumps(…), or give the whole tool as a dict with an input_schema"
+    }
 
     name: str
     description: str = ""

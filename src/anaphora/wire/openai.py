@@ -43,6 +43,7 @@ from anaphora.values import (
 )
 from anaphora.wire.markers import MarkLocation, find_message, supported_ttl
 from anaphora.wire.params import (
+    FORCED_TOOLS,
     Param,
     ParamTable,
     check_tool_choice,
@@ -479,8 +480,7 @@ def tool_choice_params(opening: bytes, close: bytes, name_of: Callable[[Any], st
 
 def check_forced_tools(call: Call, profile: Profile) -> None:
     if forces_tools(call.params) and profile.refuses("forced_tools"):
-        why = f"{call.model} refuses a forced tool choice"
-        raise InvalidRequest(why, path="params.tool_choice")
+        raise InvalidRequest(f"{call.model} refuses {FORCED_TOOLS}", path="params.tool_choice")
 
 
 def schema_members(output: OutputSchema) -> bytes:

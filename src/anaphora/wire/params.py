@@ -206,6 +206,10 @@ def sampling_checks(params: Params, *altered: str) -> Iterable[tuple[bool, Featu
     yield bool(params.stop), "stop", "stop", "stop sequences"
 
 
+#: What a model that lacks `forced_tools` refuses, for error messages.
+FORCED_TOOLS = "a forced tool choice; use auto or none"
+
+
 def forces_tools(params: Params) -> bool:
     return params.tool_choice is not None and params.tool_choice.mode in ("required", "tool")
 

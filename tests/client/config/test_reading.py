@@ -144,6 +144,8 @@ WRONG = [
     # the wrong kind
     ("providers:\n- a\n", 1, "providers: expected a mapping, found a list"),
     ("[]\n", 1, "expected a mapping, found a list"),
+    ("providers:\n  a:\n    wire: ollama\nroutes:\n  main: [a]\n", 5, "routes.main[0]: expected a mapping, found a text; write `{provider: ID}`"),
+    ("providers:\n  a:\n    wire: ollama\n    retry: 3\n", 4, "providers.a.retry: expected a mapping, found a number; write `retry: {max_attempts: 3}`"),
     ("providers:\n  a:\n", 2, "providers.a: expected a mapping, found nothing; leave it out, or give it a value"),
     ("providers:\n  a:\n    model: 4\n", 3, "providers.a.model: expected a text, found a number; put it in quotes"),
     ("providers:\n  a:\n    region: no\n", 3, "providers.a.region: expected a text, found true or false; put it in quotes"),

@@ -69,6 +69,7 @@ _FIELDS = {
     "params.max_tokens": "max_tokens",
     "params.output.schema": "json_schema",
     "params.temperature": "temperature",
+    "output.schema": "json_schema",
 }
 
 

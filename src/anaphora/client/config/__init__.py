@@ -51,6 +51,8 @@ class Timeouts(_Table, frozen=True):
 
 
 class RetryConfig(_Table, frozen=True):
+    example: ClassVar[str] = "write `retry: {max_attempts: 3}`"
+
     max_attempts: Count = 3
     """How often a request is sent at most, the first time included."""
     first_wait: Positive = 0.5
@@ -202,6 +204,8 @@ class ProviderConfig(_Table, frozen=True):
 
 class Hop(_Table, frozen=True):
     """One target of a route."""
+
+    example: ClassVar[str] = "write `{provider: ID}`"
 
     provider: Name
     model: Name | None = None

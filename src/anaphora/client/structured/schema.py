@@ -86,10 +86,12 @@ def source_of(source: Any) -> SchemaSource:
         return _from_msgspec(source)
     if _is_value(source):
         return _from_value(source)
+    kind = source if isinstance(source, type) else type(source)
+    given = f"the class {kind.__name__}" if kind is source else f"a value of type {kind.__name__}"
     raise InvalidRequest(
-        "cannot derive a schema; pass a msgspec.Struct, dataclass, TypedDict or pydantic"
-        " model (the class, not an instance), a type such as list[Plan], int or a union of types,"
-        " or a JSON schema as a dict",
+        f"cannot derive a schema from {given}; pass a msgspec.Struct, dataclass, TypedDict or"
+        " pydantic model (the class, not an instance), a type such as list[Plan], int or a union of"
+        " types, or a JSON schema as a dict",
         path="output",
     )
 
@@ -114,8 +116,7 @@ def _from_value(kind: Any) -> SchemaSource:
     """The schema of an object whose only field is the value."""
     members = typing.get_args(kind) if _is_union(kind) else ()
     if any(map(_is_pydantic, _types_in(kind))):
-        wrapper = sys.modules["pydantic"].create_model(_WRAPPER, **{_FIELD: (kind, ...)})
-        return _unwrapping(_from_pydantic(wrapper))
+        return _unwrapping(_from_pydantic(_model_around(kind)))
     if sum(map(_is_untagged, members)) > 1:
         return _from_union(members)
     wrapper = msgspec.defstruct(_WRAPPER, [(_FIELD, kind)])
@@ -126,6 +127,15 @@ def _unwrapping(source: SchemaSource) -> SchemaSource:
     decode = source.decode
     assert decode is not None
     return SchemaSource(source.schema, lambda text: getattr(decode(text), _FIELD))
+
+
+def _model_around(kind: Any) -> Any:
+    pydantic = sys.modules["pydantic"]
+    try:
+        return pydantic.create_model(_WRAPPER, **{_FIELD: (kind, ...)})
+    except pydantic.errors.PydanticUserError as error:
+        reason = error.message.partition(". ")[0]
+        raise InvalidRequest(f"has no JSON form: {reason}", path="output") from None
 
 
 def _from_union(members: tuple[Any, ...]) -> SchemaSource:

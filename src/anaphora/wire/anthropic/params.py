@@ -10,6 +10,7 @@ from anaphora.rendered import Envelope
 from anaphora.values import Notice
 from anaphora.wire.markers import marker_field_notices
 from anaphora.wire.params import (
+    FORCED_TOOLS,
     Param,
     ParamTable,
     check_refused,
@@ -163,7 +164,7 @@ def _check(call: Call, profile: Profile) -> None:
         call,
         profile,
         (
-            (forced, "forced_tools", "tool_choice", "a forced tool choice"),
+            (forced, "forced_tools", "tool_choice", FORCED_TOOLS),
             (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
             (mode == "enabled", "budgeted_thinking", "reasoning.mode", "thinking with a budget"),
             (params.temperature is not None, "sampling", "temperature", "sampling parameters"),

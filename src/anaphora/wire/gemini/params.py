@@ -14,6 +14,7 @@ from anaphora.prompt import Call, OutputSchema, Params, Reasoning, ToolChoice
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
 from anaphora.wire.params import (
+    FORCED_TOOLS,
     Param,
     ParamTable,
     check_refused,
@@ -290,7 +291,7 @@ def _checks(params: Params) -> list[tuple[bool, Feature, str, str]]:
     mode = reasoning.mode if reasoning is not None else None
     budget = reasoning is not None and reasoning.effort is None and bool(reasoning.budget_tokens)
     return [
-        (forces_tools(params), "forced_tools", "tool_choice", "a forced tool choice"),
+        (forces_tools(params), "forced_tools", "tool_choice", FORCED_TOOLS),
         (mode == "disabled", "disabled_thinking", "reasoning.mode", "thinking turned off"),
         (budget, "budgeted_thinking", "reasoning.budget_tokens", "thinking with a budget"),
         *sampling_checks(params, "temperature", "top_p"),
