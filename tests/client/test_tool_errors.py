@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.emulated_client import WIRES, connected
 
-from anaphora import ToolRegistry, emulator, errors
+from anaphora import Message, ToolRegistry, emulator, errors
 from anaphora.client.session import Session
 from anaphora.client.session.run import RunResult
 from anaphora.emulator.engine import EmulatorOptions
@@ -253,5 +253,68 @@ def test_the_bound_of_a_run_is_no_error_of_a_tool(emu: Emulator) -> None:
             result = await chat.run("single", max_seconds=0.5, on_tool_error="raise")
             assert result.stop_reason == "seconds"
             assert isinstance(result.tool_errors[0].error, TimeoutError)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_cancelled_run_keeps_the_results_of_tools_that_have_ended(
+    emu: Emulator, parallel: bool
+) -> None:
+    async def main() -> None:
+        async with connected(emu, [HOME]) as emulated:
+            tools, made, waiting = ToolRegistry(), [], asyncio.Event()
+
+            @tools.tool
+            async def look(city: str) -> str:
+                """Looks."""
+                made.append(city)
+                return f"found {city}."
+
+            @tools.tool
+            async def fail(city: str) -> str:
+                """Waits, the first time."""
+                if not waiting.is_set():
+                    waiting.set()
+                    await asyncio.Event().wait()
+                return f"seen {city}."
+
+            saved: list[Message] = []
+            chat = emulated.client.session(HOME, tools=tools, save=saved.append)
+            task = asyncio.create_task(chat.run("begin", parallel=parallel))
+            await waiting.wait()
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert list(results(chat)) == (["call_1", "call_3"] if parallel else ["call_1"])
+            assert saved[-1] == chat.messages[-1]
+            assert (await chat.run()).text == "I see."
+            assert made == ["Rome", "Bern"]
+            assert set(results(chat)) == {"call_1", "call_2", "call_3"}
+
+    asyncio.run(main())
+
+
+def test_cancelled_callback_keeps_the_results_of_the_other_tools(emu: Emulator) -> None:
+    async def main() -> None:
+        async with connected(emu, [HOME]) as emulated:
+            asked = asyncio.Event()
+
+            async def ask(call: ToolCall, error: Exception) -> str:
+                asked.set()
+                await asyncio.Event().wait()
+                return f"{call.name}: {error}"
+
+            made: list[str] = []
+            chat = emulated.client.session(HOME, tools=registry(Broken("no"), made))
+            task = asyncio.create_task(chat.run("begin", on_tool_error=ask))
+            await asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert set(results(chat)) == {"call_1", "call_3"}
+            await chat.run()
+            assert sorted(made) == ["Bern", "Rome", "SECRET-CITY", "SECRET-CITY"]
 
     asyncio.run(main())

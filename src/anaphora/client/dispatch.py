@@ -106,20 +106,29 @@ async def run_calls(
     timeout: float | None = None,
     parallel: bool = True,
     on_tool_error: OnToolError = "report",
+    outcomes: ToolOutcomes | None = None,
 ) -> ToolOutcomes:
     """`dispatch_all` with the errors. Where one is raised, calls that were begun end first and keep
-    their results; with `parallel=False`, later ones are not begun."""
-    outcomes = ToolOutcomes()
-    if parallel:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_attempt(registry, call, timeout)) for call in calls]
-        for task in tasks:
-            await _settle(task.result(), outcomes, on_tool_error)
-    else:
+    their results; with `parallel=False`, later ones are not begun. `outcomes` is filled meanwhile:
+    it has the results of the tools that had ended when the caller was cancelled."""
+    if outcomes is None:
+        outcomes = ToolOutcomes()
+    if not parallel:
         for call in calls:
             await _settle(await _attempt(registry, call, timeout), outcomes, on_tool_error)
             if outcomes.raised is not None:
                 break
+        return outcomes
+    tasks: list[asyncio.Task[ToolResult | ToolError]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks += [group.create_task(_attempt(registry, call, timeout)) for call in calls]
+        while tasks:
+            await _settle(tasks.pop(0).result(), outcomes, on_tool_error)
+    except BaseException:
+        ended = (task for task in tasks if not task.cancelled() and task.exception() is None)
+        outcomes.results += [one for task in ended if isinstance(one := task.result(), ToolResult)]
+        raise
     return outcomes
 
 

@@ -79,20 +79,29 @@ class _Fields:
         hints = get_type_hints(kind)
         self.fields = [(name, _field_type(hints[name])) for name in kind.__struct_fields__]
         numbered = enumerate(self.fields)
-        self.inner = [(index, field.freeze) for index, (_, field) in numbered if field.inner]
+        self.inner = [
+            (index, name, field.freeze) for index, (name, field) in numbered if field.inner
+        ]
         self.known: set[tuple[type, ...]] = set()
 
-    def are_known(self, values: tuple[Any, ...]) -> bool:
+    def freeze_known(self, value: msgspec.Struct) -> bool:
+        """False where the types are those of no earlier value."""
+        values = astuple(value)
         if tuple(map(type, values)) not in self.known:
             return False
-        for index, freeze in self.inner:
+        for index, name, freeze in self.inner:
             held = values[index]
-            if held is not None and held != () and freeze(held) is not held:
-                return False
+            if held is None or held is _EMPTY:
+                continue
+            kept = freeze(held)
+            if kept is not held:
+                force_setattr(value, name, kept)
         return True
 
     def check(self, value: msgspec.Struct) -> None:
-        for held, (name, field) in zip(astuple(value), self.fields, strict=True):
+        given = astuple(value)
+        converted = False
+        for held, (name, field) in zip(given, self.fields, strict=True):
             try:
                 kept = field.freeze(held)
             except _Mismatch as problem:
@@ -101,11 +110,16 @@ class _Fields:
                 raise InvalidRequest(f"{problem}{hint}", path=path) from None
             if kept is not held:
                 force_setattr(value, name, kept)
+                converted = converted or not field.inner
         if len(self.known) >= _MAX_KNOWN:
             self.known.clear()
-        self.known.add(tuple(map(type, astuple(value))))
+        self.known.add(tuple(map(type, astuple(value) if converted else given)))
 
 
+_DICTS = frozenset({dict, FrozenDict})
+_MUTABLE: tuple[type, ...] = (dict, list)
+#: There is only one empty tuple.
+_EMPTY: tuple[()] = ()
 #: The number of combinations of types that are kept for each class.
 _MAX_KNOWN = 256
 _fields: dict[type, _Fields] = {}
@@ -117,7 +131,7 @@ def check_fields(value: msgspec.Struct) -> None:
     if fields is None:
         fields = _fields[type(value)] = _Fields(type(value))
     try:
-        if fields.are_known(astuple(value)):
+        if fields.freeze_known(value):
             return
     except _Mismatch:
         pass  # the field is named now
@@ -235,8 +249,8 @@ def _tuple(item: FieldType) -> FieldType:
 
 
 def _mapping(key: FieldType, item: FieldType) -> FieldType:
-    def freeze(values: object) -> object:
-        if not isinstance(values, Mapping):
+    def freeze(values: Any) -> object:
+        if type(values) not in _DICTS and not isinstance(values, Mapping):
             raise _Mismatch(values, "a dict")
         exact = key.exact.issuperset(map(type, values)) and item.exact.issuperset(
             map(type, values.values())
@@ -263,10 +277,14 @@ def _union(members: list[FieldType]) -> FieldType:
     wanted = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
     exact: frozenset[type] = frozenset().union(*(each.exact for each in members))
+    found = {kind: each.freeze for kind in _MUTABLE for each in members if each.accepts(kind())}
 
     def freeze(value: object) -> object:
-        if type(value) in exact:
+        kind = type(value)
+        if kind in exact:
             return value
+        if kind in found:
+            return found[kind](value)
         for member in members:
             if member.accepts(value):
                 return member.freeze(value)

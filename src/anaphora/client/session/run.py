@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, Unpack
 import msgspec
 
 from anaphora.client.arguments import flag_of, missing_result, seconds_of
-from anaphora.client.dispatch import OnToolError, ToolError, check_on_tool_error, run_calls
+from anaphora.client.dispatch import (
+    OnToolError,
+    ToolError,
+    ToolOutcomes,
+    check_on_tool_error,
+    run_calls,
+)
 from anaphora.client.options import RUN_KEYWORDS, ParamOptions
 from anaphora.client.parameters import params_of
 from anaphora.client.pending import Pending
@@ -200,7 +206,8 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
                 return
 
     async def _run_tools(self) -> tuple[ToolResult, ...]:
-        """Runs the tool calls of the last reply that have no results yet."""
+        """Runs the tool calls of the last reply that have no results yet. Results are kept also
+        where the run is cancelled: a tool that has run is not run again."""
         session = self._session
         calls = unanswered(session.conversation)
         if not calls:
@@ -215,14 +222,21 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
         choice = self._params.get("tool_choice") or session.tool_choice
         parallel = self._parallel and (choice is None or choice.parallel is not False)
         timeout = _sooner(self._left(), self._tool_timeout)
-        on_error = self._on_tool_error
-        outcomes = await run_calls(
-            registry, calls, timeout=timeout, parallel=parallel, on_tool_error=on_error
-        )
-        self._tool_errors += outcomes.errors
-        results = tuple(outcomes.results)
-        if results:
-            self._failures += session.keep(Message(role="tool", parts=results))
+        outcomes = ToolOutcomes()
+        try:
+            await run_calls(
+                registry,
+                calls,
+                timeout=timeout,
+                parallel=parallel,
+                on_tool_error=self._on_tool_error,
+                outcomes=outcomes,
+            )
+        finally:
+            self._tool_errors += outcomes.errors
+            results = tuple(outcomes.results)
+            if results:
+                self._failures += session.keep(Message(role="tool", parts=results))
         if outcomes.raised is not None and self._left() != 0.0:
             raise outcomes.raised
         return results
@@ -269,8 +283,8 @@ def unanswered(messages: Sequence[Message] | Conversation) -> tuple[ToolCall, ..
         if message.role == "tool":
             answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
         elif message.role == "assistant":
-            calls = (part for part in message.parts if isinstance(part, ToolCall))
-            return tuple(call for call in calls if call.id not in answered)
+            calls = [part for part in message.parts if isinstance(part, ToolCall)]
+            return tuple([call for call in calls if call.id not in answered]) if calls else ()
         else:
             return ()
     return ()

@@ -184,8 +184,9 @@ class SessionTurns(Caller):
         history, added = self._conversation, request.messages
         if not added and not history and not self._source.state:
             raise InvalidRequest("there is nothing to send yet; give a text", path="content")
+        if not (calls := unanswered(history)):
+            return
         results = {part.call_id for message in added for part in message.parts if _is_result(part)}
-        calls = unanswered(history)
         missing = [call for call in calls if call.id not in results]
         if missing:
             raise missing_result(missing[0])
