@@ -167,7 +167,7 @@ def _name(row: CheckedFigure) -> str:
 def _report_lines(report: RulesReport) -> Iterator[Line]:
     stated = [row for row in report.rows if row.value is not None]
     if not stated:
-        yield f"none of {counted(report.calls, 'billed call')} can be compared with a rule"
+        yield "no billed call can be compared with a rule"
     else:
         yield _table(stated)
         yield "\ncalls: those that can be compared; ~ conservative default without a source", "dim"
