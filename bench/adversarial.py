@@ -24,11 +24,18 @@ from anaphora import Call, Message, Params, PromptIR, Text, Tool, ToolCall, cata
 from anaphora.analysis.lint.checks import lint_request, lint_text
 from anaphora.cache.verdict import SentCall, judge
 from anaphora.client.structured import output_of
+from anaphora.emulator.replies.schema_cost import pattern_units
 from anaphora.errors import AnaphoraError
+from anaphora.redaction import Redactor, could_be_secret, shown_text, shown_url
 from anaphora.rendered import Plan, Rendered
+from anaphora.rendered.media import not_text
+from anaphora.serving.guard import HostGuard
 from anaphora.tokens import Counts
-from anaphora.values import Reply, Usage
+from anaphora.values import Image, Reply, Usage
+from anaphora.values.stability import Kind
 from anaphora.wire.errors import overflow_class, retry_after
+from anaphora.wire.message_dicts import read_message
+from anaphora.wire.ratelimits import read_limits
 from anaphora.wire.replies import reply_events
 
 LARGEST = 4 * 1024 * 1024
@@ -75,6 +82,11 @@ TEXTS = {
     "fences": "```json\n",
     "keys": "sk-",
     "assignments": "password = ",
+    "masked keys": "sk-ant-***",
+    "parts of keys": "sk-ant-api03-9aF3xLq8Rb5kMx ",
+    "mixed case": "aB",
+    "user names": "a@",
+    "limits": "r=1;t=1,",
     "suppressions": "anaphora: ignore[volatile-date] because\n",
 }
 
@@ -304,12 +316,81 @@ def other_cases() -> Iterator[tuple[str, Make]]:
     yield "context overflow", overflow
 
 
+def text_cases() -> Iterator[tuple[str, Make]]:
+    """Readers of one text: redaction, headers, names, documents, patterns of schemas."""
+    redactor = Redactor(
+        ["sk-ant-api03-9aF3xLq8Rb5kMx7Hq2Zt9v", "sk-sk-sk-sk-sk-sk-sk-sk-ss", "a-a-a-a-ab"]
+    )
+    guard = HostGuard("127.0.0.1")
+    readers: dict[str, Callable[[str], object]] = {
+        "redactor": redactor,
+        "name in a message": could_be_secret,
+        "text in a message": shown_text,
+        "URL in a message": lambda text: shown_url(f"https://{text}"),
+        "Host": lambda text: guard.refusal("GET", "/", {"host": text}),
+        "rate limits": lambda text: read_limits(
+            {"ratelimit": text, "ratelimit-policy": text, "x-ratelimit-reset-requests": text}
+        ),
+        "document": lambda text: not_text(Kind.DOCUMENT, len(text), f'"data:text/{text}'.encode),
+        "pattern of a schema": pattern_units,
+        "field of a message": lambda text: read_message({"role": "user", text: 1}, "message"),
+        "type of a part": lambda text: read_message(
+            {"role": "user", "content": [{"type": text}]}, "message"
+        ),
+        "model": lambda text: catalog.profile("openai", text),
+    }
+    for (reader, read), (name, text) in itertools.product(readers.items(), hostile_texts()):
+
+        def make(
+            size: int, read: Callable[[str], object] = read, text: Callable[[int], str] = text
+        ) -> Run:
+            given = text(size)
+            return lambda: read(given)
+
+        yield f"{reader}, {name}", make
+
+
+def dict_cases() -> Iterator[tuple[str, Make]]:
+    """Messages as dictionaries, with many parts."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "x"}
+    messages: dict[str, tuple[str, str, object]] = {
+        "texts": ("user", "content", {"type": "text", "text": "x"}),
+        "images": ("user", "content", Image.from_bytes(b"\x89PNG\r\n\x1a\n")),
+        "calls": ("assistant", "tool_calls", call),
+        "results": ("user", "content", result),
+    }
+    for name, (role, field, part) in messages.items():
+
+        def make(size: int, role: str = role, field: str = field, part: object = part) -> Run:
+            message = {"role": role, field: [part] * (size // 128)}
+            return lambda: read_message(message, "message")
+
+        yield f"message as a dict, {name}", make
+
+
+def piecewise_case(size: int) -> Run:
+    """A string of Gemini's arguments that comes in many pieces."""
+
+    def event(call: dict[str, object]) -> bytes:
+        content = {"role": "model", "parts": [{"functionCall": call}]}
+        return f"data: {json.dumps({'candidates': [{'content': content}]})}\r\n\r\n".encode()
+
+    piece = {"jsonPath": "$.a", "stringValue": "x" * 32}
+    more = event({"partialArgs": [piece], "willContinue": True})
+    data = event({"name": "look", "willContinue": True}) + more * (size // 64) + event({})
+    return lambda: read_stream(wire.get("gemini").reader(), data, 16 * 1024)
+
+
 def cases() -> Iterator[tuple[str, Make]]:
     yield from prompt_cases()
     for name in wire.WIRES:
         yield from request_cases(name)
         yield from reply_cases(name)
         yield from error_cases(name)
+    yield "gemini: stream, arguments in pieces", piecewise_case
+    yield from text_cases()
+    yield from dict_cases()
     yield from other_cases()
 
 

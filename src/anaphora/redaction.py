@@ -2,11 +2,13 @@
 
     quoted("claude-sonnet-4-5")                        'claude-sonnet-4-5'
     quoted("sk-ant-api03-9aF3xLq…")                    '…'
+    shown_value("sk-ant-api03-9aF3xLq…")               '…', and any other value as it is
     shown_url("https://gateway.example/9aF3xLq8/v1")   https://gateway.example/…/v1
     Redactor(["sk-ant-api03-9aF3xLq…"])(text)          a provider's text without these secrets
 
-The first two are for texts of a configuration, where a key may be in the wrong place: a text that
-could be a key is not shown. The last is for texts of others, and knows what to look for.
+All but the last are for what an app passes, where a key may be in the wrong place: a text that
+could be a key is not shown; of arguments, one that begins as keys do. The last is for texts of
+others, and knows what to look for.
 """
 
 from __future__ import annotations
@@ -75,6 +77,11 @@ def shown_name(text: str) -> str:
 def quoted(text: str) -> str:
     """The repr of a text."""
     return repr(shown_name(text))
+
+
+def shown_value(value: object) -> str:
+    """The repr of an argument that is not what it should be; a key may be in the wrong place."""
+    return repr(ELLIPSIS if isinstance(value, str) and looks_like_key(value) else value)
 
 
 def shown_text(text: str) -> str:

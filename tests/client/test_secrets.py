@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
+import pickle
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +21,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 import trustme
-from support.collectors import collected, logged
+from support.collectors import chain, collected, logged, pickled
 from support.forward_proxy import forward_proxy
 from support.raw_server import Handler, RawServer, raw_server, reply, reset
 
@@ -583,3 +585,62 @@ def test_no_object_shows_a_secret() -> None:
         await client.close()
 
     run(main)
+
+
+# ── Keys in the wrong place ──────────────────────────────────────────────────────────────────────
+
+
+def unchecked(one: Any) -> Any:
+    return one
+
+
+MISPLACED: dict[str, Callable[[Any], object]] = {
+    "Client": lambda _: unchecked(Client)(KEY),
+    "AsyncClient": lambda _: unchecked(AsyncClient)(KEY),
+    "providers": lambda _: unchecked(AsyncClient)({"anthropic": KEY}),
+    "from_config": lambda _: Client.from_config(KEY),
+    "model": lambda client: client.complete("Hello", "main", model=KEY),
+    "provider": lambda client: client.complete("Hello", KEY),
+    "session": lambda client: client.session(KEY),
+    "name of a keyword": lambda client: client.complete("Hello", "main", **{KEY: 1}),
+    "api_key": lambda client: client.complete("Hello", "main", api_key=KEY),
+    "reasoning": lambda client: client.complete("Hello", "main", reasoning=KEY),
+    "tool_choice": lambda client: client.complete("Hello", "main", tool_choice=KEY),
+    "timeout": lambda client: client.complete("Hello", "main", timeout=KEY),
+    "temperature": lambda client: client.complete("Hello", "main", temperature=KEY),
+    "role": lambda client: client.complete([{"role": KEY, "content": "Hello"}], "main"),
+    "type": lambda client: client.complete(
+        [{"role": "user", "content": [{"type": KEY}]}], "main"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", MISPLACED)
+def test_misplaced_key_is_not_repeated(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_KEY", "another")
+    with (
+        Client.from_config(settings("http://localhost:1")) as client,
+        pytest.raises(errors.AnaphoraError) as caught,
+    ):
+        MISPLACED[place](client)
+    for error in chain(caught.value):
+        assert KEY_PART not in f"{error} {error!r} {vars(error)} {error.args} {pickled(error)}"
+
+
+def test_unknown_api_key_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_KEY", "another")
+    with (
+        Client.from_config(settings("http://localhost:1")) as client,
+        pytest.raises(errors.InvalidRequest, match=r"^api_key: .* read from the environment"),
+    ):
+        MISPLACED["api_key"](client)
+
+
+def test_clients_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_KEY", KEY)
+    config = settings("http://localhost:1")
+    with Client.from_config(config) as client:
+        for one in (client, AsyncClient.from_config(config)):
+            for act in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError, match="Client cannot be copied or pickled; make one"):
+                    act(one)

@@ -12,6 +12,7 @@ import msgspec
 from anaphora import canonical
 from anaphora.errors import InvalidConfig, InvalidRequest, InvalidTool
 from anaphora.prompt import PromptBlock, PromptCachePlan, PromptIR, Segment
+from anaphora.redaction import shown_value
 from anaphora.tools import ToolRegistry
 from anaphora.tools.functions import is_async
 from anaphora.values import (
@@ -63,12 +64,18 @@ def watchers_of(watchers: object) -> Iterable[Any]:
 
 def wrong_client(name: str, value: object) -> InvalidConfig:
     """Says what to write instead of a constructor without a configuration."""
-    given = repr(value) if isinstance(value, str) else type(value).__name__
+    given = shown_value(value) if isinstance(value, str) else type(value).__name__
     return InvalidConfig(
         f"{name}({'' if value is None else given}) has no providers: write {name}.from_env() for"
         f" keys in the environment, {name}.from_config('llm.yaml') for a configuration, or"
         " anaphora.complete(model, content) for a single call"
     )
+
+
+def not_copyable(client: object) -> TypeError:
+    """For `pickle` and `copy`, which take a TypeError for that answer."""
+    name = type(client).__name__
+    return TypeError(f"a {name} cannot be copied or pickled; make one in each process")
 
 
 def items_of(items: Iterable[T], kind: type[T], wanted: str, path: str) -> tuple[T, ...]:
@@ -194,7 +201,7 @@ def state_text(value: Any) -> str | None:
 
 def flag_of(value: Any, path: str) -> bool:
     if not isinstance(value, bool):
-        raise InvalidRequest(f"must be True or False, not {value!r}", path=path)
+        raise InvalidRequest(f"must be True or False, not {shown_value(value)}", path=path)
     return value
 
 
@@ -378,7 +385,7 @@ def seconds_of(value: Any, path: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise InvalidRequest(f"must be a number of seconds, not {value!r}", path=path)
+        raise InvalidRequest(f"must be a number of seconds, not {shown_value(value)}", path=path)
     if value < 0:
         raise InvalidRequest(f"must be ≥ 0, got {value:g}", path=path)
     return value

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Self, TypeAlias, Unpack, overload
+from typing import Any, NoReturn, Self, TypeAlias, Unpack, overload
 
 import msgspec
 
@@ -31,6 +31,7 @@ from .arguments import (
     flag_of,
     history_of,
     messages_of,
+    not_copyable,
     prompt_from,
     seconds_of,
     state_of,
@@ -100,6 +101,7 @@ _PLACES_IN_PROMPT = {
 class AsyncClient:
     """All providers of one configuration. Use it as a context manager, or `close` it."""
 
+    @hides_arguments
     def __init__(
         self,
         providers: Mapping[str, ResolvedProvider] | None = None,
@@ -113,7 +115,9 @@ class AsyncClient:
         """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
         limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
         an id: a mapping or an async store such as Redis, by default memory of this process."""
-        if not isinstance(providers, Mapping):
+        if not isinstance(providers, Mapping) or not all(
+            isinstance(each, ResolvedProvider) for each in providers.values()
+        ):
             raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
@@ -135,6 +139,9 @@ class AsyncClient:
         self._store_ends = conversations is None
         """Stored conversations end with this client, and so do their handles."""
         self._process = uuid.uuid4().hex
+
+    def __reduce__(self) -> NoReturn:
+        raise not_copyable(self)
 
     @classmethod
     @hides_arguments

@@ -28,6 +28,7 @@ from anaphora.prompt import (
     RenderedContext,
     ToolChoice,
 )
+from anaphora.redaction import shown_name
 from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Message, MessageLike
 from anaphora.yaml_values import nearest
@@ -237,10 +238,12 @@ def _unknown_keyword(name: str, known: frozenset[str]) -> NoReturn:
         advice = f"it belongs to a run: chat.run(…, {name}=…)"
     elif name in ("messages", "message", "prompt", "content", "contents", "input"):
         advice = "the messages are the first argument"
+    elif name in ("api_key", "key", "token"):
+        advice = "a key is part of the client: it is read from the environment or from llm.yaml"
     elif name == "output":
         advice = "a session has none of its own; give it to send or run"
     elif near:
         advice = f"did you mean `{near}`?"
     else:
         advice = f"there are {', '.join(sorted(known))}"
-    raise InvalidRequest(f"unknown keyword; {advice}", path=name)
+    raise InvalidRequest(f"unknown keyword; {advice}", path=shown_name(name))

@@ -18,6 +18,7 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Params, Reasoning, ToolChoice
+from anaphora.redaction import shown_value
 from anaphora.values import AnyTool
 from anaphora.yaml_values import nearest
 
@@ -140,7 +141,7 @@ def _convert(given: dict[str, Any]) -> Params:
     if name in given and reason.startswith("Expected `"):
         kinds = reason.split("`")[1].split(" | ")
         wanted = " or ".join(_WANTED.get(kind, kind) for kind in kinds if kind != "null")
-        reason = f"must be {wanted}, not {given[name]!r}"
+        reason = f"must be {wanted}, not {shown_value(given[name])}"
     raise InvalidRequest(reason, path=name)
 
 
@@ -161,7 +162,7 @@ def _reasoning(value: Any) -> Any:
         near = nearest(value, _EFFORTS)
         hint = f"; did you mean {near!r}?" if near else ""
     raise InvalidRequest(
-        f"must be an effort ({', '.join(_EFFORTS)}) or a Reasoning, not {value!r}{hint}",
+        f"must be an effort ({', '.join(_EFFORTS)}) or a Reasoning, not {shown_value(value)}{hint}",
         path="reasoning",
     )
 
@@ -181,7 +182,8 @@ def _tool_choice(value: Any, tools: Sequence[AnyTool]) -> Any:
     near = nearest(value, (*_MODES, *names)) if isinstance(value, str) else ""
     hint = f"; did you mean {near!r}?" if near else ""
     raise InvalidRequest(
-        f"must be a ToolChoice, or one of {known}, not {value!r}{hint}", path="tool_choice"
+        f"must be a ToolChoice, or one of {known}, not {shown_value(value)}{hint}",
+        path="tool_choice",
     )
 
 

@@ -21,7 +21,7 @@ from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
 
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
@@ -29,7 +29,7 @@ from anaphora.prompt.context import TokenCount
 from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
 
-from .arguments import Content, wrong_client
+from .arguments import Content, not_copyable, wrong_client
 from .client import AsyncClient
 from .config import ClientConfig
 from .options import (
@@ -54,6 +54,7 @@ T = TypeVar("T")
 class Client:
     """`AsyncClient` without async. Use it as a context manager, or `close` it."""
 
+    @hides_arguments
     def __init__(self, client: AsyncClient | None = None) -> None:
         if not isinstance(client, AsyncClient):
             raise wrong_client(type(self).__name__, client)
@@ -61,6 +62,9 @@ class Client:
         self._background = Background("anaphora")
         # A client that was not closed ends its thread when it is collected, or at exit.
         self._close = weakref.finalize(self, self._background.close, client.close)
+
+    def __reduce__(self) -> NoReturn:
+        raise not_copyable(self)
 
     @classmethod
     @hides_arguments

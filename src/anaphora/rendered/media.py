@@ -25,7 +25,7 @@ _CARRIERS = (b"base64", b"inlineData")
 LONG = 2000
 _CARRIED = re.compile(rb"[A-Za-z0-9+/=_-]{%d,}+" % LONG)
 _ENCRYPTED_TEXT = re.compile(rb'"encrypted_content"\s*:\s*"([^"\\]*+)"')
-_PLAIN = re.compile(rb'"(?:text/[a-z-]+|data:text/[a-z-]+[^"]*+)"|"type"\s*:\s*"(?:text|content)"')
+_PLAIN = re.compile(rb'"(?:text/[a-z-]+|data:text/[a-z-][^"]*+)"|"type"\s*:\s*"(?:text|content)"')
 
 
 def not_text(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int]:

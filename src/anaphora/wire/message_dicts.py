@@ -20,6 +20,7 @@ import msgspec
 
 from anaphora import canonical
 from anaphora.errors import InvalidRequest
+from anaphora.redaction import shown_value
 from anaphora.values import AnyTool, Message, Opaque, Part, Text, ToolResult
 from anaphora.yaml_values import nearest
 
@@ -110,7 +111,7 @@ def _role(fields: dict[str, Any], path: str) -> str:
         raise InvalidRequest(f"is missing; it is one of {', '.join(_FIELDS)}", path=f"{path}.role")
     if not isinstance(role, str) or role not in _FIELDS:
         raise InvalidRequest(
-            f"must be one of {', '.join(_FIELDS)}, not {role!r}", path=f"{path}.role"
+            f"must be one of {', '.join(_FIELDS)}, not {shown_value(role)}", path=f"{path}.role"
         )
     return role
 
@@ -188,7 +189,7 @@ def _part(part: Mapping[str, Any], path: str) -> dict[str, Any]:
         kind = fields["type"]
     if kind not in (*_CHAT_TYPES, *_ANTHROPIC_TYPES):
         known = (*_CHAT_TYPES, *_ANTHROPIC_TYPES, *_RESPONSES_TYPES)
-        reason = "is missing" if kind is None else f"unknown type {kind!r}"
+        reason = "is missing" if kind is None else f"unknown type {shown_value(kind)}"
         near = nearest(str(kind), known)
         advice = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
         raise InvalidRequest(f"{reason}; {advice}", path=f"{path}.type")

@@ -367,6 +367,25 @@ def test_arguments_in_pieces_are_joined() -> None:
     assert (second.name, second.arguments, reply.text) == ("g", "{}", "so")
 
 
+def test_strings_in_pieces_may_alternate() -> None:
+    pieces = [("$.a", "1"), ("$.b[0]", "x"), ("$.a", "2"), ("$.b[0]", "y"), ("$.a", "3")]
+    pieces += [("$.b[1]", "z"), ("$.c", "old"), ("$.c", "er")]
+    reply = streamed(
+        sse(
+            chunk(
+                in_pieces(*({"jsonPath": p, "stringValue": text} for p, text in pieces), name="f")
+            ),
+            chunk(
+                in_pieces(
+                    {"jsonPath": "$.c", "numberValue": 4}, {"jsonPath": "$.a", "stringValue": "4"}
+                )
+            ),
+            chunk({"functionCall": {}}, stop="STOP"),
+        )
+    )
+    assert json.loads(reply.tool_calls[0].arguments) == {"a": "1234", "b": ["xy", "z"], "c": 4}
+
+
 @pytest.mark.parametrize("path", ["", "city", "$", "$.a[5]", "$[0]", "$.a..b", "$.a[*]"])
 def test_invalid_argument_paths_fail(path: str) -> None:
     last = listen(sse(chunk(in_pieces({"jsonPath": path, "stringValue": "x"}, name="f"))))[-1]

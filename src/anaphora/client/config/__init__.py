@@ -12,7 +12,14 @@ import msgspec
 from msgspec import Meta
 
 from anaphora.errors import InvalidConfig, Io
-from anaphora.redaction import could_be_secret, hides_arguments, shown_name, shown_url
+from anaphora.redaction import (
+    ELLIPSIS,
+    could_be_secret,
+    hides_arguments,
+    looks_like_key,
+    shown_name,
+    shown_url,
+)
 from anaphora.yaml_values import Origin, from_python, read_yaml
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -225,7 +232,8 @@ class ClientConfig(_Table, frozen=True, dict=True):
             with Path(file).open("rb") as opened:
                 data = opened.read(_MAX_BYTES + 1)
         except OSError as error:
-            raise Io(f"{file}: cannot be read: {error.strerror or error}") from None
+            shown = ELLIPSIS if looks_like_key(file) else file
+            raise Io(f"{shown}: cannot be read: {error.strerror or error}") from None
         if len(data) > _MAX_BYTES:
             raise InvalidConfig(f"longer than {_MAX_BYTES:,} bytes", file=file)
         try:

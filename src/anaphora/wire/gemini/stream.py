@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -377,12 +377,17 @@ def _take_pieces(unknown: Unknown) -> _PartialArgs | None:
     return decode_value(encode_members(sent), _PartialArgs, path, reply_error) if sent else None
 
 
+#: Strings in several pieces, by the object or list that each is in (its `id`) and its place there.
+_Texts: TypeAlias = dict[tuple[int, str | int], tuple[Any, list[str]]]
+
+
 class _OpenCall:
     """A call whose arguments are not complete."""
 
     def __init__(self, call: ToolCall, in_pieces: bool) -> None:
         self._call = call
         self._args: dict[str, Any] | None = {} if in_pieces else None
+        self._texts: _Texts = {}
         self._left = ARGUMENTS_LIMIT
 
     def add(self, pieces: tuple[_PartialArg, ...]) -> None:
@@ -390,11 +395,14 @@ class _OpenCall:
             self._left -= len(arg.jsonPath) + len(arg.stringValue or "") + 8
             if self._left < 0:
                 raise Parse(f"arguments of more than {ARGUMENTS_LIMIT} characters", path=_PATH)
-            _put(self._args, _steps(arg.jsonPath), arg.value)
+            _put(self._args, _steps(arg.jsonPath), arg.value, self._texts)
 
     def arguments(self) -> str:
         if self._args is None:
             return self._call.arguments
+        for (_, step), (holder, pieces) in self._texts.items():
+            holder[step] = "".join(pieces)
+        self._texts = {}
         return dumps(self._args, path=_PATH).decode()
 
     def finish(self, _: str) -> ToolCall:
@@ -414,13 +422,17 @@ def _steps(path: str) -> list[str | int]:
     return steps
 
 
-def _put(holder: Any, steps: list[str | int], value: Any) -> None:
-    """Sets the value at a path; a string is appended to the one already there."""
+def _put(holder: Any, steps: list[str | int], value: Any, texts: _Texts) -> None:
+    """Sets the value at a path; a string is appended to the one already there, in `texts`."""
     for step, following in pairwise(steps):
         holder = _child(holder, step, [] if isinstance(following, int) else {})
-    before = _child(holder, steps[-1], None)
-    appends = isinstance(before, str) and isinstance(value, str)
-    holder[steps[-1]] = before + value if appends else value
+    step = steps[-1]
+    before, place = _child(holder, step, None), (id(holder), step)
+    if isinstance(before, str) and isinstance(value, str):
+        texts.setdefault(place, (holder, [before]))[1].append(value)
+    else:
+        holder[step] = value
+        texts.pop(place, None)
 
 
 def _child(holder: Any, step: str | int, new: Any) -> Any:
