@@ -301,6 +301,13 @@ def other_cases() -> Iterator[tuple[str, Make]]:
             return lambda: answer.parse(given)
 
         yield f"structured output, {name}", output
+    numbers = output_of({"type": "object", "additionalProperties": {"type": "integer"}}, "numbers")
+
+    def wrong_values(size: int) -> Run:
+        given = json.dumps({f"n{index}": "x" for index in range(size // 16)})
+        return lambda: numbers.parse(given)
+
+    yield "structured output, wrong values", wrong_values
     for value_of in ("1", "1s", "1.", "1, "):
 
         def header(size: int, value_of: str = value_of) -> Run:

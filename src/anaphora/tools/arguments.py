@@ -16,7 +16,7 @@ import msgspec
 from anaphora import canonical
 from anaphora.errors import InvalidRequest, InvalidTool
 
-from .mismatch import mismatch, schema_validator
+from .mismatch import first_error, mismatch, schema_validator
 
 _ROOT = "arguments"
 _FIELD = re.compile(r"^Object (?:missing required|contains unknown) field `(.+)`$", re.DOTALL)
@@ -86,7 +86,7 @@ class SchemaArguments:
         if not isinstance(arguments, dict):
             kind = type(arguments).__name__
             raise InvalidRequest(f"expected an object, got {kind}", path=_ROOT)
-        for error in self._validator.iter_errors(arguments):
+        if (error := first_error(self._validator, arguments)) is not None:
             reason, path = mismatch(error, None, _ROOT)
             raise InvalidRequest(reason, path=path)
         return arguments

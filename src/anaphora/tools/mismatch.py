@@ -49,6 +49,18 @@ def schema_validator(schema: str, path: str, error: type[InvalidRequest]) -> Any
         raise error(f"not a JSON schema: {reason}", path=path) from None
 
 
+def first_error(validator: Any, value: Any) -> Any:
+    """The first error of a value; None for a valid one. A list of all errors would cost more than
+    the reply: there may be one for each of its values."""
+    try:
+        validator.validate(value)
+    except ValueError as error:
+        if not hasattr(error, "kind"):  # not a result of the validation
+            raise
+        return error.with_traceback(None)
+    return None
+
+
 def field_names(schema: Any) -> frozenset[str]:
     """The names of all fields in a schema, at any depth."""
     found = (each.get("properties") for each in subschemas(schema))

@@ -19,7 +19,7 @@ from anaphora import canonical
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidJson, InvalidRequest, Parse
 from anaphora.prompt import Call, OutputSchema, ToolChoice
-from anaphora.tools.mismatch import field_names, mismatch, schema_validator
+from anaphora.tools.mismatch import field_names, first_error, mismatch, schema_validator
 from anaphora.tools.schema import canonical_schema
 from anaphora.values import Notice, Refusal, Reply, Tool
 
@@ -94,10 +94,9 @@ class Structured(Generic[T]):
     def _value(self, text: str) -> T:
         value: T = _loads(text)
         validator, names = self._validator
-        if not validator.is_valid(value):
-            for error in validator.iter_errors(value):
-                reason, path = mismatch(error, names)
-                raise Parse(reason, path=path)
+        if (error := first_error(validator, value)) is not None:
+            reason, path = mismatch(error, names)
+            raise Parse(reason, path=path)
         if self._decode is not None:
             value = self._decode(text)
         return value
