@@ -33,6 +33,7 @@ TREE: Any = {
     },
     "$ref": "#/$defs/node",
 }
+BEYOND_FLOATS = {"type": "number", "minimum": 1e300, "multipleOf": 1e-300}
 SCHEMAS: dict[str, Any] = {
     "anything": {},
     "a tree": TREE,
@@ -58,6 +59,7 @@ SCHEMAS: dict[str, Any] = {
         "items": False,
     },
     "some keys": {"type": "object", "minProperties": 3},
+    "a number of keys that is a float": {"type": "object", "minProperties": 2.0},
     "perhaps": {"type": ["string", "null"]},
 }
 
@@ -84,6 +86,7 @@ def test_generated_value_is_valid(name: str) -> None:
             "$ref": "#/$defs/x",
         },
         {"type": "wat"},
+        BEYOND_FLOATS,
     ],
 )
 def test_unsatisfiable_schema_raises(schema: Any) -> None:
@@ -264,6 +267,21 @@ def status_of(url: str, place: str, schema: Any) -> int:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_schema_is_refused_by_the_server(emu: emulator.Emulator, name: str) -> None:
     assert status_of(emu.url, "chat", HOSTILE[name]) == 400
+
+
+def test_steps_beyond_floats_are_refused_by_the_server(emu: emulator.Emulator) -> None:
+    assert status_of(emu.url, "chat", inside(BEYOND_FLOATS)) == 400
+
+
+def test_counting_is_work_too() -> None:
+    """Conditions are counted at each attempt; that took seconds."""
+    conditions = [
+        {"if": {"required": [f"a{index}"]}, "then": {"required": [f"a{index + 1}"]}}
+        for index in range(3000)
+    ]
+    schema = {"type": "object", "required": ["a0"], "allOf": conditions}
+    with pytest.raises(UnsatisfiableSchema, match="too much work"):
+        SchemaGenerator().generate(json.dumps(schema), b"seed")
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
@@ -149,9 +150,9 @@ class _Generator:
             case "string":
                 return self._string(schema, depth)
             case "integer":
-                return self._integer(schema)
+                return _within_range(self._integer, schema)
             case "number":
-                return self._number(schema)
+                return _within_range(self._number, schema)
             case "boolean":
                 return bool(self._random.below(2))
             case "null":
@@ -172,7 +173,7 @@ class _Generator:
                 if name in required:
                     raise
         more = schema.get("additionalProperties", True)
-        for index in range(schema.get("minProperties", 0) - len(values)):
+        for index in range(int(schema.get("minProperties", 0)) - len(values)):
             values[f"key{index}"] = self.value(more, depth + 1)
         return values
 
@@ -266,6 +267,13 @@ class _Generator:
 
 
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+def _within_range(number: Callable[[dict[str, Any]], float], schema: dict[str, Any]) -> float:
+    try:
+        return number(schema)
+    except (ArithmeticError, ValueError):
+        raise UnsatisfiableSchema("its bounds and steps are beyond all floats") from None
 
 
 def _bounds(schema: dict[str, Any], step: float) -> tuple[Any, Any]:
