@@ -64,6 +64,8 @@ class Pending(Coroutine[Any, Any, T]):
         return self._step("throw", *problem)
 
     def close(self) -> None:
+        """As of a coroutine: one that was closed is not made, and does not warn."""
+        self._consumed = True
         for steps in self._tasks.values():
             steps.close()
 
