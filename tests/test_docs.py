@@ -56,18 +56,30 @@ def reader(emu: emulator.Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.breaks_prefix(reason="the page changes a clock in the system prompt")
 def test_the_readme_runs_and_prints_its_output(
-    reader: None, capsys: pytest.CaptureFixture[str]
+    reader: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All but the figures: those follow the catalog."""
-    names = {"__name__": "readme"}
+    module = ModuleType("readme")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     printed = []
     for tag, body in FENCE.findall((ROOT / "README.md").read_text()):
         if tag == "python":
-            exec(compile(body, "README.md", "exec"), names)
+            exec(compile(body, "README.md", "exec"), module.__dict__)
             printed.append(capsys.readouterr().out)
         elif tag == "text":
             assert without_figures(printed[-1]) == without_figures(body)
-    assert len(printed) == 3
+    assert len(printed) == 4
+
+
+def test_the_figures_of_the_readme_follow_the_catalog() -> None:
+    page = (ROOT / "README.md").read_text()
+    (discount,) = re.findall(r"by up to (\d+) %", page)
+    rules = [catalog.rules(each.provider, each.id) for each in catalog.models()]
+    multiples = [each.read_price.value for each in rules if each.read_price.verified]
+    assert int(discount) == round(100 * (1 - min(filter(None, multiples))))
+    (others,) = re.findall(r"for (\d+) more providers", page)
+    makers = {"anthropic", "openai", "google", "ollama"}
+    assert int(others) == len({row.provider for row in catalog.dialects().rows} - makers)
 
 
 def without_figures(text: str) -> str:

@@ -36,7 +36,7 @@ def test_all_is_complete_and_real(name: str) -> None:
 def test_the_root_holds_the_names_used_most() -> None:
     expected = """
         AsyncClient CachePolicy Call Client Conversation Document Image Message Params PromptBlock
-        PromptIR RenderedContext Response RunResult Session Text Tool ToolCall ToolRegistry
+        PromptIR RenderedContext Response RunResult Session SyncSession Text Tool ToolCall ToolRegistry
         ToolResult Usage acomplete complete errors
     """
     assert anaphora.__all__ == expected.split()

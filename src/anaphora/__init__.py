@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .client.session import Session
     from .client.session.run import RunResult
     from .client.shared import acomplete, complete
-    from .client.sync import Client
+    from .client.sync import Client, SyncSession
     from .tools import ToolRegistry
 
 __version__ = "0.1.0"
@@ -67,6 +67,7 @@ __all__ = [
     "Response",
     "RunResult",
     "Session",
+    "SyncSession",
     "Text",
     "Tool",
     "ToolCall",
@@ -85,6 +86,7 @@ _LAZY = {
     "Response": "anaphora.client.response",
     "RunResult": "anaphora.client.session.run",
     "Session": "anaphora.client.session",
+    "SyncSession": "anaphora.client.sync",
     "ToolRegistry": "anaphora.tools",
     "acomplete": "anaphora.client.shared",
     "complete": "anaphora.client.shared",

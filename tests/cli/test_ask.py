@@ -713,7 +713,7 @@ def test_interrupted_answer_is_printed(home: Path, emu: Emulator, how: tuple[str
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=home, stdin=subprocess.DEVNULL, **pipes) as asking:  # type: ignore[call-overload]
         if how:
-            while not emu.requests():
+            while not emu.requests() and asking.poll() is None:
                 time.sleep(0.01)
             time.sleep(1)
             begun = b""

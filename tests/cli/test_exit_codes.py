@@ -180,6 +180,8 @@ def test_file_that_fails_while_it_is_read_is_named(
         ("translate {request}", "--to"),
         ("models --provider nosuch", "'nosuch'"),
         ("rules show nosuch model", "'nosuch'"),
+        ("rules show nosuch", "no provider is known to have nosuch; write PROVIDER nosuch"),
+        ("rules show anthropic", "'MODEL'"),
         ("config check {words}", "words.json"),
         ("demo --providers nosuch", "'nosuch' is none of"),
         ("emulate --port abc", "'abc'"),

@@ -80,7 +80,7 @@ def test_agreement_is_exit_0(log: Callable[..., Path]) -> None:
 def test_no_comparable_calls(log: Callable[..., Path]) -> None:
     ran = rules("check", log(conversation([0])))
     assert ran.exit_code == 0
-    assert ran.stdout.startswith("none of 1 billed calls can be compared with a rule")
+    assert ran.stdout.startswith("no rule to compare 1 billed call with\n")
 
 
 def test_json_output(log: Callable[..., Path]) -> None:
@@ -229,6 +229,20 @@ def test_show_names_sources_and_disputes() -> None:
         "caching",
     ]
     assert lines[at + 1].split() == ["or", "4096", "[N]", "Bedrock's", "list"]
+
+
+@pytest.mark.parametrize(
+    "names, shown",
+    [
+        (["claude-opus-4-7"], "anthropic/claude-opus-4-7"),
+        (["anthropic/claude-opus-4-7"], "anthropic/claude-opus-4-7"),
+        (["gemini/gemini-3.8-flash"], "google/gemini-3.8-flash"),
+        (["openrouter/openai/o3"], "openrouter/openai/o3"),
+    ],
+)
+def test_show_finds_the_provider(names: list[str], shown: str) -> None:
+    ran = rules("show", *names)
+    assert (ran.exit_code, ran.stdout.splitlines()[0]) == (0, shown)
 
 
 def test_show_marks_defaults() -> None:

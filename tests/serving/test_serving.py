@@ -254,6 +254,19 @@ def test_address_of_another_machine_cannot_be_bound() -> None:
         free_port("192.0.2.1")
 
 
+@pytest.mark.parametrize("host", ["localhost", "::1", "0.0.0.0", ""])
+def test_server_is_reached_at_the_url_of_its_host(host: str) -> None:
+    """Granian itself takes addresses only, and `localhost` is a name."""
+    app = ServedApp(Echo(), HostGuard(host))
+    with running(app, host=host, extra="emulator") as address:
+        assert httpx.get(f"{address.url}/", trust_env=False).text == "0"
+
+
+def test_unknown_host_is_named() -> None:
+    with pytest.raises(Io, match=r"cannot listen at nowhere\.invalid: the host is not known"):
+        free_port("nowhere.invalid")
+
+
 def test_only_http_is_served() -> None:
     """Granian's lifespan events are not requests."""
     app = ServedApp(Echo(), HostGuard("127.0.0.1"))

@@ -53,22 +53,43 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("provider", type=ProviderName())
-@click.argument("model")
+@click.argument("provider", shell_complete=ProviderName().shell_complete)
+@click.argument("model", required=False)
 @click.option("--wire", "on", type=WireName(), help="The rules on this wire.")
 @click.option("--json", "as_json", is_flag=True, help="Print every figure as JSON.")
-def show(provider: str, model: str, on: str | None, as_json: bool) -> None:
+@click.pass_context
+def show(
+    context: click.Context, provider: str, model: str | None, on: str | None, as_json: bool
+) -> None:
     """Print the cache rules of a model, with sources and dates.
+
+    PROVIDER/MODEL may be one argument, or a MODEL alone whose name shows its maker.
 
     A ~ marks a conservative default: no source states the figure. Where sources disagree, the value
     in use comes first and the others follow.
     """
+    if model is None:
+        provider, model = _provider_and_model(provider)
+    provider = ProviderName().convert(provider, context.command.params[0], context)
     rules = catalog.rules(provider, model, on)
     known = catalog.profile(provider, model).known
     figures = dict(_figures(rules))
     fields = {"provider": provider, "model": rules.model, "wire": on, "known": known}
     page = _figure_lines(rules, figures, known)
     print_report(fields | {"figures": figures}, page, as_json=as_json)
+
+
+def _provider_and_model(name: str) -> tuple[str, str]:
+    first, slash, rest = name.partition("/")
+    provider = catalog.provider_named(first)
+    if provider is not None and slash and rest:
+        return provider, rest
+    if provider is not None:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    maker = catalog.maker_of(name)
+    if maker is None:
+        raise click.UsageError(f"no provider is known to have {name}; write PROVIDER {name}")
+    return maker, name
 
 
 @command.command()
@@ -167,7 +188,7 @@ def _name(row: CheckedFigure) -> str:
 def _report_lines(report: RulesReport) -> Iterator[Line]:
     stated = [row for row in report.rows if row.value is not None]
     if not stated:
-        yield f"none of {counted(report.calls, 'billed call')} can be compared with a rule"
+        yield f"no rule to compare {counted(report.calls, 'billed call')} with"
     else:
         yield _table(stated)
         yield "\ncalls: those that can be compared; ~ conservative default without a source", "dim"

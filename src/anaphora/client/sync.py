@@ -42,7 +42,7 @@ from .options import (
     StateText,
     TurnOptions,
 )
-from .pending import Pending, call_site
+from .pending import Pending, call_site, waiting_site
 from .response import Output, Parsed, Response
 from .session import Preview, Run, RunResult, Session
 from .structured import Structured
@@ -537,7 +537,11 @@ class Background:
             task.add_done_callback(lambda task: _hand_over(task, done))
             begun.set_result(task)
 
-        self._loop.call_soon_threadsafe(begin)
+        token = waiting_site.set(call_site())
+        try:
+            self._loop.call_soon_threadsafe(begin)  # in a copy of this context
+        finally:
+            waiting_site.reset(token)
         return done, begun
 
     def _end(self, done: Future[Any], begun: Future[asyncio.Task[Any]]) -> None:

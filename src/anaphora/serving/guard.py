@@ -49,7 +49,7 @@ class HostGuard:
         self._pages = frozenset(pages)
         self._hint = hint
         bound = _address(self._bound)
-        self._any_address = bound is not None and not _is_loopback(bound)
+        self._any_address = self._bound != "localhost" if bound is None else not _is_loopback(bound)
         self._known: set[str] = set()
 
     def refusal(self, method: str, path: str, headers: Mapping[str, str]) -> Upstream | None:

@@ -101,7 +101,7 @@ def _server(app: StoppableApp, address: ServerAddress, extra: str) -> Any:
 
     return Server(
         app,
-        address=address.host,
+        address=_ip_of(address.host),
         port=address.port,
         interface=Interfaces.ASGINL,
         websockets=False,
@@ -126,17 +126,26 @@ def free_port(host: str, port: int = 0) -> int:
     """The port, or any free one for 0; a readable error where it cannot be used."""
     if not 0 <= port <= _LAST_PORT:
         raise InvalidRequest(f"must be between 0 and {_LAST_PORT}, got {port}", path="port")
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+    ip = _ip_of(host)
+    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
-        except socket.gaierror:
-            raise Io(f"cannot listen at {host}:{port}: the host is not known") from None
+            probe.bind((ip, port))
         except OSError as problem:
             reason = os.strerror(problem.errno or 0)
             raise Io(f"cannot listen at {host}:{port}: {reason}") from None
         bound: int = probe.getsockname()[1]
         return bound
+
+
+def _ip_of(host: str) -> str:
+    """The address of a host; Granian takes no names. IPv4 first, as for clients of `localhost`."""
+    try:
+        found = socket.getaddrinfo(host or "0.0.0.0", None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise Io(f"cannot listen at {host}: the host is not known") from None
+    addresses = [str(address[0]) for *_, address in found]
+    return next((each for each in addresses if ":" not in each), addresses[0])
 
 
 def _wait_until_started(address: ServerAddress, thread: threading.Thread) -> None:

@@ -141,8 +141,8 @@ def test_max_tokens_may_be_zero() -> None:
     [
         ({}, "params.max_tokens"),
         ({"max_tokens": -1}, "params.max_tokens"),
-        ({"max_tokens": True}, "params.max_tokens"),
-        ({"max_tokens": 1.5}, "params.max_tokens"),
+        ({"max_tokens": True}, "Params.max_tokens"),
+        ({"max_tokens": 1.5}, "Params.max_tokens"),
         ({"max_tokens": 1, "temperature": float("nan")}, "params.temperature"),
         ({"max_tokens": 1, "top_p": float("inf")}, "params.top_p"),
         ({"max_tokens": 1, "stop": ("fine", "\ud800")}, "params.stop[1]"),
