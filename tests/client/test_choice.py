@@ -265,6 +265,13 @@ def test_misspelled_model_is_sent_with_a_warning(emu: Emulator) -> None:
     asyncio.run(main())
 
 
+def test_synchronous_client_warns_at_the_line_of_the_app() -> None:
+    client = Client(client_of("claude", transport=ToNowhere()))
+    with client, pytest.warns(UnknownModelWarning) as caught, pytest.raises(Transport):
+        client.complete("Hi", model="claude-sonet-5-5", max_tokens=100)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 @pytest.mark.parametrize(
     "names, model",
     [

@@ -68,7 +68,12 @@ WRONG: dict[str, tuple[str, bytes, Any, str]] = {
     "a PDF as an image": ("a.pdf", PDF, Image, "is application/pdf; use Document.from_file"),
     "an image as a document": ("a.png", PNG, Document, "is image/png; use Image.from_file"),
     "a sound as an image": ("a.png", WAV, Image, "is audio/wav; use Audio.from_file"),
-    "text as an image": ("a.png", b"<html>404", Image, "is text; Document.from_file takes text"),
+    "text as an image": (
+        "a.png",
+        b"<html>404",
+        Image,
+        "is text; use Document.from_file (Image takes PNG",
+    ),
     "an Office file": (
         "a.docx",
         b"PK\3\4\0\0",

@@ -138,6 +138,7 @@ def test_broken_prefix_is_reported_and_sent(
                 await chat.send("Three", tool_choice=NO_TOOLS)
             kinds = [warning.category for warning in caught]
             assert kinds == ([PrefixWarning] if how == "warn" else [])
+            assert {warning.filename for warning in caught} <= {__file__}
             assert chat.last is not None
             codes = [notice.code for notice in chat.last.notices]
             assert ("prefix_breaks" in codes) is (how == "warn")

@@ -183,6 +183,29 @@ def test_break_ends_the_call_of_the_sync_client(emu: Emulator) -> None:
         assert chat.send("Hello?").result().text
 
 
+@pytest.mark.parametrize("name", ["text", "events", "close"])
+def test_block_ends_the_call_of_the_sync_client(emu: Emulator, name: str) -> None:
+    """Also where the stream has a name, so that `break` alone does not end it."""
+    with sync_client(emu.url) as client:
+        chat = client.session("p")
+        turn = chat.send("Hello?")
+        stream = turn.text
+        if name == "close":
+            stream.close()  # nothing to end yet
+            next(stream)
+            stream.close()
+            stream.close()
+        elif name == "text":
+            with stream as pieces:
+                next(pieces)
+        else:
+            with turn as events:
+                next(events)
+        assert chat.messages == ()
+        assert chat.send("Hello?").result().text
+        assert stream is not None
+
+
 # ── Calls that were forgotten ────────────────────────────────────────────────────────────────────
 
 
@@ -244,6 +267,8 @@ def test_a_call_that_was_made_or_could_not_be_made_is_silent(emu: Emulator) -> N
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
+            for call in (chat.send("Hello?"), chat.run("Hello?")):
+                call.close()
             assert len(emulated.transport.sent) == 1
 
     asyncio.run(main())

@@ -89,7 +89,8 @@ def new(make: Any, *args: Any, **fields: Any) -> Any:
 
 
 def hints_of(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+    hints = get_type_hints(kind)  # with class variables
+    return {name: hints[name] for name in kind.__struct_fields__}  # type: ignore[attr-defined]
 
 
 def made(kind: type, /, **fields: Any) -> Any:

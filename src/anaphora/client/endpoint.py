@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import warnings
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,12 +22,11 @@ from .config.resolve import ResolvedProvider
 from .config.secrets import SecretHeaders
 from .limits import Gate
 from .parameters import check_temperature
+from .pending import warn
 from .prices import find_price
 from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
 from .transport.timer import SharedTimer
-
-_PACKAGE = str(Path(__file__).parents[1])
 
 #: Headers that hold a list: values of the configuration and of a call are joined.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
@@ -174,7 +170,7 @@ class Endpoint:
             raise InvalidRequest(reason, path="model")
         notices = unknown_model(self.resolved, name)
         for notice in notices:
-            warnings.warn(notice.message, UnknownModelWarning, stacklevel=_level_of_app())
+            warn(notice.message, UnknownModelWarning)
         rules = catalog.rules(self.system, name, self.base_wire)
         profile, gate = catalog.profile(self.system, name), self._gate.of_model(name, rules)
         return Target(self, name, profile, rules, AppMemory(rules), gate, {}, notices)
@@ -192,11 +188,3 @@ def _merged(configured: SecretHeaders, headers: tuple[tuple[str, str], ...]) -> 
             value = f"{merged[name]},{value}"
         merged[name] = value
     return SecretHeaders(merged)
-
-
-def _level_of_app() -> int:
-    """The stack level of the app's line that called the client."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame, level = frame.f_back, level + 1
-    return level

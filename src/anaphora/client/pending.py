@@ -7,6 +7,7 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator
+from contextvars import ContextVar
 from types import CodeType
 from typing import Any, Self, TypeVar
 
@@ -14,7 +15,9 @@ from anaphora.errors import InvalidRequest
 from anaphora.values import TextPieces
 
 #: Packages whose frames are not the application's.
-_OWN = frozenset({"anaphora", "anaphora.client", "anaphora.client.session"})
+_OWN = frozenset(
+    {"anaphora", "anaphora.client", "anaphora.client.session", "anaphora.client.transport"}
+)
 
 
 T = TypeVar("T")
@@ -64,6 +67,8 @@ class Pending(Coroutine[Any, Any, T]):
         return self._step("throw", *problem)
 
     def close(self) -> None:
+        """As of a coroutine: one that was closed is not made, and does not warn."""
+        self._consumed = True
         for steps in self._tasks.values():
             steps.close()
 
@@ -134,6 +139,19 @@ def call_site() -> CodeSite:
     while frame.f_globals.get("__package__") in _OWN and frame.f_back is not None:
         frame = frame.f_back
     return CodeSite(frame.f_code, frame.f_lasti)
+
+
+#: Where the application waits for a call that runs in another thread.
+waiting_site: ContextVar[CodeSite | None] = ContextVar("waiting_site", default=None)
+
+#: What was shown already, by text and line; see `warnings.warn_explicit`.
+_shown: dict[Any, Any] = {}
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warns at the application's line that made the call."""
+    site = waiting_site.get() or call_site()
+    warnings.warn_explicit(message, category, site.file, site.line, registry=_shown)
 
 
 class TextStream(AsyncIterator[str]):

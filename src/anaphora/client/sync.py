@@ -42,7 +42,7 @@ from .options import (
     StateText,
     TurnOptions,
 )
-from .pending import Pending, call_site
+from .pending import Pending, call_site, waiting_site
 from .response import Output, Parsed, Response
 from .session import Preview, Run, RunResult, Session
 from .structured import Structured
@@ -211,6 +211,14 @@ class SyncTurn(Generic[Parsed]):
     def __iter__(self) -> Generator[Event, None, None]:
         return self._client._background.iterate(self._turn.__aiter__)
 
+    def __enter__(self) -> Generator[Event, None, None]:
+        """The events; the call is cancelled when the block is left before their end."""
+        self._events = iter(self)
+        return self._events
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._events.close()
+
     def result(self) -> Response[Parsed]:
         """The whole response, as awaiting a `Turn` returns it."""
         return self.response or self._client._background.call(lambda: self._turn)
@@ -253,7 +261,10 @@ class SyncRun(Generic[Parsed]):
 
 
 class SyncTextStream(Iterator[str]):
-    """The text of a turn, or of all turns of a run, in pieces."""
+    """The text of a turn, or of all turns of a run, in pieces.
+
+    As a context manager it cancels the call when the block is left before its end.
+    """
 
     def __init__(self, client: Client, call: Pending[Any]) -> None:
         self._client = client
@@ -265,6 +276,16 @@ class SyncTextStream(Iterator[str]):
             stream = self._call.text
             self._pieces = self._client._background.iterate(stream.__aiter__)
         return next(self._pieces)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._pieces is not None:
+            self._pieces.close()
 
     def __repr__(self) -> str:
         return "<SyncTextStream: iterate over it, or use result().text>"
@@ -516,7 +537,11 @@ class Background:
             task.add_done_callback(lambda task: _hand_over(task, done))
             begun.set_result(task)
 
-        self._loop.call_soon_threadsafe(begin)
+        token = waiting_site.set(call_site())
+        try:
+            self._loop.call_soon_threadsafe(begin)  # in a copy of this context
+        finally:
+            waiting_site.reset(token)
         return done, begun
 
     def _end(self, done: Future[Any], begun: Future[asyncio.Task[Any]]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from anaphora.values import AnyTool, Extras, Value
+from anaphora.values.fields import check_fields
 
 from .ir import PromptIR
+
+_TOOLS = frozenset(get_args(AnyTool))
 
 
 class ToolChoice(Value, frozen=True):
@@ -75,3 +78,16 @@ class Call(Value, frozen=True, kw_only=True):
     params: Params = Params()
     extras: Extras | None = None
     """Request fields without a name here: wire name -> JSON object text."""
+
+    def __post_init__(self) -> None:
+        # Created at every turn, so the common case is checked here.
+        tools = self.tools
+        if (
+            type(self.ir) is not PromptIR
+            or type(self.params) is not Params
+            or type(self.model) is not str
+            or type(tools) is not tuple
+            or not _TOOLS.issuperset(map(type, tools))
+            or self.extras is not None
+        ):
+            check_fields(self)

@@ -51,6 +51,9 @@ class Segment(Value, frozen=True):
         return Segment(self.role, Conversation(messages))
 
 
+_SEGMENTS = frozenset({Segment})
+
+
 class PromptIR(Value, frozen=True, kw_only=True):
     """The prompt of one round. The next round is a new value that shares the unchanged parts."""
 
@@ -64,6 +67,23 @@ class PromptIR(Value, frozen=True, kw_only=True):
     """The position of the volatile tail; at the head it invalidates automatic prefix caches."""
     dynamic_position: Literal["before", "tail"] = "before"
     """Dynamic context before the conversation, or after it where that costs less."""
+
+    def __post_init__(self) -> None:
+        # As in `Segment`.
+        segments = self.segments
+        state: str = self.state_position
+        dynamic: str = self.dynamic_position
+        if (
+            type(segments) is not tuple
+            or not _SEGMENTS.issuperset(map(type, segments))
+            or type(self.system_text) is not str
+            or self.system_blocks != ()
+            or type(self.cache) is not PromptCachePlan
+            or self.continuation is not None
+            or not (type(state) is type(dynamic) is str)
+            or (state, dynamic) != ("tail", "before")
+        ):
+            check_fields(self)
 
     @classmethod
     def chat(

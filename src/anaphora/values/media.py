@@ -157,6 +157,6 @@ def _refusal(data: bytes, found: str | None, kind: MediaKind) -> str:
         return f"is {found}; use {_CLASSES[_kind_of(found)]}.from_file"
     other = next((what for begin, what in _REFUSED if data.startswith(begin)), None)
     if other is None and _is_text(data):
-        other = "text; Document.from_file takes text"
-    taken = f"takes {_TAKEN[kind]}"
-    return f"{_CLASSES[kind]} {taken}" if other is None else f"is {other} ({taken})"
+        other = "text; use Document.from_file"
+    taken = f"{_CLASSES[kind]} takes {_TAKEN[kind]}"
+    return taken if other is None else f"is {other} ({taken})"

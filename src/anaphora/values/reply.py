@@ -7,15 +7,20 @@ one of uncached, read and written; `None` means "not reported", which is not 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from types import NoneType
+from typing import Literal, TypeAlias, get_args
 
 from .codec import html_of
 from .conversation import Message
+from .fields import check_extras, check_fields
 from .parts import Extras, Notice, ToolCall, Value
 from .stability import Ttl
 
 #: Written tokens by the TTL they were written for; "unsplit" when the provider gave only a sum.
 WriteTtl: TypeAlias = Ttl | Literal["unsplit"]
+
+_COUNTS = frozenset({int, NoneType})
+_TEXTS = frozenset({str, NoneType})
 
 
 class Usage(Value, frozen=True, kw_only=True):
@@ -35,6 +40,19 @@ class Usage(Value, frozen=True, kw_only=True):
     """Input tokens that the provider counted twice."""
     raw: str | None = None
     """The provider's usage object, as JSON text."""
+
+    def __post_init__(self) -> None:
+        # Made for every reply, so the common case is checked here.
+        if (
+            type(self.uncached) not in _COUNTS
+            or type(self.read) not in _COUNTS
+            or self.written is not None
+            or type(self.output) not in _COUNTS
+            or type(self.reasoning) not in _COUNTS
+            or type(self.overlap) is not int
+            or type(self.raw) not in _TEXTS
+        ):
+            check_fields(self)
 
     @property
     def written_total(self) -> int | None:
@@ -60,6 +78,8 @@ StopReason: TypeAlias = Literal[
     "end", "length", "stop_sequence", "tool_calls", "pause", "refusal", "context_overflow", "other"
 ]
 
+_STOP_REASONS = frozenset(get_args(StopReason))
+
 
 class Reply(Value, frozen=True, kw_only=True):
     """A provider's whole reply."""
@@ -75,6 +95,22 @@ class Reply(Value, frozen=True, kw_only=True):
     usage: Usage = Usage()
     notices: tuple[Notice, ...] = ()
     extras: Extras | None = None
+
+    def __post_init__(self) -> None:
+        # As in `Usage`.
+        reason: str = self.stop_reason
+        if (
+            not (type(self.id) is type(self.model) is type(reason) is str)
+            or reason not in _STOP_REASONS
+            or type(self.message) is not Message
+            or type(self.usage) is not Usage
+            or type(self.stop_reason_raw) not in _TEXTS
+            or type(self.stop_sequence) not in _TEXTS
+            or self.notices != ()
+        ):
+            check_fields(self)
+        elif self.extras is not None:
+            check_extras(self)
 
     @property
     def text(self) -> str:

@@ -3,7 +3,6 @@ write and cost."""
 
 from __future__ import annotations
 
-import warnings
 from decimal import Decimal
 from typing import Literal
 
@@ -12,6 +11,7 @@ import msgspec
 from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, format_usd, preflight
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.options import OnPrefixBreak
+from anaphora.client.pending import warn
 from anaphora.client.prices import cost_unknown
 from anaphora.errors import PrefixBroken
 from anaphora.rendered import Rendered
@@ -115,7 +115,7 @@ def check_prefix(
             label=change.label if change is not None else broken.code,
             path=change.path if change is not None else broken.path,
         )
-    warnings.warn(f"the prefix breaks: {broken}", PrefixWarning, stacklevel=2)
+    warn(f"the prefix breaks: {broken.message}", PrefixWarning)
     return notices
 
 
