@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-from support.raw_server import RawServer, answering, raw_server
+from support.raw_server import RawServer, answering, raw_server, reply
 
 import anaphora
 from anaphora.client.turn import Turn
@@ -142,3 +142,17 @@ def test_one_call_goes_first_when_an_absurd_wait_ends(probe: bytes) -> None:
     failed = [result for result in results if isinstance(result, BaseException)]
     assert len(failed) == (probe is REFUSED)
     assert all(isinstance(result, RateLimited) for result in failed)
+
+
+def test_wait_beyond_all_reason_is_written_briefly() -> None:
+    refused = reply(b"{}", "429 Too Many Requests", "retry-after: 1e300")
+
+    async def main() -> None:
+        async with raw_server(answering(refused)) as server:
+            provider = {"wire": "anthropic", "base_url": server.url, "key": {"env": "KEY"}}
+            config = {"providers": {"claude": provider | {"model": "claude-sonnet-5-5"}}}
+            async with anaphora.AsyncClient.from_config(config, environ={"KEY": "k"}) as client:
+                with pytest.raises(RateLimited, match=r"asks to wait 1e\+300 s, longer than"):
+                    await client.complete("Hello?", "claude")
+
+    asyncio.run(main())

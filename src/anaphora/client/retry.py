@@ -121,8 +121,13 @@ def retry_policy(
     return first
 
 
+#: Seconds that are written in full.
+_MOST_WRITTEN = 1e12
+
+
 def _name_wait(error: AnaphoraError, seconds: float, reason: str) -> None:
-    error.args = (f"{error}; the provider asks to wait {seconds:,.0f} s, {reason}",)
+    wait = f"{seconds:,.0f}" if seconds < _MOST_WRITTEN else f"{seconds:.0e}"
+    error.args = (f"{error}; the provider asks to wait {wait} s, {reason}",)
 
 
 def _is_retryable(error: AnaphoraError) -> bool:
