@@ -41,7 +41,7 @@ from anaphora.wire.replies import reply_events
 LARGEST = 4 * 1024 * 1024
 DOUBLINGS = 4
 #: Shorter times are mostly overhead.
-SHORTEST = 0.02
+SHORTEST = 0.04
 MODELS = {
     "anthropic": "claude-sonnet-4-5",
     "openai_chat": "gpt-5.1",
@@ -89,6 +89,13 @@ TEXTS = {
     "limits": "r=1;t=1,",
     "suppressions": "anaphora: ignore[volatile-date] because\n",
 }
+
+
+#: For readers with few patterns.
+SHORT_LIST = (
+    "hyphens", "dots", "slashes", "spaces", "masked keys", "parts of keys", "mixed case",
+    "user names", "limits", "base64",
+)  # fmt: skip
 
 
 def repeated(text: str, size: int) -> str:
@@ -301,10 +308,11 @@ def other_cases() -> Iterator[tuple[str, Make]]:
             return lambda: answer.parse(given)
 
         yield f"structured output, {name}", output
-    numbers = output_of({"type": "object", "additionalProperties": {"type": "integer"}}, "numbers")
+    items = {"type": "array", "items": {"type": "integer"}}
+    numbers = output_of({"type": "object", "properties": {"a": items}}, "numbers")
 
     def wrong_values(size: int) -> Run:
-        given = json.dumps({f"n{index}": "x" for index in range(size // 16)})
+        given = json.dumps({"a": ["x"] * (size // 5)})
         return lambda: numbers.parse(given)
 
     yield "structured output, wrong values", wrong_values
@@ -346,7 +354,8 @@ def text_cases() -> Iterator[tuple[str, Make]]:
         ),
         "model": lambda text: catalog.profile("openai", text),
     }
-    for (reader, read), (name, text) in itertools.product(readers.items(), hostile_texts()):
+    texts = [(name, text) for name, text in hostile_texts() if name in SHORT_LIST]
+    for (reader, read), (name, text) in itertools.product(readers.items(), texts):
 
         def make(
             size: int, read: Callable[[str], object] = read, text: Callable[[int], str] = text
