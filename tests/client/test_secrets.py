@@ -631,7 +631,7 @@ def test_unknown_api_key_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_KEY", "another")
     with (
         Client.from_config(settings("http://localhost:1")) as client,
-        pytest.raises(errors.InvalidRequest, match=r"^api_key: .* read from the environment"),
+        pytest.raises(errors.InvalidRequest, match=r"^api_key: .* keys come from the environment"),
     ):
         MISPLACED["api_key"](client)
 
