@@ -14,7 +14,7 @@ from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.redaction import shown_url
-from anaphora.rendered import Request
+from anaphora.rendered import Rendered, Request
 from anaphora.values import Notice
 
 from .choice import UnknownModelWarning, name_at, refuses, unknown_model
@@ -79,6 +79,16 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         if known is None or known[0] != slot:
             known = self.prices[tier] = slot, find_price(self, at, tier)
         return known[1]
+
+    def render(self, call: Call, previous: Rendered | None = None) -> Rendered:
+        """The call as the provider gets it. An error names a parameter as the app wrote it:
+        `tool_choice`, not `params.tool_choice`."""
+        try:
+            return self.endpoint.wire.render(call, self.profile, previous)
+        except InvalidRequest as error:
+            if not error.path.startswith("params."):
+                raise
+            raise type(error)(error.reason, path=error.path.removeprefix("params.")) from None
 
     def with_defaults(self, call: Call, changes: dict[str, Any]) -> Call:
         """The call as it is made here: with `changes` to its parameters, and the provider's

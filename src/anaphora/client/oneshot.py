@@ -17,7 +17,6 @@ from anaphora.prompt import Call
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
-from .parameters import named_as_keywords
 from .response import Response
 from .turn import Caller, TurnRequest
 
@@ -53,8 +52,7 @@ class OneShot(Caller):
         if again:  # without the stored response, all messages are sent
             ir = msgspec.structs.replace(call.ir, continuation=None)
             call = msgspec.structs.replace(call, ir=ir)
-        with named_as_keywords():
-            rendered = wire.render(call, target.profile)
+        rendered = target.render(call)
         now = time.time()
         planner = self._planners[index] = SingleCallPlanner(target.memory, rendered)
         plan = planner.plan(rendered, at=now, reuse_expected=planner.reuse_expected)

@@ -10,8 +10,7 @@ An error names the keyword and the value as they were written.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -99,17 +98,6 @@ def with_params(
     if not changes:
         return params
     return msgspec.structs.replace(params, **params_of(changes, tools=tools))
-
-
-@contextlib.contextmanager
-def named_as_keywords() -> Iterator[None]:
-    """Names a parameter at fault as the app wrote it: `tool_choice`, not `params.tool_choice`."""
-    try:
-        yield
-    except InvalidRequest as error:
-        if not error.path.startswith("params."):
-            raise
-        raise type(error)(error.reason, path=error.path.removeprefix("params.")) from None
 
 
 def check_ranges(params: Mapping[str, Any]) -> None:

@@ -23,7 +23,6 @@ from anaphora.cache.verdict.judgement import predict_read, predict_slot_read, up
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
-from anaphora.client.parameters import named_as_keywords
 from anaphora.prompt import Call, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.rendered.stored import NewPiece
@@ -89,8 +88,7 @@ class ProviderState:
         """The call as this provider gets it. Nothing is sent or remembered."""
         if self.past is None:
             last = self.sent.rendered if self.sent is not None else None
-            with named_as_keywords():
-                rendered = self.endpoint.wire.render(call, self.target.profile, last)
+            rendered = self.target.render(call, last)
         else:
             rendered = self._continue_past(self.past, call)
         if self._bills:
@@ -172,7 +170,7 @@ class ProviderState:
 
     def render_past(self, past: PastCall, call: Call) -> Rendered:
         """The prompt of a call that follows one of an earlier session."""
-        past.rendered = self.endpoint.wire.render(call, self.target.profile, past.rendered)
+        past.rendered = self.target.render(call, past.rendered)
         return past.rendered
 
     def save(
