@@ -34,7 +34,7 @@ from .ask_provider import (
     split,
 )
 from .ask_store import ConversationSettings, StoredConversation
-from .common import EXISTING_FILE, completions, print_json, read_stdin, require
+from .common import EXISTING_FILE, completions, print_json, read_bytes, read_stdin, require
 from .terminal import Terminal, table
 
 #: No provider accepts more in one request.
@@ -296,7 +296,7 @@ def _argument(text: str, name: str) -> str:
 
 def _output(file: Path) -> Structured[Any]:
     try:
-        schema = canonical.loads(file.read_bytes())
+        schema = canonical.loads(read_bytes(file))
     except (InvalidJson, ValueError) as problem:
         raise InvalidRequest(f"not JSON: {problem}", path=str(file)) from None
     if not isinstance(schema, dict):

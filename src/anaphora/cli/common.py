@@ -235,11 +235,23 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
 def read_text(file: Path) -> str:
     """The text of a file, which is UTF-8 whatever the locale is."""
     try:
-        return file.read_bytes().decode("utf-8-sig")
+        return read_bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError:
         from anaphora.errors import InvalidRequest
 
         raise InvalidRequest("not UTF-8 text", path=str(file)) from None
+
+
+def read_bytes(file: Path) -> bytes:
+    """The content of a file that an argument names; - is standard input."""
+    if str(file) == "-":
+        return read_stdin()
+    try:
+        return file.read_bytes()
+    except OSError as problem:
+        from anaphora.errors import Io
+
+        raise Io(f"{file}: cannot be read: {problem.strerror or problem}") from None
 
 
 def read_stdin(limit: int = -1) -> bytes:

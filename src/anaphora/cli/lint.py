@@ -44,6 +44,7 @@ from .common import (
     FOUND,
     example_option,
     files_or_example,
+    read_bytes,
     report_problems,
     request_options,
     stop,
@@ -125,7 +126,7 @@ def _config(named: Path | None) -> LintConfig:
     if named is None and not file.is_file():
         return LintConfig()
     try:
-        config = msgspec.toml.decode(file.read_bytes(), type=LintConfig)
+        config = msgspec.toml.decode(read_bytes(file), type=LintConfig)
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise InvalidRequest(str(problem), path=str(file)) from None
     if config.severity is not None and config.severity not in SEVERITIES:

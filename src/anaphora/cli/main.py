@@ -22,6 +22,7 @@ from anaphora.errors import (
     AnaphoraError,
     InvalidConfig,
     InvalidRequest,
+    Io,
     MissingSecret,
     Unauthenticated,
 )
@@ -75,7 +76,7 @@ def _prepare_streams() -> None:
 def exit_code(problem: AnaphoraError | OSError) -> int:
     if isinstance(problem, MissingSecret | Unauthenticated):
         return UNMET
-    return USAGE if isinstance(problem, InvalidRequest | InvalidConfig) else FOUND
+    return USAGE if isinstance(problem, InvalidRequest | InvalidConfig | Io) else FOUND
 
 
 def _run(args: Sequence[str] | None) -> int:

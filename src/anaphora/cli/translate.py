@@ -15,7 +15,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
 from anaphora.wire.detect import detect
 
-from .common import WireName, print_json, read_stdin
+from .common import WireName, print_json, read_bytes
 from .terminal import YELLOW, Terminal, for_stderr
 
 
@@ -57,7 +57,7 @@ def command(
     rendered for the other provider; whatever that one cannot express is reported on standard error.
     Cache markers of the request are kept; --plan adds those that the planner would place.
     """
-    body = read_stdin() if str(file) == "-" else file.read_bytes()
+    body = read_bytes(file)
     call = wire.get(origin or detect(body)).parse(body, path)
     if model is not None:
         call = replace(call, model=model)
