@@ -15,10 +15,11 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 from anaphora.errors import InvalidRequest, Io
+
+from .threads import in_thread
 
 #: Seconds that a store may take for one operation.
 TIMEOUT = 2.0
@@ -120,37 +121,21 @@ class MappingConversations:
             return act()
         if self._late:
             raise Io("an earlier operation of the mapping has not returned yet")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
 
-        def finish(value: Any, problem: BaseException | None) -> None:
-            if done.done():
-                self._late -= 1
-            elif problem is None:
-                done.set_result(value)
-            else:
-                done.set_exception(problem)
+        def locked() -> Any:
+            with self._lock:
+                return act()
 
-        def run() -> None:
-            value: Any = None
-            problem: BaseException | None = None
-            try:
-                with self._lock:
-                    value = act()
-            except StopIteration:  # which no future can carry
-                problem = RuntimeError("the mapping raised StopIteration")
-            except BaseException as raised:
-                problem = raised
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(finish, value, problem)
-
-        # A daemon: a mapping that never returns must not keep the program from ending.
-        threading.Thread(target=run, name="anaphora conversations", daemon=True).start()
         try:
-            return await done
+            return await in_thread(
+                locked, "the mapping", name="anaphora conversations", late=self._ended
+            )
         except asyncio.CancelledError:
             self._late += 1
             raise
+
+    def _ended(self) -> None:
+        self._late -= 1
 
 
 def store_of(conversations: Any) -> ConversationStore:

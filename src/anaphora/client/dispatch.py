@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
-import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
@@ -22,6 +19,7 @@ from anaphora.tools.registry import Bound, ToolRegistry
 from anaphora.values import ResultPart, Text, ToolCall, ToolResult
 
 from .failures import described, log
+from .threads import in_thread
 
 _log = logging.getLogger("anaphora.tools")
 
@@ -200,44 +198,12 @@ async def _attempt(
 
 
 async def _run(bound: Bound) -> Any:
-    value = bound() if bound.is_async else await _in_thread(bound)
+    if bound.is_async:
+        value = bound()
+    else:
+        value = await in_thread(bound, "the tool", name=f"tool {bound.call.name}")
     # A sync function may return a coroutine (a lambda, a decorated function).
     return await value if inspect.isawaitable(value) else value
-
-
-async def _in_thread(bound: Bound) -> Any:
-    """In a daemon thread: in the loop's executor, a few tools that never return would block
-    everything else that needs a thread, and the end of the program."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def finish(value: Any, problem: BaseException | None) -> None:
-        if done.done():
-            return  # it was cancelled
-        if problem is None:
-            done.set_result(value)
-        else:
-            done.set_exception(problem)
-
-    def run() -> None:
-        value: Any = None
-        problem: BaseException | None = None
-        try:
-            value = context.run(bound)
-        except StopIteration as stop:
-            # A future cannot carry StopIteration; Python 3.11 would wait forever.
-            problem = RuntimeError("the tool raised StopIteration")
-            problem.__cause__ = stop
-        except SystemExit as left:
-            problem = RuntimeError(f"the tool left with {left.code!r}")
-        except BaseException as raised:
-            problem = raised
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(finish, value, problem)
-
-    threading.Thread(target=run, name=f"tool {bound.call.name}", daemon=True).start()
-    return await done
 
 
 def _described(problem: Exception) -> str:
