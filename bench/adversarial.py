@@ -215,6 +215,11 @@ def request_cases(name: str) -> Iterator[tuple[str, Make]]:
             body = body_of(name, shape, size)
             return lambda: Counts(codec.split(body)).total
 
+        def rendering(size: int, shape: str = shape) -> Run:
+            call = call_of(name, *messages_of(shape, size))
+            return lambda: render(name, call)
+
+        yield f"{name}: render {shape}", rendering
         yield f"{name}: parse {shape}", parse
         yield f"{name}: split {shape}", split
 

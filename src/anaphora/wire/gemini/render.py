@@ -195,13 +195,14 @@ def _adder(segment: Segment) -> AddMessages:
     def add(append: LogAppend, messages: Sequence[Message], last_role: str | None) -> None:
         """The chunks of these messages, which end the segment. `last_role` is the role that the log
         ends with; None when it is empty, and its first chunk needs no glue."""
+        calls = _Calls(segment.messages, append.message)
         for message in messages:
             index, role = append.message, message.role
             place = f"{segment.role.value}[{index}]"
             notices: Notices = []
             try:
                 opening = open_content(message)
-                parts = write_parts(message.parts, notices, _finder(segment.messages, index))
+                parts = write_parts(message.parts, notices, calls.before(index))
             except InvalidRequest as problem:
                 raise problem.within(place) from None
             if role == "system":
@@ -229,14 +230,29 @@ def _adder(segment: Segment) -> AddMessages:
     return add
 
 
-def _finder(history: Sequence[Message], last: int) -> FindCall:
-    """Finds a call up to message `last`, nearest first: it is nearly always in the one before."""
+class _Calls:
+    """The calls of a segment, by id: nearest before a message first, and each message read once."""
 
-    def find(call_id: str) -> ToolCall | None:
-        for index in range(last, -1, -1):
-            for part in history[index].parts:
-                if isinstance(part, ToolCall) and part.id == call_id:
-                    return part
-        return None
+    def __init__(self, messages: Sequence[Message], first: int):
+        self._messages = messages
+        self._calls: dict[str, ToolCall] = {}
+        # The messages from `_low` up to `_high` are in `_calls`.
+        self._low = self._high = first
 
-    return find
+    def before(self, last: int) -> FindCall:
+        """Finds a call up to message `last`, the nearest one with the id."""
+        while self._high <= last:
+            self._calls.update(self._in_message(self._high))
+            self._high += 1
+        return self._find
+
+    def _find(self, call_id: str) -> ToolCall | None:
+        while call_id not in self._calls and self._low:
+            self._low -= 1
+            for other, call in self._in_message(self._low).items():
+                self._calls.setdefault(other, call)
+        return self._calls.get(call_id)
+
+    def _in_message(self, index: int) -> dict[str, ToolCall]:
+        parts = self._messages[index].parts
+        return {part.id: part for part in parts if isinstance(part, ToolCall)}
