@@ -112,6 +112,9 @@ class MarkerCache:
         unit, reach = rules.lookback_unit, rules.lookback_positions
         self._unit = lookback_unit or (unit.value if unit is not None else None)
         self._reach = 1 if reach is None else reach.value
+        reused = rules.trailing_system_reused
+        self._tail_found = reused is None or reused.value
+        """Whether what is written at a trailing system message is found again."""
         self._entries = EntryTable(_MOST_ENTRIES if most is None else most)
 
     def __len__(self) -> int:
@@ -128,7 +131,7 @@ class MarkerCache:
         return self._outcome(prompt, lost), lost
 
     def commit(
-        self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float, readable: float
+        self, prompt: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float, readable: float
     ) -> None:
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
@@ -138,7 +141,8 @@ class MarkerCache:
                     break
                 entries.refresh(entries.get(key_of(marker.chunk)), at)
         for marker in lookup.writes:
-            entries.write(key_of(marker.chunk), marker.ttl, at, readable)
+            if self._tail_found or not prompt.is_trailing_system(marker.chunk):
+                entries.write(key_of(marker.chunk), marker.ttl, at, readable)
         entries.purge(at)
 
     def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:

@@ -167,8 +167,8 @@ _SHORTEST_NONCE = 6
 def volatile_change(before: str, after: str) -> str | None:
     """The kind of the difference, when two texts differ only in dates, times, ids or numbers.
     None also where what differs is too long to be searched while a call waits."""
-    begin = max(0, _common_prefix(before, after) - _CONTEXT)
-    end = max(0, _common_prefix(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
+    begin = max(0, common_prefix(before, after) - _CONTEXT)
+    end = max(0, common_prefix(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
     before, after = before[begin : len(before) - end], after[begin : len(after) - end]
     if max(len(before), len(after)) > _LONGEST_CHANGE:
         return None
@@ -181,7 +181,7 @@ def volatile_change(before: str, after: str) -> str | None:
     return None
 
 
-def _common_prefix(one: str, two: str) -> int:
+def common_prefix(one: str, two: str) -> int:
     """How many characters two texts have in common at their beginning."""
     known, unknown = 0, min(len(one), len(two)) + 1
     while unknown - known > 1:

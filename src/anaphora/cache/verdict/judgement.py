@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, localcontext
 
 from msgspec.structs import replace
 
-from anaphora.cache.prefix import SentCall, cached_chunks
-from anaphora.cache.simulator import Outcome, SlotPredictor
+from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, Counts
-from anaphora.values import Usage
+from anaphora.values import TTL_SECONDS, Usage
 
-from .causes import find_causes, lost_usd, reusable_tokens, simulate_pair
+from .causes import TOKEN_ERROR, find_causes, remaining
 from .changes import find_change
 from .diagnosis import agrees
-from .values import Cause, Change, Diagnosis, Prediction, Result, Verdict
+from .values import CHANGED, Cause, Change, Diagnosis, Prediction, Result, Verdict
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 _NEARLY = 0.92
+#: Between two calls whose times are unknown: long enough to be visible, too short to expire.
+_UNKNOWN_GAP = 60.0
+#: Causes with which it is known what could still be read.
+_SIMULATED = frozenset(
+    (
+        "changed",
+        "marker_on_volatile",
+        "marker_on_trailing_system",
+        "model_changed",
+        "parameter_changed",
+        "images_changed",
+        "other_key",
+        "other_route",
+    )
+)
 
 
 def judge(
@@ -57,13 +72,17 @@ def judge(
     causes: tuple[Cause, ...] = ()
     change: Change | None = None
     lost = 0
-    if result != "hit" or billed_read is None:  # a billed hit proves that no change mattered
+    if result != "hit":  # a hit proves that no change mattered
         change = find_change(earlier, later)
-    if result != "hit":
         causes = find_causes(earlier, later, rules, change, profile, read, expected)
         # Tokens that are no longer sent are not paid again.
-        missed = reusable_tokens(earlier, later, rules, expected.left, causes[0]) - read
+        missed = _reusable_tokens(earlier, later, rules, expected, causes[0]) - read
         lost = max(0, min(missed, (usage.input or 0) - read))
+        causes = _split_causes(earlier, later, rules, causes, profile, read, expected, lost)
+        if causes[0].kind == "below_minimum":
+            result = "not_cacheable"
+        if not any(cause.kind in CHANGED for cause in causes):
+            change = None
     return Verdict(
         result=result,
         causes=causes,
@@ -78,6 +97,58 @@ def judge(
         diagnosis=diagnosis,
         agrees=None if diagnosis is None else agrees(diagnosis, causes, change, result == "hit"),
     )
+
+
+def _split_causes(
+    earlier: SentCall,
+    later: SentCall,
+    rules: CacheRules,
+    causes: tuple[Cause, ...],
+    profile: Profile | None,
+    read: int,
+    expected: Prediction,
+    lost: int,
+) -> tuple[Cause, ...]:
+    """The causes with the lost tokens of each, where what changed explains only a part: what stands
+    before a change could still be read, so its loss is not due to the change."""
+    if not expected.left or any(cause.kind not in _SIMULATED for cause in causes):
+        return causes
+    possible = min(expected.read, expected.left)
+    if any(cause.kind == "images_changed" for cause in causes):
+        leading = sum(run.count for run in later.rendered.runs if run.section != "messages")
+        possible = min(possible, Counts(later.rendered).tokens(leading))
+    behind = expected.left - possible
+    # Both parts add up to a bill, so their estimates err by a share of the smaller part.
+    error = TOKEN_ERROR if profile is None else profile.token_error.value
+    doubt = error * (possible if earlier.usage is None else min(possible, behind))
+    surely = possible - doubt - rules.granule_tokens.value
+    if surely < max(read, rules.minimum_tokens.value):
+        return causes
+    rest = remaining(earlier, later, rules, expected)
+    unexplained = min(possible - read, lost)
+    if unexplained == lost:
+        return (rest,)
+    first, *others = causes
+    shares = [replace(first, tokens=lost - unexplained), replace(rest, tokens=unexplained)]
+    shares.sort(key=lambda cause: cause.tokens or 0, reverse=True)
+    return *shares, *others
+
+
+def _reusable_tokens(
+    earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction, cause: Cause
+) -> int:
+    """What could have been read had nothing gone wrong. Where nothing was marked, that is all that
+    the two prompts share."""
+    if cause.kind == "not_persisted":
+        return expected.read
+    if expected.left or cause.kind != "no_marker" or not rules.slots.value:
+        return expected.left
+    cacheable = earlier.rendered.cacheable
+    offset = first_difference(earlier.rendered, later.rendered, cacheable)
+    if offset is None:
+        offset = earlier.rendered.offset(cacheable)
+    shared = Counts(earlier.rendered, later.rendered.bills).before(offset)
+    return shared if shared >= rules.minimum_tokens.value else 0
 
 
 def _unmarked(sent: SentCall) -> SentCall:
@@ -98,12 +169,29 @@ def _predict(
     earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None
 ) -> Prediction:
     """What the later call should read, from these two calls and nothing else."""
-    wrote, simulated, predictor = simulate_pair(earlier, later, rules)
+    wrote, simulated, predictor = _simulate_pair(earlier, later, rules)
     expected = predict_read(wrote, earlier.usage, outcome or simulated, rules)
     if predictor is not None and earlier.usage is not None:
         predictor.billed(earlier.rendered, wrote, earlier.usage)
         expected = predict_slot_read(predictor, later.rendered, outcome or simulated)
     return expected if outcome is None else replace(expected, read=outcome.read)
+
+
+def _simulate_pair(
+    earlier: SentCall, later: SentCall, rules: CacheRules
+) -> tuple[Outcome, Outcome, SlotPredictor | None]:
+    """Both calls in an empty cache, and the predictor of a self-hosted server. The later prompt
+    carries the bill of the earlier one."""
+    simulator = Simulator(rules)
+    start = earlier.at if earlier.at is not None else 0.0
+    then = start + _UNKNOWN_GAP
+    if earlier.at is not None and later.at is not None:
+        then = max(start, later.at)
+    before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
+    wrote = simulator.call(before, at=start, began=earlier.began, scope=earlier.route)
+    after = RenderedPrompt(later.rendered, later.marks)
+    outcome = simulator.predict(after, at=then, scope=later.route)
+    return wrote, outcome, simulator.slot_predictor()
 
 
 def predict_read(
@@ -112,7 +200,7 @@ def predict_read(
     """The same from the simulated calls: the previous one, which was billed `usage`, and this."""
     kept = wrote.kept
     missed = bool(kept) and usage is not None and usage.read == 0
-    explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
+    explicit = rules.mechanism.value == "explicit"
     if not explicit and (not kept or (missed and not rules.slots.value)):
         # Where the provider caches by itself, the whole prompt is cached whatever was read.
         total = wrote.total if usage is None or not usage.input else usage.input
@@ -151,6 +239,30 @@ def updated_bills(
     if kept is not None and counts.tokens(chunks) != kept:
         return counts.billed(total)
     return counts.billed(total, (chunks, total - (usage.uncached or 0)))
+
+
+def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
+    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
+    so they were written again as far as anything was, longest TTL first, and else paid as input."""
+    if not lost:
+        return Decimal(0)
+    if usage is None or price is None:
+        return None
+    rates = price.at(usage.input or 0)
+    paid = [(lost, rates.input)]
+    by_ttl = {None if ttl == "unsplit" else ttl: n for ttl, n in (usage.written or {}).items()}
+    for ttl in sorted(by_ttl, key=lambda ttl: TTL_SECONDS[ttl] if ttl else 0):
+        paid.insert(0, (by_ttl[ttl], rates.writing(ttl)))
+    total, left = Decimal(0), lost
+    with localcontext(prec=60):
+        for tokens, rate in paid:
+            again = min(left, tokens)
+            if again and (rate is None or rates.read is None):
+                return None
+            if rate is not None and rates.read is not None:
+                total += again * (rate - rates.read)
+            left -= again
+        return total.scaleb(-6)
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
