@@ -302,11 +302,8 @@ def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
     if total.lost:
         yield f"{counted(total.lost, 'token')} not read: {format_loss(total.cost_usd)}"
     if total.broke:
-        short = "partial or missed call"
-        yield (
-            f"the prefix broke at {total.broke} of {counted(total.partial + total.miss, short)}",
-            "red",
-        )
+        among = f"{total.broke} of {total.partial + total.miss}"
+        yield f"partial or missed because the prefix broke: {among}", "red"
     if explained.unpriced:
         yield unpriced_note(explained.unpriced), "dim"
 

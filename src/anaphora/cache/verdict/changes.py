@@ -55,8 +55,8 @@ def change_at(earlier: Rendered, later: Rendered, offset: int) -> Change:
         section=place.section,
         label=place.label,
         path=_field_path(place.path, found.path, members=found.members),
-        before=excerpt(earlier, offset),
-        after=excerpt(later, offset),
+        before=excerpt(earlier, offset, in_text=found.character is not None),
+        after=excerpt(later, offset, in_text=found.character is not None),
         detail=found.name,
         character=found.character,
     )

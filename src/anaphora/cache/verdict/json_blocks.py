@@ -92,17 +92,27 @@ _SECRETS = re.compile(
 _LONGEST_SECRET = 4096
 
 
-def excerpt(rendered: Rendered, offset: int) -> str:
-    """A few characters around a byte, in the chunk that holds it."""
+#: A quote that begins or ends a text.
+_QUOTE = re.compile(rb'(?<!\\)(?:\\\\)*+"')
+
+
+def excerpt(rendered: Rendered, offset: int, *, in_text: bool = False) -> str:
+    """A few characters around a byte, in the chunk that holds it; `in_text`: not beyond the JSON
+    text that holds it."""
     if offset >= rendered.size:
         return ""
     chunk = rendered.at_offset(offset)
     position = offset - rendered.offset(chunk)
     data = rendered.chunk(chunk).data
-    begin = max(0, position - _BEFORE)
+    begin, end = max(0, position - _BEFORE), position + _AFTER
+    if in_text:
+        quotes = list(_QUOTE.finditer(data, begin, position))
+        begin = quotes[-1].end() if quotes else begin
+        closing = _QUOTE.search(data, position, end)
+        end = closing.end() - 1 if closing is not None else end
     while 0 < begin < position and data[begin] & 0xC0 == 0x80:
         begin += 1  # not in the middle of a character
-    return redacted(data, begin, position + _AFTER)
+    return redacted(data, begin, end)
 
 
 def redacted(

@@ -105,9 +105,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         text = CHANGES[self.kind]
         if self.detail:
             return f"{text} ({self.detail}) at {self.path}"
+        where = self.path if self.label == self.path else f"{self.path} ({self.label})"
         if self.character is not None:
-            return f"{text} at character {self.character:,} of {self.path} ({self.label})"
-        return f"{text} in {self.path} ({self.label}), at byte {self.offset:,} of the prompt"
+            return f"{text} at character {self.character:,} of {where}"
+        return f"{text} in {where}, at byte {self.offset:,} of the prompt"
 
     @property
     def excerpts(self) -> tuple[str, str]:
