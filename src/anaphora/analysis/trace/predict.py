@@ -199,7 +199,8 @@ class Predictor:
             # What it left in the cache is as long as the bill says.
             sizes = lengths.sizes(keys, estimates)
             prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
-        simulator.call(prompt, at=at, scope=scope)
+        began, ended = replay.answered(index)
+        simulator.call(prompt, at=at, began=began, ended=ended, scope=scope)
         left = None if before is None or before.usage is None else before.usage.cached or None
         began = before.at if before is not None else None
         return Predicted(

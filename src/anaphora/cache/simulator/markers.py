@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
@@ -44,17 +45,20 @@ class EntryTable:
         """The entry of a key; expired entries are remembered for one more lifetime."""
         return self._entries.get(key)
 
-    def write(self, key: Hashable, ttl: Ttl, at: float, readable: float) -> None:
-        """Adds an entry that lives for its TTL. One that lives longer stays."""
+    def write(self, key: Hashable, ttl: Ttl, at: float, readable: float) -> CacheEntry:
+        """Adds an entry that lives for its TTL. One that lives longer stays, and can be read as
+        soon as either call's could."""
         old = self._entries.get(key)
         expires = at + TTL_SECONDS[ttl]
         if old is not None and old.expires > at:
             if expires > old.expires:
                 old.expires, old.ttl = expires, ttl
-            return
+            old.readable = min(old.readable, readable)
+            return old
         entry = self._entries[key] = CacheEntry(ttl, expires, readable)
         if old is None:
             self._enqueue(key, entry)
+        return entry
 
     @staticmethod
     def refresh(entry: CacheEntry | None, at: float) -> None:
@@ -129,7 +133,8 @@ class MarkerCache:
 
     def commit(
         self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float, readable: float
-    ) -> None:
+    ) -> list[CacheEntry]:
+        """Writes what the lookup found missing; the result can be read from `readable` on."""
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
             entries.refresh(lookup.entry, at)
@@ -137,9 +142,12 @@ class MarkerCache:
                 if marker.chunk >= position:
                     break
                 entries.refresh(entries.get(key_of(marker.chunk)), at)
-        for marker in lookup.writes:
+        written = [
             entries.write(key_of(marker.chunk), marker.ttl, at, readable)
+            for marker in lookup.writes
+        ]
         entries.purge(at)
+        return written
 
     def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
         """The entries of `saved`, and those at this prompt's marks."""
@@ -179,7 +187,8 @@ class MarkerCache:
                 reason, detail = "expired", f"{at - entry.expires:.0f} s ago"
             else:
                 wait = entry.readable - at
-                reason, detail = "not_readable_yet", f"for another {wait:.1f} s"
+                detail = f"for another {wait:.1f} s" if wait < math.inf else ""
+                reason = "not_readable_yet"
         if found < 0 and reason == "new":
             reason, detail = self._out_of_reach(key_of, marks[-1].chunk, at)
         while writes and writes[0].chunk <= found:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.catalog import CacheRules, LookbackUnit
+from anaphora.catalog.values import Moment
 
 from .handles import HandleSimulator
 from .markers import MarkerCache
@@ -19,6 +21,40 @@ from .saved import SavedCache
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
 from .view import KeyOf, PromptView
+
+
+class Written(Protocol):
+    """Something that a call wrote, and from when it can be read."""
+
+    readable: float
+
+
+class OpenCall:
+    """A call whose response has not ended. Writes of calls that are open at the same time are not
+    read by each other."""
+
+    __slots__ = ("_delay", "_from", "_written", "outcome")
+
+    def __init__(
+        self, outcome: Outcome, written: Sequence[Written], readable_from: Moment, delay: float
+    ) -> None:
+        self.outcome = outcome
+        self._written = written
+        self._from = readable_from
+        self._delay = delay
+
+    @property
+    def writes(self) -> bool:
+        """Whether it wrote something that cannot be read yet."""
+        return any(each.readable == math.inf for each in self._written)
+
+    def respond(self, *, began: float | None = None, ended: float | None = None) -> None:
+        """The response began, or ended, at that time."""
+        moment = ended if self._from == "response_end" else began
+        if moment is None:
+            return
+        for each in self._written:
+            each.readable = min(each.readable, moment + self._delay)
 
 
 class Simulator(HandleSimulator):
@@ -45,6 +81,7 @@ class Simulator(HandleSimulator):
         """For requests with markers and without. Where a provider has a cache for each (Qwen,
         MiniMax), neither reads what the other wrote; elsewhere they are one."""
         self._template_stats = TemplateStats()
+        self._from = rules.readable_from.value
         self._delay = delay
         self._loss = loss
         self._seed = seed
@@ -72,25 +109,29 @@ class Simulator(HandleSimulator):
     ) -> Outcome:
         """What a call at that time reads and writes; the next call finds what it wrote.
 
-        Writes become readable when the reply has begun or ended, as the rules say: `began` and
-        `ended`, or right after `at` where they are unknown. So calls that start together all write.
+        Writes become readable when the response has begun or ended, as the rules say: `began` and
+        `ended`, or right after `at` where neither is known. So calls that start together all write.
         `scope` separates accounts, workspaces or servers.
         """
+        call = self.start(prompt, at=at, scope=scope)
+        known = [moment for moment in (began, ended) if moment is not None] or [at]
+        call.respond(began=known[0], ended=known[-1])
+        return call.outcome
+
+    def start(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> OpenCall:
+        """A call whose response is still to come. What it writes cannot be read before
+        `OpenCall.respond`."""
         self._calls += 1
         if prompt.held:
-            return self.read_handle(prompt, at)
+            return OpenCall(self.read_handle(prompt, at), (), self._from, 0.0)
         cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
         outcome, lookup = self._look_up(cache, prompt, key_of, at, scope)
         if self._loss and outcome.read and self._draw() < self._loss:
             outcome, lookup = cache.lose(prompt, lookup)
-        moment: float | None = at
-        if self.rules.readable_from.value != "request_start":
-            from_end = self.rules.readable_from.value == "response_end"
-            moment = (ended or began) if from_end else began
-        readable = (at if moment is None else moment) + self._delay
-        cache.commit(prompt, key_of, lookup, at, readable)
+        readable = at + self._delay if self._from == "request_start" else math.inf
+        written = cache.commit(prompt, key_of, lookup, at, readable)
         self._keys.remember(prompt, scope)
-        return outcome
+        return OpenCall(outcome, written, self._from, self._delay)
 
     def slot_predictor(self) -> SlotPredictor | None:
         """For one conversation on a self-hosted server; None at other providers."""

@@ -107,7 +107,8 @@ class SlotCache:
 
     def commit(
         self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _at: float, _readable: float
-    ) -> None:
+    ) -> tuple[()]:
+        """A slot holds its prompt at once: a server answers one call in it at a time."""
         slot, restored = self._slots[choice.slot], choice.restored
         source = restored or slot
         others = sum(other.used > source.used for other in (*self._slots, *self._evicted))
@@ -125,6 +126,7 @@ class SlotCache:
         self._calls += 1
         del slot.keys[choice.shared :]
         slot.keys += [key_of(position) for position in range(choice.shared, len(prompt))]
+        return ()
 
     def save(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> SavedCache:
         slots, kept = len(self._slots), self._keeps_evicted
