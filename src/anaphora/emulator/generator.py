@@ -112,8 +112,8 @@ class Generator:
         if generated.pace is not None:
             latency = msgspec.structs.replace(latency, pace=generated.pace)
         scope = "" if facts.rules.isolation.value == "server" else workspace
-        simulator = self._billing.simulator(facts)
-        opened = simulator.start(prompt.prefixes, at=request.now, scope=scope)
+        simulator, reasoning = self._billing.simulator(facts), generated.tokens(facts.profile)[1]
+        opened = simulator.start(prompt.prefixes, at=request.now, reasoning=reasoning, scope=scope)
         outcome = opened.outcome
         usage = host.usage(outcome, facts, (generated, *others))
         sent = SentCall(

@@ -15,7 +15,14 @@ from anaphora.wording import counted
 
 from .outcome import Outcome, Reason, Span
 from .saved import MOST_SAVED, SavedCache, SavedEntry
-from .view import KeyOf, PromptView, automatic_position, request_boundaries, tool_run_positions
+from .view import (
+    KeyOf,
+    MadeCall,
+    PromptView,
+    automatic_position,
+    request_boundaries,
+    tool_run_positions,
+)
 
 #: How far before a marker an entry is searched for, to report that it was out of reach.
 _FAR = 400
@@ -132,22 +139,30 @@ class MarkerCache:
         return self._outcome(prompt, lost), lost
 
     def commit(
-        self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float, readable: float
+        self, prompt: PromptView, key_of: KeyOf, lookup: MarkerLookup, made: MadeCall
     ) -> list[CacheEntry]:
-        """Writes what the lookup found missing; the result can be read from `readable` on."""
+        """Writes what the lookup found missing."""
+        written = [
+            self._entries.write(key_of(marker.chunk), marker.ttl, made.lives_from, made.readable)
+            for marker in lookup.writes
+        ]
+        self.refresh(prompt, key_of, lookup, made.lives_from)
+        self._entries.purge(made.at)
+        return written
+
+    def refresh(
+        self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, lives_from: float
+    ) -> None:
+        """Restarts the lifetime of what a call wrote and, where the provider does so, read."""
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
-            entries.refresh(lookup.entry, at)
+            entries.refresh(lookup.entry, lives_from)
             for marker in lookup.marks:
                 if marker.chunk >= position:
                     break
-                entries.refresh(entries.get(key_of(marker.chunk)), at)
-        written = [
-            entries.write(key_of(marker.chunk), marker.ttl, at, readable)
-            for marker in lookup.writes
-        ]
-        entries.purge(at)
-        return written
+                entries.refresh(entries.get(key_of(marker.chunk)), lives_from)
+        for marker in lookup.writes:
+            entries.refresh(entries.get(key_of(marker.chunk)), lives_from)
 
     def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
         """The entries of `saved`, and those at this prompt's marks."""

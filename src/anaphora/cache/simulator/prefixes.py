@@ -20,7 +20,7 @@ from anaphora.values import TTL_SECONDS
 
 from .outcome import Outcome, Reason, Span, spans_of
 from .saved import MOST_SAVED, SavedCache
-from .view import KeyOf, PromptView
+from .view import KeyOf, MadeCall, PromptView
 
 #: Blocks that are remembered; the least recently used chains are dropped first.
 _MOST_BLOCKS = 500_000
@@ -36,7 +36,7 @@ class Reach(msgspec.Struct):
 class Chain:
     """Consecutive blocks, from where they branched off another chain."""
 
-    __slots__ = ("begin", "keys", "parent", "reaches", "units", "uses")
+    __slots__ = ("begin", "keys", "parent", "reaches", "replied", "units", "uses")
 
     def __init__(self, parent: Chain | None, begin: int) -> None:
         self.parent = parent
@@ -49,6 +49,8 @@ class Chain:
         """Last positions and times of uses: the later, the less deep."""
         self.units: list[int] = []
         """Positions where the provider persisted a whole unit, in order."""
+        self.replied = -1
+        """The end of the last prompt whose reply is cached with it; -1 where none is."""
 
     @property
     def end(self) -> int:
@@ -146,14 +148,14 @@ class PrefixTree:
         if chain is None or position + 1 < chain.end:
             if position + 1 == len(prompt):  # the beginning of a longer prompt
                 assert chain is not None
-                self._use(chain, position, at)
+                self.use(chain, position, at)
                 return chain
             chain = Chain(chain, position + 1)
         for new in range(chain.end, len(prompt)):
             key = key_of(new)
             chain.keys.append(key)
             self._chains[key] = chain
-        self._use(chain, len(prompt) - 1, at)
+        self.use(chain, len(prompt) - 1, at)
         while len(self._chains) > self._most and len(self._recent) > 1:
             self._forget(next(iter(self._recent)))
         return chain
@@ -169,7 +171,7 @@ class PrefixTree:
                 return
             self._forget(oldest)
 
-    def _use(self, chain: Chain | None, position: int, at: float) -> None:
+    def use(self, chain: Chain | None, position: int, at: float) -> None:
         """Records a use of a chain and its parents. Parents move behind it in the queue, so that a
         chain is forgotten before its parent."""
         while chain is not None:
@@ -202,7 +204,6 @@ class PrefixCache:
     def __init__(self, rules: CacheRules, most: int | None = None) -> None:
         self._rules = rules
         self._units = rules.automatic_breakpoint.value == "units"
-        self._output_cached = rules.output_cached is not None and rules.output_cached.value
         # A self-hosted server always computes the last token: the output follows it.
         self._uncached_tail = 1 if rules.isolation.value == "server" else 0
         ttl, ttls = rules.default_ttl, rules.ttls.value
@@ -222,18 +223,25 @@ class PrefixCache:
         return self._outcome(prompt, lost), lost
 
     def commit(
-        self, prompt: PromptView, key_of: KeyOf, lookup: PrefixLookup, at: float, readable: float
+        self, prompt: PromptView, key_of: KeyOf, lookup: PrefixLookup, made: MadeCall
     ) -> list[Reach]:
         match = lookup.match
-        chain = self._tree.add(prompt, key_of, match, at)
-        written = self._write(chain, len(prompt) - 1, at, readable)
+        chain = self._tree.add(prompt, key_of, match, made.lives_from)
+        written = self._write(chain, len(prompt) - 1, made.at, made.readable)
+        if chain is not None:
+            chain.replied = len(prompt) - 1 if self._rules.reply_cached(made.reasoning) else -1
         if chain is not None and self._units:
             chain.persist(len(prompt) - 1)
             if 0 <= match.position < len(prompt) - 1:
                 # A beginning that two prompts share is noticed, and kept from then on.
                 chain.persist(match.position)
-        self._tree.purge(at, 2 * self._lifetime)
+        self._tree.purge(made.at, 2 * self._lifetime)
         return written
+
+    def refresh(self, prompt: PromptView, key_of: KeyOf, _: PrefixLookup, at: float) -> None:
+        """Restarts the lifetime of a prompt that was called."""
+        if len(prompt):
+            self._tree.use(self._tree.chain_of(key_of(len(prompt) - 1)), len(prompt) - 1, at)
 
     @staticmethod
     def _write(chain: Chain | None, position: int, at: float, readable: float) -> list[Reach]:
@@ -251,6 +259,7 @@ class PrefixCache:
         end = len(prompt) - 1
         chain = self._tree.chain_of(key_of(end)) if end >= 0 else None
         used = 0.0 if chain is None else chain.last_used(end)
+        replied = None if chain is None else chain.replied == end
         times: list[tuple[int, float]] = []
         units: list[int] = []
         while chain is not None and len(times) + len(units) < MOST_SAVED:
@@ -266,6 +275,7 @@ class PrefixCache:
             used=used,
             times=tuple(reversed(times[:MOST_SAVED])),
             units=tuple(reversed(units[:MOST_SAVED])),
+            reply_cached=replied,
         )
 
     def restore(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> None:
@@ -275,6 +285,9 @@ class PrefixCache:
         match = self._tree.match(prompt, key_of)
         chain = self._tree.add(prompt, key_of, match, saved.used)
         assert chain is not None
+        cached = saved.reply_cached
+        if self._rules.reply_cached(None) if cached is None else cached:
+            chain.replied = end
         for position, readable in saved.times:
             if chain.begin <= position <= end:
                 chain.add_reach(position, readable)
@@ -304,7 +317,7 @@ class PrefixCache:
 
     def _kept(self, prompt: PromptView, chain: Chain, position: int) -> int:
         """What the provider kept of a readable prefix, with the reply where it is cached."""
-        if position == chain.end - 1 and self._output_cached:
+        if position == chain.end - 1 == chain.replied:
             replied = position
             while replied + 1 < len(prompt) and prompt.from_model(replied + 1):
                 replied += 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from blake3 import blake3
 
-from anaphora.catalog import CacheRules, LookbackUnit
-from anaphora.catalog.values import Moment
+from anaphora.catalog import CacheRules, LookbackUnit, Moment
 
 from .handles import HandleSimulator
 from .markers import MarkerCache
@@ -20,7 +20,7 @@ from .prompt import ScopedKeys
 from .saved import SavedCache
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
-from .view import KeyOf, PromptView
+from .view import KeyOf, MadeCall, PromptView
 
 
 class Written(Protocol):
@@ -30,17 +30,23 @@ class Written(Protocol):
 
 
 class OpenCall:
-    """A call whose response has not ended. Writes of calls that are open at the same time are not
-    read by each other."""
+    """A call whose response has not ended. Calls that are open at the same time do not read what
+    the others write."""
 
-    __slots__ = ("_delay", "_from", "_written", "outcome")
+    __slots__ = ("_delay", "_refresh", "_rules", "_written", "outcome")
 
     def __init__(
-        self, outcome: Outcome, written: Sequence[Written], readable_from: Moment, delay: float
+        self,
+        rules: CacheRules,
+        outcome: Outcome,
+        written: Sequence[Written] = (),
+        refresh: Callable[[float], None] = lambda _: None,
+        delay: float = 0.0,
     ) -> None:
         self.outcome = outcome
+        self._rules = rules
         self._written = written
-        self._from = readable_from
+        self._refresh = refresh
         self._delay = delay
 
     @property
@@ -50,11 +56,14 @@ class OpenCall:
 
     def respond(self, *, began: float | None = None, ended: float | None = None) -> None:
         """The response began, or ended, at that time."""
-        moment = ended if self._from == "response_end" else began
-        if moment is None:
-            return
-        for each in self._written:
-            each.readable = min(each.readable, moment + self._delay)
+        moments: dict[Moment, float | None] = {"response_start": began, "response_end": ended}
+        readable = moments.get(self._rules.readable_from.value)
+        if readable is not None:
+            for each in self._written:
+                each.readable = min(each.readable, readable + self._delay)
+        lives_from = moments.get(self._rules.ttl_from.value)
+        if lives_from is not None:
+            self._refresh(lives_from)
 
 
 class Simulator(HandleSimulator):
@@ -81,7 +90,6 @@ class Simulator(HandleSimulator):
         """For requests with markers and without. Where a provider has a cache for each (Qwen,
         MiniMax), neither reads what the other wrote; elsewhere they are one."""
         self._template_stats = TemplateStats()
-        self._from = rules.readable_from.value
         self._delay = delay
         self._loss = loss
         self._seed = seed
@@ -105,33 +113,50 @@ class Simulator(HandleSimulator):
         at: float,
         began: float | None = None,
         ended: float | None = None,
+        reasoning: int | None = None,
         scope: Hashable = "",
     ) -> Outcome:
         """What a call at that time reads and writes; the next call finds what it wrote.
 
         Writes become readable when the response has begun or ended, as the rules say: `began` and
         `ended`, or right after `at` where neither is known. So calls that start together all write.
-        `scope` separates accounts, workspaces or servers.
+        `reasoning` are the tokens of hidden reasoning in the reply, which some providers do not
+        cache. `scope` separates accounts, workspaces or servers.
         """
-        call = self.start(prompt, at=at, scope=scope)
-        known = [moment for moment in (began, ended) if moment is not None] or [at]
-        call.respond(began=known[0], ended=known[-1])
-        return call.outcome
+        moments = _moments(at, began, ended)
+        readable_from: Moment = self.rules.readable_from.value
+        if readable_from == "response_start" and began is None:
+            readable_from = "response_end"  # it began before that
+        readable, lives_from = moments[readable_from], moments[self.rules.ttl_from.value]
+        made = MadeCall(at, readable + self._delay, lives_from, reasoning)
+        return self._make(prompt, made, scope).outcome
 
-    def start(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> OpenCall:
-        """A call whose response is still to come. What it writes cannot be read before
-        `OpenCall.respond`."""
+    def start(
+        self,
+        prompt: PromptView,
+        *,
+        at: float,
+        reasoning: int | None = None,
+        scope: Hashable = "",
+    ) -> OpenCall:
+        """A call whose response is still to come: until `OpenCall.respond`, what it writes cannot
+        be read."""
+        waits = self.rules.readable_from.value != "request_start"
+        readable = math.inf if waits else at + self._delay
+        return self._make(prompt, MadeCall(at, readable, at, reasoning), scope)
+
+    def _make(self, prompt: PromptView, made: MadeCall, scope: Hashable) -> OpenCall:
         self._calls += 1
         if prompt.held:
-            return OpenCall(self.read_handle(prompt, at), (), self._from, 0.0)
+            return OpenCall(self.rules, self.read_handle(prompt, made.at))
         cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
-        outcome, lookup = self._look_up(cache, prompt, key_of, at, scope)
+        outcome, lookup = self._look_up(cache, prompt, key_of, made.at, scope)
         if self._loss and outcome.read and self._draw() < self._loss:
             outcome, lookup = cache.lose(prompt, lookup)
-        readable = at + self._delay if self._from == "request_start" else math.inf
-        written = cache.commit(prompt, key_of, lookup, at, readable)
+        written = cache.commit(prompt, key_of, lookup, made)
         self._keys.remember(prompt, scope)
-        return OpenCall(outcome, written, self._from, self._delay)
+        refresh = partial(cache.refresh, prompt, key_of, lookup)
+        return OpenCall(self.rules, outcome, written, refresh, self._delay)
 
     def slot_predictor(self) -> SlotPredictor | None:
         """For one conversation on a self-hosted server; None at other providers."""
@@ -179,6 +204,13 @@ class Simulator(HandleSimulator):
         """A number between 0 and 1, from the seed and the number of the call."""
         drawn = blake3(f"{self._seed} {self._calls}".encode()).digest(8)
         return int.from_bytes(drawn) / 2**64
+
+
+def _moments(at: float, began: float | None, ended: float | None) -> dict[Moment, float]:
+    """When a call and its reply began and ended, as far as known."""
+    began = at if began is None else began
+    ended = began if ended is None else ended
+    return {"request_start": at, "response_start": began, "response_end": ended}
 
 
 def _explained(outcome: Outcome, changed: str) -> Outcome:

@@ -16,7 +16,7 @@ from anaphora.cache.prefix import common_bytes
 from .outcome import Outcome, Span, spans_of
 from .prompt import SALT
 from .saved import SavedCache
-from .view import KeyOf, PromptView
+from .view import KeyOf, MadeCall, PromptView
 
 #: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
 #: --slot-prompt-similarity.
@@ -106,7 +106,7 @@ class SlotCache:
         return outcome, SlotChoice(choice.slot, 0, 0)
 
     def commit(
-        self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _at: float, _readable: float
+        self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _: MadeCall
     ) -> tuple[()]:
         """A slot holds its prompt at once: a server answers one call in it at a time."""
         slot, restored = self._slots[choice.slot], choice.restored
@@ -127,6 +127,9 @@ class SlotCache:
         del slot.keys[choice.shared :]
         slot.keys += [key_of(position) for position in range(choice.shared, len(prompt))]
         return ()
+
+    def refresh(self, _: PromptView, _key_of: KeyOf, _choice: SlotChoice, _at: float) -> None:
+        """A slot has no lifetime."""
 
     def save(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> SavedCache:
         slots, kept = len(self._slots), self._keeps_evicted
