@@ -72,7 +72,7 @@ class GeminiCliSession:
         self._unnamed += "id" not in message
         id = str(message["id"]) if "id" in message else f"#{self._unnamed}"
         history[id] = message
-        if message["type"] == "gemini":
+        if message["type"] != "user":
             (self._unbilled.add if usage is None else self._unbilled.discard)(id)
         self._places.setdefault(id, place)
 
@@ -112,7 +112,7 @@ class GeminiCliSession:
         answered = set(_answered(self._history.values()))
         for id, message in self._history.items():
             usage, at = _usage(message.get("tokens")), seconds(message.get("timestamp"))
-            if message["type"] == "gemini" and usage is not None and id not in self._taken:
+            if message["type"] != "user" and usage is not None and id not in self._taken:
                 began = None if sent is None or at is None or sent > at else sent
                 name = str(message.get("model") or "")
                 model = model or name
