@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from anaphora.cache.prefix_index import hints_of
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import CacheRules
@@ -135,7 +136,13 @@ class Generator:
         )
         entry.stream, entry.output, entry.reply_id = stream, usage.output or 0, reply.id
         entry.billed = CallRecord(
-            sent=sent, outcome=outcome, facts=facts, size=len(prompt.body), open=opened
+            number=entry.number,
+            sent=sent,
+            hints=hints_of(request.headers, request.fields),
+            outcome=outcome,
+            facts=facts,
+            size=len(prompt.body),
+            open=opened,
         )
         host.keep(request, prompt.items, reply)
         if stream:
