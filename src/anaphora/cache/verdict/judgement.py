@@ -6,22 +6,21 @@ from decimal import Decimal, localcontext
 
 from msgspec.structs import replace
 
-from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
-from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
+from anaphora.cache.prefix import SentCall, first_difference
+from anaphora.cache.simulator import Outcome
 from anaphora.catalog import CacheRules, Price, Profile
-from anaphora.rendered import Plan, Rendered
-from anaphora.tokens import Bills, Counts
+from anaphora.rendered import Plan
+from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Usage
 
 from .causes import TOKEN_ERROR, find_causes, remaining
 from .changes import find_change
 from .diagnosis import agrees
+from .prediction import predict, updated_bills
 from .values import CHANGED, Cause, Change, Diagnosis, Prediction, Result, Verdict
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 _NEARLY = 0.92
-#: Between two calls whose times are unknown: long enough to be visible, too short to expire.
-_UNKNOWN_GAP = 60.0
 #: Causes with which it is known what could still be read.
 _SIMULATED = frozenset(
     (
@@ -65,7 +64,9 @@ def judge(
     if expected is None:
         bills = updated_bills(earlier, rules)
         later = replace(later, rendered=replace(later.rendered, bills=bills))
-        expected = _predict(earlier, later, rules, outcome)
+        expected = predict(earlier, later, rules, outcome)
+        if earlier.usage is None and billed_read is not None:
+            expected = replace(expected, exact=False)  # an estimate is not to the token
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
@@ -163,88 +164,6 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     if not expected.exact:
         least = least - granule if granule > 1 else least * _NEARLY
     return "hit" if read >= least else "partial"
-
-
-def _predict(
-    earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None
-) -> Prediction:
-    """What the later call should read, from these two calls and nothing else."""
-    wrote, simulated, predictor = _simulate_pair(earlier, later, rules)
-    expected = predict_read(wrote, earlier.usage, outcome or simulated, rules)
-    if predictor is not None and earlier.usage is not None:
-        predictor.billed(earlier.rendered, wrote, earlier.usage)
-        expected = predict_slot_read(predictor, later.rendered, outcome or simulated)
-    return expected if outcome is None else replace(expected, read=outcome.read)
-
-
-def _simulate_pair(
-    earlier: SentCall, later: SentCall, rules: CacheRules
-) -> tuple[Outcome, Outcome, SlotPredictor | None]:
-    """Both calls in an empty cache, and the predictor of a self-hosted server. The later prompt
-    carries the bill of the earlier one."""
-    simulator = Simulator(rules)
-    start = earlier.at if earlier.at is not None else 0.0
-    then = start + _UNKNOWN_GAP
-    if earlier.at is not None and later.at is not None:
-        then = max(start, later.at)
-    before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
-    wrote = simulator.call(
-        before,
-        at=start,
-        began=earlier.began,
-        reasoning=None if earlier.usage is None else earlier.usage.reasoning,
-        scope=earlier.route,
-    )
-    after = RenderedPrompt(later.rendered, later.marks)
-    outcome = simulator.predict(after, at=then, scope=later.route)
-    return wrote, outcome, simulator.slot_predictor()
-
-
-def predict_read(
-    wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules
-) -> Prediction:
-    """The same from the simulated calls: the previous one, which was billed `usage`, and this."""
-    kept = wrote.kept
-    missed = bool(kept) and usage is not None and usage.read == 0
-    explicit = rules.mechanism.value == "explicit"
-    if not explicit and (not kept or (missed and not rules.slots.value)):
-        # Where the provider caches by itself, the whole prompt is cached whatever was read.
-        total = wrote.total if usage is None or not usage.input else usage.input
-        granule = rules.granule_tokens.value
-        left = total // granule * granule
-        left = left if left >= max(1, rules.minimum_tokens.value) else 0
-    elif usage is not None and usage.read is not None:
-        left = usage.read + (usage.written_total or 0)
-    else:
-        left = kept
-    return Prediction(left=left, read=outcome.read, outcome=outcome, exact=kept > 0)
-
-
-def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcome) -> Prediction:
-    """The same on a self-hosted server, whose slots also keep replies."""
-    before, read = predictor.before, predictor.read(later, outcome)
-    left = 0 if before is None else before.input
-    if before is not None and predictor.continues(later, outcome):
-        left = min(left, read)  # what the chat template renders differently cannot be read
-    return Prediction(left=left, read=read, outcome=outcome, exact=False)
-
-
-def updated_bills(
-    sent: SentCall, rules: CacheRules, kept: int | None = None, counts: Counts | None = None
-) -> Bills:
-    """The bills that the next prompt carries, this call's included. `kept` is what the simulator
-    says it left in the cache; `counts` are those of the prompt, where they exist."""
-    usage = sent.usage
-    total = None if usage is None else usage.input
-    if usage is None or not total:
-        return sent.rendered.bills
-    counts = Counts(sent.rendered) if counts is None else counts
-    if not rules.slots.value:
-        return counts.billed(total)
-    chunks = cached_chunks(sent)
-    if kept is not None and counts.tokens(chunks) != kept:
-        return counts.billed(total)
-    return counts.billed(total, (chunks, total - (usage.uncached or 0)))
 
 
 def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
