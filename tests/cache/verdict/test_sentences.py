@@ -113,6 +113,20 @@ def test_a_change_is_located_in_its_field(
     assert (old.lstrip("-") in was, new.lstrip("-") in now) == (True, True)
 
 
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("new", ["2026-11-15. Be kind.", "2026-11-1"])
+def test_a_text_that_became_longer_or_shorter_was_edited(name: str, new: str) -> None:
+    data = json.dumps({"model": "a-model", **BODIES[name]})
+    one, two = cut(name, data), cut(name, data.replace("2026-11-15.", new))
+    change = find_change(SentCall(rendered=one), SentCall(rendered=two))
+    assert change is not None
+    assert (change.section, change.character) == (
+        "system",
+        len(f"{LONG}Today is 2026-11-1") + (2 if "kind" in new else 0),
+    )
+    assert change.excerpts == ("day is 2026-11-15."[-18:], change.after)
+
+
 def test_keys_in_another_order_come_before_a_value_behind_them() -> None:
     tool = {"name": "look", "input_schema": {"type": "object", "required": ["at"], "title": "A"}}
     moved = {"name": "look", "input_schema": {"required": ["at"], "type": "object", "title": "B"}}

@@ -15,6 +15,7 @@ from .json_blocks import (
     UNREADABLE,
     JsonBlock,
     block_of,
+    chunk_at,
     common_prefix,
     excerpt,
     volatile_change,
@@ -43,8 +44,8 @@ def find_change(earlier: SentCall, later: SentCall) -> Change | None:
 
 def change_at(earlier: Rendered, later: Rendered, offset: int) -> Change:
     """The change that begins at this byte of the two prompts."""
-    before = earlier.chunk(earlier.at_offset(offset))
-    after = later.chunk(later.at_offset(offset)) if offset < later.size else None
+    before = chunk_at(earlier, offset)
+    after = chunk_at(later, offset) if offset < later.size else None
     found = _classify(earlier, later, before, after)
     gone = found.kind.endswith(("_removed", "_dropped", "_gone"))
     place = before if after is None or gone else after

@@ -14,6 +14,8 @@ from anaphora.rendered import Chunk, Rendered
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[\[\]{}]', re.DOTALL)
 _CLOSERS = {b"{": b"}", b"[": b"]"}
+#: Glue that ends the text of the chunk before (Ollama's system text).
+_ENDS_TEXT = (b'"}', b'"]')
 
 UNREADABLE: Any = object()
 
@@ -40,8 +42,7 @@ def block_of(chunk: Chunk) -> JsonBlock:
 def cut_block(data: bytes) -> JsonBlock:
     """Chunks begin with the closing of the message before, and end inside their own: the former is
     dropped, the latter closed."""
-    # Glue that ends a string (Ollama's system text) begins with its quote.
-    start = 1 if data[:2] in (b'"}', b'"]') else 0
+    start = 1 if data[:2] in _ENDS_TEXT else 0
     stack: list[tuple[bytes, int]] = []
     quote = b""
     for match in _TOKEN.finditer(data, start):
@@ -92,6 +93,15 @@ _SECRETS = re.compile(
 _LONGEST_SECRET = 4096
 
 
+def chunk_at(rendered: Rendered, offset: int) -> Chunk:
+    """The chunk that holds a byte. A quote that ends a text belongs to the chunk of the text, also
+    where it is in the glue of the next."""
+    index = rendered.at_offset(offset)
+    chunk = rendered.chunk(index)
+    at_start = index > 0 and offset == rendered.offset(index)
+    return rendered.chunk(index - 1) if at_start and chunk.data[:2] in _ENDS_TEXT else chunk
+
+
 #: A quote that begins or ends a text.
 _QUOTE = re.compile(rb'(?<!\\)(?:\\\\)*+"')
 
@@ -101,9 +111,8 @@ def excerpt(rendered: Rendered, offset: int, *, in_text: bool = False) -> str:
     text that holds it."""
     if offset >= rendered.size:
         return ""
-    chunk = rendered.at_offset(offset)
-    position = offset - rendered.offset(chunk)
-    data = rendered.chunk(chunk).data
+    chunk = chunk_at(rendered, offset)
+    position, data = offset - rendered.offset(chunk.index), chunk.data
     begin, end = max(0, position - _BEFORE), position + _AFTER
     if in_text:
         quotes = list(_QUOTE.finditer(data, begin, position))
