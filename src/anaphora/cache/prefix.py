@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Usage
 
 
@@ -36,6 +38,17 @@ def cached_chunks(sent: SentCall) -> int:
     if plan.automatic is not None or not plan.marks:
         return rendered.cacheable
     return min(rendered.cacheable, max(mark.chunk for mark in plan.marks) + 1)
+
+
+def tokens_behind(
+    counts: Counts, chunks: int, offset: int, rules: CacheRules | None, *, marked: bool
+) -> int:
+    """What of the first `chunks` chunks is lost when the prompt changes at a byte. A cache that
+    works on tokens had whole granules, and keeps those before the byte."""
+    cached, kept = counts.tokens(chunks), counts.before(offset)
+    if rules is not None and rules.caches_tokens and not (marked and rules.slots.value):
+        cached, kept = rules.whole_granules(cached), rules.whole_granules(kept)
+    return max(0, cached - kept)
 
 
 def begins_with(later: Rendered, earlier: Rendered) -> bool:

@@ -38,6 +38,8 @@ class TraceBlock(msgspec.Struct, eq=False):
     section: Section
     size: Size
     from_model: bool = False
+    data: bytes = b""
+    """What is recorded of it."""
     stripped: TraceBlock | None = None
     """The same without thinking, where it contains any."""
 
@@ -52,7 +54,7 @@ class TraceBlocks:
         if trace.tools:
             tools = dumps(trace.tools)
             size = trace.tools_size or Size(len(tools), tool_overhead(trace.wire or ""))
-            self.all.append(TraceBlock(_identity(tools), Kind.TOOL, "tools", size))
+            self.all.append(TraceBlock(_identity(tools), Kind.TOOL, "tools", size, data=tools))
         if trace.system_tokens_unknown:
             unknown = ("system", trace.group or trace.id)
             self.all.append(TraceBlock(unknown, Kind.SYSTEM, "system", _UNKNOWN))
@@ -102,7 +104,7 @@ def _block(message: TraceMessage, content: object, kind: Kind, section: Section)
     if size is None or content is not message.content:
         size = measured(data)
     from_model = message.role in ("assistant", "model")
-    return TraceBlock(_identity(data), kind, section, size, from_model)
+    return TraceBlock(_identity(data), kind, section, size, from_model, data)
 
 
 def _identity(data: bytes) -> bytes:
@@ -242,6 +244,7 @@ class Replay:
             sections=[block.section for block in blocks],
             from_model=[block.from_model for block in blocks],
             cache_params=params,
+            texts=[block.data for block in blocks],
         )
 
     def _markers(

@@ -88,6 +88,10 @@ class RenderedPrompt(RenderedBlocks):
             tokens = self._tokens[position] = self.counts.tokens(position + 1)
         return tokens
 
+    def tokens_within(self, position: int, size: int) -> int:
+        """The tokens before the byte `size` of a block."""
+        return self.counts.within(position, size)
+
     @property
     def counts(self) -> Counts:
         if self._counts is None:
@@ -125,6 +129,13 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
             keys.append(last)
             begin = end
     return keys
+
+
+def salt_of(key: Hashable) -> Hashable:
+    """The part of an entry key that is common to one account under the same parameters."""
+    if isinstance(key, bytes):
+        return key[:SALT]
+    return key[0] if isinstance(key, tuple) else None
 
 
 class ScopedKeys:
