@@ -174,8 +174,7 @@ class Predictor:
             size = bytes_in(call.usage.total, billed_per_token)
             lengths[keys[-1]] = tokens_in(size, per_token)
         estimates = replay.blocks.estimates(blocks)
-        earlier = reversed(trace.calls[:index])
-        before = next((one for one in earlier if one.usage is not None), None)
+        before = next((one for one in reversed(trace.calls[:index]) if one.usage is not None), None)
         in_loop = before is not None and replay.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
         # On a beginning that is not recorded, a marker is assumed once a bill has shown one.
@@ -199,7 +198,8 @@ class Predictor:
             # What it left in the cache is as long as the bill says.
             sizes = lengths.sizes(keys, estimates)
             prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
-        simulator.call(prompt, at=at, scope=scope)
+        reasoning = None if billed is None else billed.reasoning
+        simulator.call(prompt, at=at, reasoning=reasoning, scope=scope)
         left = None if before is None or before.usage is None else before.usage.cached or None
         began = before.at if before is not None else None
         return Predicted(

@@ -214,9 +214,9 @@ class Replay:
         self.left.add(billed.cached)
         marked = rules.mechanism.value != "implicit" and rules.slots.value > 0
         lengths[keys[-1]] = billed.cached if marked and billed.cached else billed.total
-        output_cached = rules.output_cached is not None and rules.output_cached.value
         reply = self.blocks.all[len(keys)] if len(keys) < len(self.blocks.all) else None
-        if output_cached and billed.output and reply is not None and reply.from_model:
+        cached = rules.reply_cached(billed.reasoning)
+        if cached and billed.output and reply is not None and reply.from_model:
             # The reply is cached with the reasoning in it.
             lengths[hash((keys[-1], reply.identity))] = billed.total + billed.output
 
