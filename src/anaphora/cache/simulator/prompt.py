@@ -54,12 +54,17 @@ class RenderedPrompt(RenderedBlocks):
         """`leading` is the last block before the messages; -1 where there is none."""
         params = rendered.envelope.cache_params
         if before is not None and before._rendered.envelope.cache_params == params:
-            self.cache_params = before.cache_params
+            self._params, self.cache_params = before._params, before.cache_params
         else:
-            self.cache_params = dict(params)
+            self._params = self.cache_params = dict(params)
         self.mark(plan)
 
     def mark(self, plan: Plan) -> None:
+        key = None if plan.key is None else plan.key.encode()
+        if key is None:
+            self.cache_params = self._params
+        elif self.cache_params.get("cache_key") != key:
+            self.cache_params = {**self._params, "cache_key": key}
         self.markers, self.automatic, held = plan.marks, plan.automatic, plan.held
         self.held, self.handle = (0, "") if held is None else (held.chunks, held.handle)
 
