@@ -18,15 +18,15 @@ from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.catalog import CacheRules, Figure
 from anaphora.wording import counted
 
-from .common import FOUND, CommandGroup, ProviderName, WireName, log_format_option, stop
+from .common import CommandGroup, ProviderName, WireName, log_format_option
 from .log_files import (
     LogFormat,
     SkippedInput,
     gather,
-    has_unread_file,
+    problems_of,
     refuse,
-    skipped,
     stop_empty,
+    stop_for,
 )
 from .terminal import Line, print_report, problem_lines, table, tracked
 
@@ -41,10 +41,12 @@ class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[CheckedFigure, ...]
     """The contradicted ones first."""
     failed: tuple[str, ...]
-    """Verified rows that are contradicted; any of them makes the exit code 1."""
+    """Rows that are contradicted; any of them makes the exit code 1."""
     skipped: tuple[SkippedInput, ...]
     not_compared: tuple[SkippedInput, ...]
     """Valid input without a bill to compare with."""
+    notices: tuple[SkippedInput, ...]
+    """What to know about the input, such as a model without rows of its own."""
 
 
 @click.group(cls=CommandGroup)
@@ -96,7 +98,11 @@ def _provider_and_model(name: str) -> tuple[str, str]:
 @click.argument(
     "logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="LOG..."
 )
-@click.option("--provider", type=ProviderName(), help="Only this provider's rules.")
+@click.option(
+    "--provider",
+    type=ProviderName(),
+    help="Only this provider's rules; it served the calls whose provider is unknown.",
+)
 @click.option("--model", help="Only rules of this model; may contain *.")
 @click.option(
     "--threshold",
@@ -127,17 +133,17 @@ def check(
 ) -> None:
     """Check the cache rules against billed calls, one by one.
 
-    LOGs are the files that `anaphora simulate` reads: traces, sessions of Claude Code or Codex,
-    request logs, or folders of them. Every billed call supports or contradicts the figures it can
-    be compared with, whatever was predicted for it.
+    LOGs are the files that `anaphora simulate` reads: traces, sessions of Claude Code, Codex or
+    Gemini CLI, request logs, or folders of them. Every billed call supports or contradicts the
+    figures it can be compared with, whatever was predicted for it.
 
-    Exit code 1 when a verified rule is contradicted by more than the threshold. A rule that states
-    its own failure rate (missed, cut_short) may fail that often, chance included; a TTL is
-    contradicted when more than half of the calls within it missed. Exit code 1 also when a file
-    could not be read, 2 when there is no billed call to check; with --strict, 2 for any invalid
-    input.
+    Exit code 1 when a rule, a conservative default included, is contradicted by more than the
+    threshold. A rule that states its own failure rate (missed, cut_short) may fail that often,
+    chance included; a TTL is contradicted when more than half of the calls within it missed. Exit
+    code 1 also when a file could not be read, 2 when there is no billed call to check; with
+    --strict, 2 for any invalid input.
     """
-    sources, problems = gather([*logs], format_)
+    sources, problems = gather([*logs], format_, provider, override=False)
     if strict:
         refuse(problems)
     billed = [
@@ -162,13 +168,13 @@ def check(
         conversations=len({call.trace for call in billed}),
         threshold=threshold,
         rows=tuple(rows),
-        failed=tuple(_name(row) for row in rows if row.contradicted and row.verified),
-        skipped=skipped(problems),
-        not_compared=skipped(problems, harmless=True),
+        failed=tuple(_name(row) for row in rows if row.contradicted),
+        skipped=problems_of(problems, "skipped", "rejected"),
+        not_compared=problems_of(problems, "not_compared"),
+        notices=problems_of(problems, "notice"),
     )
     print_report(report, _report_lines(report), as_json=as_json)
-    if report.failed or has_unread_file(problems, (source.place for source in sources)):
-        stop(FOUND)
+    stop_for(problems, (source.place for source in sources), found=bool(report.failed))
 
 
 def _figures(rules: CacheRules) -> Iterator[tuple[str, Figure[Any]]]:
@@ -203,13 +209,14 @@ def _report_lines(report: RulesReport) -> Iterator[Line]:
         yield f"  {_name(row)} ({_models(row)}): {calls}"
     yield from problem_lines("Skipped", report.skipped)
     yield from problem_lines("Not compared", report.not_compared)
+    yield from problem_lines("Notices", report.notices)
     conversations = counted(report.conversations, "conversation")
     checked = f"{counted(report.calls, 'billed call')} of {conversations}"
     result = f"contradicted by more than {report.threshold:.0%}"
     if report.failed:
         result += f": {', '.join(dict.fromkeys(report.failed))}"
     else:
-        result = f"no verified rule is {result}"
+        result = f"no rule is {result}"
     yield f"\n{checked}: {result}", "bold"
 
 
@@ -238,7 +245,7 @@ def _contradiction(row: CheckedFigure) -> Iterator[Line]:
     for one in row.examples:
         place = f" ({one.place})" if one.place else ""
         yield f"  {one.trace} call {one.call}{place}: {one.billed}; the rule: {one.says}"
-    yield f"  source: {row.source} ({row.date})", "dim"
+    yield f"  row: {row.row}; source: {row.source} ({row.date})", "dim"
     for other in row.disputed:
         count = f"is contradicted by {counted(other.contradicting, 'call')}"
         fit = "would fit" if other.fits else count
