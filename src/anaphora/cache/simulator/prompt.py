@@ -54,7 +54,8 @@ class RenderedPrompt(RenderedBlocks):
         """`leading` is the last block before the messages; -1 where there is none."""
         params = rendered.envelope.cache_params
         if before is not None and before._rendered.envelope.cache_params == params:
-            self._params, self.cache_params = before._params, before.cache_params
+            self._params: Mapping[str, bytes] = before._params
+            self.cache_params = before.cache_params
         else:
             self._params = self.cache_params = dict(params)
         self.mark(plan)
