@@ -7,6 +7,7 @@ them, and estimated in between.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from itertools import pairwise
 
@@ -166,17 +167,30 @@ class Replay:
         """The last call's blocks: identity, and the key of the prefix each one ends."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
+        self._times: list[float] = []
 
     def times(self) -> list[float]:
         """When each call started, or ended where the start is unknown. A call follows the one whose
         reply it sends back, whatever the clock says."""
-        times: list[float] = []
-        for call in self.trace.calls:
+        times = self._times
+        for call in self.trace.calls[len(times) :]:
             at = call.at
             if times:
                 at = max(times[-1] + _LEAST_GAP, times[-1] + 1.0 if at is None else at)
             times.append(at or 0.0)
         return times
+
+    def answered(self, index: int) -> tuple[float | None, float | None]:
+        """When the response to a call began and ended, as far as known. The conversation's next
+        call was sent after both."""
+        call, times = self.trace.calls[index], self.times()
+        before = times[index + 1] - _LEAST_GAP if index + 1 < len(times) else math.inf
+        moments = (
+            None if moment is None else max(times[index], min(moment, before))
+            for moment in (call.t_first, call.ended)
+        )
+        began, ended = moments
+        return began, ended
 
     def cache_params(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
         params = self._params.after(call, in_loop=in_loop)
