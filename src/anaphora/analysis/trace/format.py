@@ -220,10 +220,13 @@ def read_line(line: bytes, place: str) -> Trace:
 
 
 def _without_deferred(trace: Trace) -> Trace:
-    """Without tools that have `defer_loading`, which Anthropic keeps out of the prompt."""
+    """Without Anthropic's tools that have `defer_loading`, which are not part of the prompt."""
     tools = trace.tools or []
-    deferred = [isinstance(tool, dict) and tool.get("defer_loading") is True for tool in tools]
-    if not any(deferred) or all(deferred) or catalog.provider_named(trace.provider) != "anthropic":
+    deferred = [
+        isinstance(tool, dict) and tool.get("defer_loading") is True and "input_schema" in tool
+        for tool in tools
+    ]
+    if not any(deferred) or all(deferred):
         return trace
     index = list(accumulate((not one for one in deferred), initial=0))
     calls = [
