@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -206,6 +207,7 @@ def read_line(line: bytes, place: str) -> Trace:
         trace = _decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidRequest(str(problem), path=place) from None
+    trace = _without_deferred(trace)
     if not trace.usage_unreliable and not any(call.usage_unreliable for call in trace.calls):
         return trace
     calls = (
@@ -215,6 +217,34 @@ def read_line(line: bytes, place: str) -> Trace:
         for call in trace.calls
     )
     return replace(trace, calls=tuple(calls))
+
+
+def _without_deferred(trace: Trace) -> Trace:
+    """Without Anthropic's tools that have `defer_loading`, which are not part of the prompt."""
+    tools = trace.tools or []
+    deferred = [
+        isinstance(tool, dict) and tool.get("defer_loading") is True and "input_schema" in tool
+        for tool in tools
+    ]
+    if not any(deferred) or all(deferred):
+        return trace
+    index = list(accumulate((not one for one in deferred), initial=0))
+    calls = [
+        replace(call, breakpoints=tuple(_moved(one, index) for one in call.breakpoints or ()))
+        if call.breakpoints
+        else call
+        for call in trace.calls
+    ]
+    kept = [tool for tool, away in zip(tools, deferred, strict=True) if not away]
+    return replace(trace, tools=kept, calls=tuple(calls))
+
+
+def _moved(written: Breakpoint, index: list[int]) -> Breakpoint:
+    """A marker on a tool by the tool's index among those that are left."""
+    where, ttl, tool = recorded_marker(written)
+    if where != "tools" or tool is None or tool >= len(index):
+        return written
+    return "tools", index[tool], ttl
 
 
 def unsupported(provider: str, model: str) -> str | None:

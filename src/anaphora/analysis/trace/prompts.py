@@ -39,6 +39,8 @@ class TraceBlock(msgspec.Struct, eq=False):
     section: Section
     size: Size
     from_model: bool = False
+    data: bytes = b""
+    """What is recorded of it."""
     stripped: TraceBlock | None = None
     """The same without thinking, where it contains any."""
 
@@ -101,7 +103,7 @@ def _block(message: TraceMessage, content: object, kind: Kind, section: Section)
     if size is None or content is not message.content:
         size = measured(data)
     from_model = message.role in ("assistant", "model")
-    return TraceBlock(_identity(data), kind, section, size, from_model)
+    return TraceBlock(_identity(data), kind, section, size, from_model, data)
 
 
 def _identity(data: bytes) -> bytes:
@@ -116,7 +118,7 @@ def _tool_blocks(trace: Trace) -> list[TraceBlock]:
         overhead = tool_overhead(trace.wire or "")
         sizes = tuple(Size(len(data), 0 if n else overhead) for n, data in enumerate(tools))
     return [
-        TraceBlock(_identity(data), Kind.TOOL, "tools", size)
+        TraceBlock(_identity(data), Kind.TOOL, "tools", size, data=data)
         for data, size in zip(tools, sizes, strict=True)
     ]
 
@@ -264,6 +266,7 @@ class Replay:
             sections=[block.section for block in blocks],
             from_model=[block.from_model for block in blocks],
             cache_params=params,
+            texts=[block.data for block in blocks],
         )
 
     def _markers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
+from anaphora.cache.prefix import SentCall, cached_chunks, first_difference, tokens_behind
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Profile
@@ -80,7 +80,8 @@ def preflight(
             return tuple(notices)  # nothing was cached
     kept = first_difference(earlier, later, chunks) is None
     if change is not None and not kept:
-        lost = counts.tokens(chunks) - counts.before(change.offset)
+        marked = bool(before.marks.marks) or before.marks.automatic is not None
+        lost = tokens_behind(counts, chunks, change.offset, rules, marked=marked)
         notices.append(Notice("prefix_breaks", str(change), change.path, tokens=lost))
     if rules is None:
         return tuple(notices)

@@ -73,8 +73,11 @@ def judge(
     causes: tuple[Cause, ...] = ()
     change: Change | None = None
     lost = 0
-    if result != "hit":  # a hit proves that no change mattered
-        change = find_change(earlier, later)
+    if result != "hit" or (billed_read is None and read < expected.left):
+        change = find_change(earlier, later)  # a hit proves that no change mattered
+    if result == "hit" and change is not None:
+        result = "partial"  # a prediction of both calls is exact
+    if result != "hit":
         causes = find_causes(earlier, later, rules, change, profile, read, expected)
         # Tokens that are no longer sent are not paid again.
         missed = _reusable_tokens(earlier, later, rules, expected, causes[0]) - read

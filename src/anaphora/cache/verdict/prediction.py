@@ -62,9 +62,7 @@ def predict_read(
     if not explicit and (not kept or (missed and not rules.slots.value)):
         # Where the provider caches by itself, the whole prompt is cached whatever was read.
         total = wrote.total if usage is None or not usage.input else usage.input
-        granule = rules.granule_tokens.value
-        left = total // granule * granule
-        left = left if left >= max(1, rules.minimum_tokens.value) else 0
+        left = rules.whole_granules(total)
     elif usage is not None and usage.read is not None:
         left = usage.read + (usage.written_total or 0)
     else:
