@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal, localcontext
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -70,37 +71,58 @@ def judge(
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
-    causes: tuple[Cause, ...] = ()
-    change: Change | None = None
-    lost = 0
+    loss = _Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
-        change = find_change(earlier, later)  # a hit proves that no change mattered
-    if result == "hit" and change is not None:
-        result = "partial"  # a prediction of both calls is exact
-    if result != "hit":
-        causes = find_causes(earlier, later, rules, change, profile, read, expected)
-        # Tokens that are no longer sent are not paid again.
-        missed = _reusable_tokens(earlier, later, rules, expected, causes[0]) - read
-        lost = max(0, min(missed, (usage.input or 0) - read))
-        causes = _split_causes(earlier, later, rules, causes, profile, read, expected, lost)
-        if causes[0].kind == "below_minimum":
-            result = "not_cacheable"
-        if not any(cause.kind in CHANGED for cause in causes):
-            change = None
+        loss = _explain(earlier, later, rules, profile, expected, read, usage, result)
     return Verdict(
-        result=result,
-        causes=causes,
-        change=change,
+        result=loss.result,
+        causes=loss.causes,
+        change=loss.change,
         left=expected.left,
         predicted=expected.read,
         billed=billed_read,
         total=None if later.usage is None else usage.input,
-        lost=lost,
-        cost_usd=lost_usd(usage, lost, price) if lost else Decimal(0),
+        lost=loss.tokens,
+        cost_usd=lost_usd(usage, loss.tokens, price),
         saved=saved_usd(later.usage, price),
         diagnosis=diagnosis,
-        agrees=None if diagnosis is None else agrees(diagnosis, causes, change, result == "hit"),
+        agrees=agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
     )
+
+
+class _Loss(NamedTuple):
+    """What was not read, and why."""
+
+    result: Result
+    causes: tuple[Cause, ...] = ()
+    change: Change | None = None
+    tokens: int = 0
+
+
+def _explain(
+    earlier: SentCall,
+    later: SentCall,
+    rules: CacheRules,
+    profile: Profile | None,
+    expected: Prediction,
+    read: int,
+    usage: Usage,
+    result: Result,
+) -> _Loss:
+    change = find_change(earlier, later)
+    if result == "hit":
+        if change is None:
+            return _Loss(result)
+        result = "partial"  # a prediction of both calls is exact
+    causes = find_causes(earlier, later, rules, change, profile, read, expected)
+    # Tokens that are no longer sent are not paid again.
+    missed = _reusable_tokens(earlier, later, rules, expected, causes[0]) - read
+    lost = max(0, min(missed, (usage.input or 0) - read))
+    causes = _split_causes(earlier, later, rules, causes, profile, read, expected, lost)
+    if causes[0].kind == "below_minimum":
+        result = "not_cacheable"
+    explained = any(cause.kind in CHANGED for cause in causes)
+    return _Loss(result, causes, change if explained else None, lost)
 
 
 def _split_causes(
