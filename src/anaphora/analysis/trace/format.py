@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
+from anaphora.rendered import Kind
 from anaphora.tokens import Size
 from anaphora.values import Usage, WriteTtl
 from anaphora.wording import counted
@@ -23,6 +24,24 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 #: A marker that was sent: on the tools, or behind the message of that index, and its TTL.
 Breakpoint: TypeAlias = tuple[Literal["tools"] | Count, Any]
+
+
+#: Content blocks that are not text, by their type on any wire.
+BLOCK_KINDS = {
+    "image": Kind.IMAGE,
+    "image_url": Kind.IMAGE,
+    "input_image": Kind.IMAGE,
+    "document": Kind.DOCUMENT,
+    "file": Kind.DOCUMENT,
+    "input_file": Kind.DOCUMENT,
+    "audio": Kind.AUDIO,
+    "input_audio": Kind.AUDIO,
+    "tool_use": Kind.TOOL_CALL,
+    "tool_result": Kind.TOOL_RESULT,
+    "thinking": Kind.THINKING,
+    "redacted_thinking": Kind.THINKING,
+    "reasoning": Kind.THINKING,
+}
 
 
 class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +132,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[Any] | None = None
     tools_size: Size | None = None
     group: str | None = None
-    """Conversations of one run, which may share a beginning."""
+    """Conversations of one run."""
+    account: str | None = None
+    """The key or account that paid: conversations of one account share a cache."""
     source: str = ""
     wire: str | None = None
     """The protocol, where known: some providers cache differently on another."""
