@@ -27,6 +27,7 @@ FACTS: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
     ],
     ("openai", "gpt-5.4", None): [
         ("output_cached", False, "not behind hidden reasoning"),
+        ("visible_output_cached", True, "36 of 39"),
         ("missed", 0.04, "real traffic"),
         ("cut_short", 0.15, "real traffic"),
         ("key_requests", 15, "[Og]"),
@@ -73,7 +74,6 @@ READINGS: list[tuple[str, str, str | None, str, tuple[object, ...]]] = [
     ("openai", "gpt-5.6", None, "lookback_first", (2, 0)),
     ("bedrock", "openai.gpt-5.6-luna", None, "lookback_positions", (50, 80)),
     ("openrouter", "openai/gpt-5.6-sol", None, "lookback_positions", (50, 80)),
-    ("openai", "gpt-5.4", None, "output_cached", (False, True)),
 ]
 
 

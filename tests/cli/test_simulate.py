@@ -329,3 +329,21 @@ def test_recorded_image_is_not_counted_as_text(tmp_path: Path) -> None:
     file.write_text(json.dumps(trace(messages=messages, calls=calls, system_tokens_unknown=False)))
     (row,) = simulated(file)["rows"]
     assert 1000 < sum(row["predicted"][kind] for kind in ("read", "written", "uncached")) < 2000
+
+
+@pytest.mark.parametrize("reasoning, read", [(0, 2304), (64, 1920), (None, 1920)])
+def test_reply_is_predicted_where_no_reasoning_was_hidden(
+    log: Callable[..., Path], reasoning: int | None, read: int
+) -> None:
+    """OpenAI before 5.6 caches the reply, unless hidden reasoning precedes it."""
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "q"},
+    ]
+    bills = [{"input": 2000, "output": 400, "reasoning": reasoning}, {"input": 2500, "output": 9}]
+    calls = [
+        {"t": 1000.0 + at, "messages": 1 + 2 * at, "usage": bill} for at, bill in enumerate(bills)
+    ]
+    gpt = trace(provider="openai", model="gpt-5.2", messages=messages, calls=calls)
+    assert simulated(log(gpt))["rows"][1]["predicted"]["read"] == read

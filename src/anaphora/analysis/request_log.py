@@ -286,7 +286,12 @@ class _RequestLog:
 def _trace_usage(usage: Usage) -> TraceUsage:
     if usage.uncached is None:
         raise InvalidRequest("the response reports no usage", path="response")
-    fields = {"input": usage.uncached, "cache_read": usage.read or 0, "output": usage.output}
+    fields = {
+        "input": usage.uncached,
+        "cache_read": usage.read or 0,
+        "output": usage.output,
+        "reasoning": usage.reasoning,
+    }
     for ttl, tokens in (usage.written or {}).items():
         name = f"cache_write_{'5m' if ttl == 'unsplit' else ttl}"
         fields[name] = tokens + (fields.get(name) or 0)

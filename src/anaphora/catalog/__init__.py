@@ -38,6 +38,7 @@ from .values import (
     Lifetime,
     LookbackUnit,
     Mechanism,
+    Moment,
     Profile,
 )
 
@@ -97,6 +98,7 @@ __all__ = [
     "Lifetime",
     "LookbackUnit",
     "Mechanism",
+    "Moment",
     "Overflow",
     "ParamPlace",
     "Price",

@@ -232,6 +232,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     automatic_breakpoint: Figure[Breakpoint]
     output_cached: Figure[bool] | None = None
     """The reply is cached as well, so that the next call reads it."""
+    visible_output_cached: Figure[bool] | None = None
+    """The same for a reply whose bill shows no hidden reasoning, where it differs."""
     uncached_tail: Figure[Count] | None = None
     """At most this many tokens after the last prefix are always computed."""
     automatic_slots: Figure[Count]
@@ -309,6 +311,13 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """The sections that are invalidated when that parameter changes."""
         figure = self.invalidates.get(param)
         return () if figure is None else figure.value
+
+    def reply_cached(self, reasoning: int | None) -> bool:
+        """Whether the next call reads the reply, too. `reasoning` is how many of the reply's tokens
+        were hidden reasoning; None: not reported."""
+        figure = self.visible_output_cached if reasoning == 0 else None
+        figure = self.output_cached if figure is None else figure
+        return figure is not None and figure.value
 
     def _invalid(self, message: str) -> InvalidCatalog:
         return InvalidCatalog(message, row=f"rules of {self.provider} {self.model}".rstrip())

@@ -86,6 +86,13 @@ def gather(places: list[Path], format_: LogFormat | None) -> tuple[list[FoundTra
     return playable(entries, problems), problems
 
 
+def _of_account(entry: TraceEntry, file: str) -> TraceEntry:
+    """The conversation with the file as its account, where none is recorded."""
+    if isinstance(entry, Problem) or entry.trace.account is not None:
+        return entry
+    return entry._replace(trace=replace(entry.trace, account=file))
+
+
 def playable(entries: Iterable[TraceEntry], problems: list[Problem]) -> list[FoundTrace]:
     """The conversations that can be simulated, each with an id of its own."""
     found: dict[str, FoundTrace] = {}

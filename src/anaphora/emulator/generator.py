@@ -121,6 +121,7 @@ class Generator:
             at=request.now,
             began=began,
             ended=began + pieces * latency.pace,
+            reasoning=generated.tokens(facts.profile)[1],
             scope="" if facts.rules.isolation.value == "server" else workspace,
         )
         usage = host.usage(outcome, facts, (generated, *others))

@@ -129,7 +129,7 @@ def test_uncached_tail(fresh: int, marks: Any, expected: tuple[int, int]) -> Non
         (DEEPSEEK, 2560, 700, NOTHING),  # more than prompt and reply: written by another call
         (DEEPSEEK, 1024, 400, NOTHING),  # not even the prompt was found
         (GPT_4O, 1920, 400, NO),  # without hidden reasoning the reply is cached
-        (("openai", "o3"), 2176, 400, NO),
+        (("openai", "o3"), 2176, 400, NOTHING),  # whether reasoning was hidden is not recorded
     ],
 )
 def test_output_cached(
@@ -143,6 +143,26 @@ def test_output_cached(
     # A client may have sent the answer in a call on the side that it did not record.
     side = trace(where, calls, system_tokens_unknown=True)
     assert evidence_of("output_cached", side) == (NOTHING if read > 2000 else expected)
+
+
+@pytest.mark.parametrize(
+    "reasoning, read, figure, expected",
+    [
+        (0, 2176, "visible_output_cached", YES),
+        (0, 1920, "visible_output_cached", NO),
+        (200, 2176, "output_cached", NO),
+        (200, 2176, "visible_output_cached", NOTHING),
+        (None, 2176, "visible_output_cached", NOTHING),
+    ],
+)
+def test_cached_reply_by_hidden_reasoning(
+    reasoning: int | None, read: int, figure: str, expected: tuple[int, int]
+) -> None:
+    calls = [
+        call(0, 1, bill(fresh=2000, output=300, reasoning=reasoning)),
+        call(10, 3, bill(read, fresh=2400 - read)),
+    ]
+    assert evidence_of(figure, trace(("openai", "gpt-5.2"), calls)) == expected
 
 
 def test_output_cached_behind_markers() -> None:

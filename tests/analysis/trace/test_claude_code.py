@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from anaphora.analysis.trace import detect, read
 from anaphora.analysis.trace.format import FoundTrace, Problem, Trace, numbered
 
@@ -193,3 +195,16 @@ def test_the_example_of_the_documentation() -> None:
         (source,) = read("claude_code", numbered(lines, "session.jsonl"))
     assert isinstance(source, FoundTrace)
     assert [call.messages for call in source.trace.calls] == [1, 3, 5, 7, 9, 11, 13]
+
+
+@pytest.mark.parametrize(
+    "details, reasoning", [({"thinking_tokens": 5}, 5), ({}, None), (None, None)]
+)
+def test_thinking_tokens_are_read(details: dict[str, int] | None, reasoning: int | None) -> None:
+    reply = answer("b", "a", 5, "1")
+    reply["message"]["usage"]["output_tokens_details"] = details
+    entry = next(iter(entries(user("a", None, 0), reply)))
+    assert isinstance(entry, FoundTrace)
+    usage = entry.trace.calls[0].usage
+    assert usage is not None
+    assert usage.usage().reasoning == reasoning

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from anaphora.analysis.trace import detect, read
 from anaphora.analysis.trace.format import FoundTrace, Problem, Trace, numbered
 
@@ -114,3 +116,11 @@ def test_impossible_counts_are_reported() -> None:
 
 def test_its_lines_are_recognised() -> None:
     assert {detect(one) for one in LOOP} == {"codex"}
+
+
+@pytest.mark.parametrize("more, reasoning", [({"reasoning_output_tokens": 5}, 5), ({}, None)])
+def test_hidden_reasoning_is_read(more: dict[str, int], reasoning: int | None) -> None:
+    (trace,) = traces(META, TURN, ASKED, ANSWER, count(10, 9300, 8960, **more))
+    usage = trace.calls[0].usage
+    assert usage is not None
+    assert usage.usage().reasoning == reasoning

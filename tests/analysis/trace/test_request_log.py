@@ -239,3 +239,22 @@ def test_failed_calls_are_harmless() -> None:
     error = {"error": {"message": "slow down", "type": "rate_limit"}}
     (problem,) = entries({"request": CHAT, "response": error, "status": 429})
     assert (problem.reason, problem.harmless) == ("answered with 429: not billed", True)
+
+
+@pytest.mark.parametrize(
+    "request_, response, details, reasoning",
+    [
+        (CHAT, CHOICES, {"completion_tokens_details": {"reasoning_tokens": 0}}, 0),
+        (CHAT, CHOICES, {"completion_tokens_details": {"reasoning_tokens": 1}}, 1),
+        (CHAT, CHOICES, {}, None),
+        (anthropic("q"), answered(0, 9), {"output_tokens_details": {"thinking_tokens": 4}}, 4),
+    ],
+)
+def test_hidden_reasoning_is_read(
+    request_: Json, response: Json, details: Json, reasoning: int | None
+) -> None:
+    line = {"request": request_, "response": {**response, "usage": response["usage"] | details}}
+    (trace,) = traces(line)
+    usage = trace.calls[0].usage
+    assert usage is not None
+    assert usage.reasoning == reasoning

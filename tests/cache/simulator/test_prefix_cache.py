@@ -7,6 +7,7 @@ from support.prompts import chat, unmarked
 
 from anaphora import catalog
 from anaphora.cache.simulator import Simulator, TokenRuns
+from anaphora.cache.simulator.saved import SavedCache
 from anaphora.rendered import Kind
 
 
@@ -159,3 +160,28 @@ def test_a_model_without_an_implicit_cache_reads_nothing() -> None:
     prompt = chat([("a", 50_000)])
     outcome = [cache.call(prompt, at=at) for at in (0, 1)][1]
     assert (outcome.read, outcome.spans[0].reason) == (0, "no_marker")
+
+
+@pytest.mark.parametrize(
+    "model, reasoning, read",
+    [
+        ("gpt-5.2", 0, 2304),
+        ("gpt-5.2", 64, 1920),
+        ("gpt-5.2", None, 1920),  # a model that mostly reasons, and hides it
+        ("gpt-4.1", 0, 2304),
+        ("gpt-4.1", None, 2304),
+    ],
+)
+def test_reply_is_read_where_no_reasoning_was_hidden(
+    model: str, reasoning: int | None, read: int
+) -> None:
+    cache = simulator("openai", model)
+    cache.call(TokenRuns([("question", 2000)]), at=0, reasoning=reasoning)
+    blocks = [("question", 2000), ("reply", 400), ("more", 100)]
+    following = TokenRuns(blocks, from_model=[False, True, False])
+    assert cache.predict(following, at=5).read == read
+    # The next process knows what became of the reply.
+    saved = cache.save(TokenRuns([("question", 2000)]), SavedCache())
+    other = simulator("openai", model)
+    other.restore(TokenRuns([("question", 2000)]), saved)
+    assert other.predict(following, at=5).read == read

@@ -45,6 +45,7 @@ CHECKS: tuple[Check, ...] = (
     Check("minimum_tokens", checks.minimum_tokens),
     Check("granule_tokens", checks.granule_tokens),
     Check("output_cached", checks.output_cached),
+    Check("visible_output_cached", checks.visible_output_cached),
     Check("uncached_tail", checks.uncached_tail),
     Check("lookback_positions", checks.lookback_positions),
     Check("lookback_unit", checks.lookback_unit),

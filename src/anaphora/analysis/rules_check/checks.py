@@ -201,6 +201,23 @@ def uncached_tail(call: BilledTraceCall, value: int) -> Evidence | None:
 
 
 def output_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
+    """Replies of which it is known whether reasoning was hidden, where that matters."""
+    visible = call.rules.visible_output_cached
+    if visible is not None and visible.value != value and not _hidden_before(call):
+        return None
+    return _reply_cached(call, value)
+
+
+def visible_output_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
+    return _reply_cached(call, value) if _hidden_before(call) == 0 else None
+
+
+def _hidden_before(call: BilledTraceCall) -> int | None:
+    """Tokens of hidden reasoning in the previous reply; None: not recorded."""
+    return None if call.before is None else call.before.billed.reasoning
+
+
+def _reply_cached(call: BilledTraceCall, value: bool) -> Evidence | None:
     """Whether a read extends past the previous prompt, into its reply. Conclusive when no other
     call has sent that reply before, it is long enough to tell from rounding, and all of it was sent
     back."""
@@ -238,7 +255,10 @@ def _sent_back(call: BilledTraceCall, output: int) -> bool:
     assert call.before is not None
     assert call.answer is not None
     grown = call.billed.total - call.before.billed.total
-    return call.in_loop and grown >= output and output <= _HIDDEN * call.answer + 16
+    if not call.in_loop or grown < output:
+        return False
+    hidden = _hidden_before(call)
+    return output <= _HIDDEN * call.answer + 16 if hidden is None else hidden == 0
 
 
 def _uncached_tail(call: BilledTraceCall) -> int:

@@ -30,11 +30,18 @@ _NEAR = 8
 class BilledLengths(dict[Hashable, int]):
     """Token counts from bills, by prefix. Counts in between are estimated and scaled to fit."""
 
+    def __init__(self) -> None:
+        self._fitted: dict[Hashable, int] = {}
+
+    def fit(self, key: Hashable, tokens: int) -> None:
+        """A count that was estimated between bills, for other prompts with that beginning."""
+        self._fitted[key] = tokens
+
     def sizes(self, keys: Sequence[Hashable], estimates: Sequence[int]) -> list[int]:
         """The tokens of each block, so that every prefix with a known count has that count."""
         points: list[tuple[int, int]] = []
         for key, end in zip(keys, estimates, strict=True):
-            known = self.get(key)
+            known = self.get(key, self._fitted.get(key))
             if known is None:
                 continue
             # The deeper the newer: where an older bill is higher, the prompt has changed since.

@@ -13,7 +13,16 @@ from typing import Any
 
 import msgspec
 
-from .format import FoundTrace, Trace, TraceCall, TraceMessage, TraceUsage, count, seconds
+from .format import (
+    FoundTrace,
+    Trace,
+    TraceCall,
+    TraceMessage,
+    TraceUsage,
+    count,
+    reported_count,
+    seconds,
+)
 
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
 
@@ -164,11 +173,15 @@ def _usage(usage: object) -> TraceUsage | None:
     written = count(usage, "cache_creation_input_tokens")
     split = usage.get("cache_creation")
     hour = count(split, "ephemeral_1h_input_tokens") if isinstance(split, dict) else 0
+    details = usage.get("output_tokens_details")
     found = TraceUsage(
         input=count(usage, "input_tokens"),
         cache_read=count(usage, "cache_read_input_tokens"),
         cache_write_5m=max(0, written - hour),
         cache_write_1h=hour,
         output=count(usage, "output_tokens"),
+        reasoning=(
+            reported_count(details, "thinking_tokens") if isinstance(details, dict) else None
+        ),
     )
     return found if found.total else None

@@ -12,7 +12,16 @@ from typing import Any
 
 import msgspec
 
-from .format import FoundTrace, Trace, TraceCall, TraceMessage, TraceUsage, count, seconds
+from .format import (
+    FoundTrace,
+    Trace,
+    TraceCall,
+    TraceMessage,
+    TraceUsage,
+    count,
+    reported_count,
+    seconds,
+)
 
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
@@ -164,5 +173,6 @@ def _usage(last: dict[str, Any]) -> TraceUsage | None:
         cache_read=read,
         cache_write_30m=written,
         output=count(last, "output_tokens"),
+        reasoning=reported_count(last, "reasoning_output_tokens"),
     )
     return usage if total else None

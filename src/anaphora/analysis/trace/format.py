@@ -54,6 +54,8 @@ class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_30m: Count = 0
     cache_write_12h: Count = 0
     output: Count | None = None
+    reasoning: Count | None = None
+    """The part of `output` that was hidden reasoning; None: not recorded."""
 
     @property
     def by_ttl(self) -> dict[WriteTtl, int]:
@@ -77,7 +79,11 @@ class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     def usage(self) -> Usage:
         return Usage(
-            uncached=self.input, read=self.cache_read, written=self.by_ttl, output=self.output
+            uncached=self.input,
+            read=self.cache_read,
+            written=self.by_ttl,
+            output=self.output,
+            reasoning=self.reasoning,
         )
 
 
@@ -271,9 +277,14 @@ def seconds(stamp: object) -> float | None:
 
 def count(usage: dict[str, Any], name: str) -> int:
     """A number of tokens; a missing one is 0."""
+    return reported_count(usage, name) or 0
+
+
+def reported_count(usage: dict[str, Any], name: str) -> int | None:
+    """A number of tokens; None where it is missing."""
     value = usage.get(name)
     if value is None:
-        return 0
+        return None
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"usage.{name} is not a number of tokens")
     if value < 0:

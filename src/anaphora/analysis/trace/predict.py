@@ -58,6 +58,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     baseline: int | None
     """What the previous call left in the cache: what it read and wrote at markers, or else all of
     its prompt in granules. None for a first call, and when it left nothing."""
+    previous: int | None = None
+    """The tokens of the previous billed prompt of the conversation."""
     older: bool = False
     """What was read is what some earlier call of the conversation had left."""
     ends_only: bool = False
@@ -176,7 +178,8 @@ class Predictor:
         if billed is not None and len(prompt) and self._elsewhere is None:
             replay.learn(call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, params, account)
-        account.simulator.call(prompt, at=at)
+        reasoning = None if billed is None else billed.reasoning
+        account.simulator.call(prompt, at=at, reasoning=reasoning)
         if billed is not None:
             replay.before = call
         began = before.at if before is not None else None
@@ -192,6 +195,7 @@ class Predictor:
             outcome=outcome,
             billed=billed,
             baseline=None if before is None else _left_by(before, rules),
+            previous=None if before is None or before.usage is None else before.usage.total,
             older=older,
             ends_only=call.t is None and call.dur is None,
             implicit=not account.has_markers,

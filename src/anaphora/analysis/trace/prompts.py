@@ -8,7 +8,7 @@ Token counts are exact where an earlier bill gives them, and estimated in betwee
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
 import msgspec
 from blake3 import blake3
@@ -240,11 +240,8 @@ class Replay:
         """When each call started, or ended where the start is unknown; without any clock, `after`
         the conversation before it in the file. A call follows the one whose reply it sends back,
         whatever the clock says."""
-        known = [
-            (index, at)
-            for index, call in enumerate(self.trace.calls)
-            if (at := call.at) is not None
-        ]
+        clock = ((n, call.at) for n, call in enumerate(self.trace.calls) if call.at is not None)
+        before, first = next(clock, (0, after + _GAP))
         times: list[float] = []
         for call in self.trace.calls:
             at = call.at
@@ -386,8 +383,7 @@ class Replay:
             end = billed.cached if last == len(keys) - 1 else end
         account.lengths[keys[-1]] = end
         reply = self.blocks.reply(call)
-        output_cached = self.rules.output_cached is not None and self.rules.output_cached.value
-        if output_cached and billed.output and reply:
+        if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
             # The reply is cached with the reasoning in it.
             key = keys[-1]
             for block in reply:
@@ -395,6 +391,18 @@ class Replay:
             offset = account.reply_ends.usual
             account.lengths[key] = billed.total + billed.output + offset
         self._size_reply(reply, billed, account)
+        if self.before is None:
+            self._fit_beginning(call, keys, account)
+        self.before = call
+
+    def _fit_beginning(self, call: TraceCall, keys: list[Hashable], account: Account) -> None:
+        """The first bill of a conversation shows about how long its beginning is, and so how long
+        that of others is."""
+        blocks, _ = self.sent(call)
+        estimates = ends([block.size for block in blocks], account.scale.per_token)
+        tokens = accumulate(account.lengths.sizes(keys, estimates))
+        for key, count in zip(keys[: self.blocks.lead + 1], tokens, strict=False):
+            account.lengths.fit(key, count)
 
     def _recorded(self, call: TraceCall, account: Account) -> int:
         """The estimated tokens of the blocks of a call that are recorded."""
@@ -478,8 +486,12 @@ class Replay:
     def _size_reply(self, reply: list[TraceBlock], billed: TraceUsage, account: Account) -> None:
         """The output tokens of a reply are those that it has when it is sent back."""
         estimates = [block.size.tokens(account.scale.per_token) for block in reply]
-        estimated, tokens = sum(estimates), billed.output or 0
-        if not estimated / _FITS - _FRAMING < tokens < estimated * _FITS + _FRAMING or not tokens:
+        estimated, output = sum(estimates), billed.output or 0
+        least, most = estimated / _FITS - _FRAMING, estimated * _FITS + _FRAMING
+        # Hidden reasoning is sent back by some providers only.
+        fitting = (output, output - (billed.reasoning or 0))
+        tokens = next((count for count in fitting if count and least < count < most), None)
+        if tokens is None:
             return
         for block, share in zip(reply, estimates, strict=True):
             block.size = Size(0, round(tokens * share / max(1, estimated)))

@@ -314,12 +314,13 @@ class AppMemory:
         state: ConversationState,
         at: float,
         began: float | None,
+        reasoning: int | None = None,
     ) -> Outcome:
         """Records a call of a conversation, and simulates it."""
         beginning = self._record(prompt, shared, at)
         self._continue(state, beginning, at)
         self._simulate_pending()
-        return self.simulator.call(prompt, at=at, began=began)
+        return self.simulator.call(prompt, at=at, began=began, reasoning=reasoning)
 
     def predict(self, prompt: PromptView, at: float) -> Outcome:
         """What a call would read and write now. Records nothing."""

@@ -92,13 +92,19 @@ class Planner:
         )
 
     def sent(
-        self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
+        self,
+        rendered: Rendered,
+        plan: Plan,
+        *,
+        at: float,
+        began: float | None = None,
+        reasoning: int | None = None,
     ) -> Outcome:
         """Records a call of the conversation; returns what it reads and writes by the rules."""
         prompt = self._prompt_of(rendered)
         prompt.mark(plan)
         shared = self._candidates_of(rendered).shared
-        outcome = self._memory.call(prompt, shared, self.state, at, began)
+        outcome = self._memory.call(prompt, shared, self.state, at, began, reasoning)
         self._record(prompt, plan, at)
         return outcome
 

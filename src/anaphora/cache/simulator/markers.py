@@ -14,7 +14,14 @@ from anaphora.wording import counted
 
 from .outcome import Outcome, Reason, Span
 from .saved import MOST_SAVED, SavedCache, SavedEntry
-from .view import KeyOf, PromptView, automatic_position, request_boundaries, tool_run_positions
+from .view import (
+    KeyOf,
+    MadeCall,
+    PromptView,
+    automatic_position,
+    request_boundaries,
+    tool_run_positions,
+)
 
 #: How far before a marker an entry is searched for, to report that it was out of reach.
 _FAR = 400
@@ -127,19 +134,17 @@ class MarkerCache:
         lost = MarkerLookup(-1, writes, "lost", marks=lookup.marks)
         return self._outcome(prompt, lost), lost
 
-    def commit(
-        self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float, readable: float
-    ) -> None:
+    def commit(self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, made: MadeCall) -> None:
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
-            entries.refresh(lookup.entry, at)
+            entries.refresh(lookup.entry, made.lives_from)
             for marker in lookup.marks:
                 if marker.chunk >= position:
                     break
-                entries.refresh(entries.get(key_of(marker.chunk)), at)
+                entries.refresh(entries.get(key_of(marker.chunk)), made.lives_from)
         for marker in lookup.writes:
-            entries.write(key_of(marker.chunk), marker.ttl, at, readable)
-        entries.purge(at)
+            entries.write(key_of(marker.chunk), marker.ttl, made.lives_from, made.readable)
+        entries.purge(made.at)
 
     def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
         """The entries of `saved`, and those at this prompt's marks."""

@@ -19,7 +19,7 @@ from anaphora.values import TTL_SECONDS
 
 from .outcome import Outcome, Reason, Span, spans_of
 from .saved import MOST_SAVED, SavedCache
-from .view import KeyOf, PromptView
+from .view import KeyOf, MadeCall, PromptView
 
 #: Blocks that are remembered; the least recently used chains are dropped first.
 _MOST_BLOCKS = 500_000
@@ -28,7 +28,7 @@ _MOST_BLOCKS = 500_000
 class Chain:
     """Consecutive blocks, from where they branched off another chain."""
 
-    __slots__ = ("begin", "keys", "parent", "times", "units", "uses")
+    __slots__ = ("begin", "keys", "parent", "replied", "times", "units", "uses")
 
     def __init__(self, parent: Chain | None, begin: int) -> None:
         self.parent = parent
@@ -41,6 +41,8 @@ class Chain:
         """Last positions and times of uses: the later, the less deep."""
         self.units: list[int] = []
         """Positions where the provider persisted a whole unit, in order."""
+        self.replied = -1
+        """The end of the last prompt whose reply is cached with it; -1 where none is."""
 
     @property
     def end(self) -> int:
@@ -187,7 +189,6 @@ class PrefixCache:
     def __init__(self, rules: CacheRules, most: int | None = None) -> None:
         self._rules = rules
         self._units = rules.automatic_breakpoint.value == "units"
-        self._output_cached = rules.output_cached is not None and rules.output_cached.value
         # A self-hosted server always computes the last token: the output follows it.
         self._uncached_tail = 1 if rules.isolation.value == "server" else 0
         ttl, ttls = rules.default_ttl, rules.ttls.value
@@ -207,22 +208,25 @@ class PrefixCache:
         return self._outcome(prompt, lost), lost
 
     def commit(
-        self, prompt: PromptView, key_of: KeyOf, lookup: PrefixLookup, at: float, readable: float
+        self, prompt: PromptView, key_of: KeyOf, lookup: PrefixLookup, made: MadeCall
     ) -> None:
         match = lookup.match
-        chain = self._tree.add(prompt, key_of, match, at, readable)
+        chain = self._tree.add(prompt, key_of, match, made.lives_from, made.readable)
+        if chain is not None:
+            chain.replied = len(prompt) - 1 if self._rules.reply_cached(made.reasoning) else -1
         if chain is not None and self._units:
             chain.persist(len(prompt) - 1)
             if 0 <= match.position < len(prompt) - 1:
                 # A beginning that two prompts share is noticed, and kept from then on.
                 chain.persist(match.position)
-        self._tree.purge(at, 2 * self._lifetime)
+        self._tree.purge(made.at, 2 * self._lifetime)
 
     def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
         """When this prompt was used and can be read, and the units that the provider persisted."""
         end = len(prompt) - 1
         chain = self._tree.chain_of(key_of(end)) if end >= 0 else None
         used = 0.0 if chain is None else chain.last_used(end)
+        replied = None if chain is None else chain.replied == end
         times: list[tuple[int, float]] = []
         units: list[int] = []
         while chain is not None and len(times) + len(units) < MOST_SAVED:
@@ -234,6 +238,7 @@ class PrefixCache:
             used=used,
             times=tuple(reversed(times[:MOST_SAVED])),
             units=tuple(reversed(units[:MOST_SAVED])),
+            reply_cached=replied,
         )
 
     def restore(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> None:
@@ -243,6 +248,9 @@ class PrefixCache:
         match = self._tree.match(prompt, key_of)
         chain = self._tree.add(prompt, key_of, match, saved.used, saved.times[-1][1])
         assert chain is not None
+        cached = saved.reply_cached
+        if self._rules.reply_cached(None) if cached is None else cached:
+            chain.replied = end
         if len(chain.times) == 1:
             chain.times[:0] = [time for time in saved.times if chain.begin <= time[0] < end]
         for unit in saved.units:
@@ -271,7 +279,7 @@ class PrefixCache:
 
     def _kept(self, prompt: PromptView, chain: Chain, position: int) -> int:
         """What the provider kept of a readable prefix, with the reply where it is cached."""
-        if position == chain.end - 1 and self._output_cached:
+        if position == chain.end - 1 == chain.replied:
             replied = position
             while replied + 1 < len(prompt) and prompt.from_model(replied + 1):
                 replied += 1

@@ -36,6 +36,8 @@ class SavedCache(msgspec.Struct, frozen=True):
     times: tuple[tuple[Position, Time], ...] = ()
     """The last position of earlier calls, and from when it can be read."""
     units: tuple[Position, ...] = ()
+    reply_cached: bool | None = None
+    """Whether the reply to it is cached, too; None: not saved."""
     slots: Annotated[int, Meta(ge=0, le=1024)] = 0
     keeps_evicted: bool = False
     template: SavedTemplate | None = None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from anaphora.catalog import CacheRules, LookbackUnit
+from anaphora.catalog import CacheRules, LookbackUnit, Moment
 
 from .handles import HandleSimulator
 from .markers import MarkerCache
@@ -18,7 +18,7 @@ from .prompt import ScopedKeys
 from .saved import SavedCache
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
-from .view import KeyOf, PromptView
+from .view import KeyOf, MadeCall, PromptView
 
 
 class Simulator(HandleSimulator):
@@ -68,13 +68,15 @@ class Simulator(HandleSimulator):
         at: float,
         began: float | None = None,
         ended: float | None = None,
+        reasoning: int | None = None,
         scope: Hashable = "",
     ) -> Outcome:
         """What a call at that time reads and writes; the next call finds what it wrote.
 
         Writes become readable when the reply has begun or ended, as the rules say: `began` and
         `ended`, or right after `at` where they are unknown. So calls that start together all write.
-        `scope` separates accounts, workspaces or servers.
+        `reasoning` are the tokens of hidden reasoning in the reply, which some providers do not
+        cache. `scope` separates accounts, workspaces or servers.
         """
         self._calls += 1
         if prompt.held:
@@ -83,12 +85,10 @@ class Simulator(HandleSimulator):
         outcome, lookup = self._look_up(cache, prompt, key_of, at, scope)
         if self._loss and outcome.read and self._draw() < self._loss:
             outcome, lookup = cache.lose(prompt, lookup)
-        moment: float | None = at
-        if self.rules.readable_from.value != "request_start":
-            from_end = self.rules.readable_from.value == "response_end"
-            moment = (ended or began) if from_end else began
-        readable = (at if moment is None else moment) + self._delay
-        cache.commit(prompt, key_of, lookup, at, readable)
+        moments = _moments(at, began, ended)
+        readable = moments[self.rules.readable_from.value] + self._delay
+        lives_from = moments[self.rules.ttl_from.value]
+        cache.commit(prompt, key_of, lookup, MadeCall(at, readable, lives_from, reasoning))
         self._keys.remember(prompt, scope)
         return outcome
 
@@ -138,6 +138,13 @@ class Simulator(HandleSimulator):
         """A number between 0 and 1, from the seed and the number of the call."""
         drawn = blake3(f"{self._seed} {self._calls}".encode()).digest(8)
         return int.from_bytes(drawn) / 2**64
+
+
+def _moments(at: float, began: float | None, ended: float | None) -> dict[Moment, float]:
+    """When a call and its reply began and ended, as far as known."""
+    began = at if began is None else began
+    ended = began if ended is None else ended
+    return {"request_start": at, "response_start": began, "response_end": ended}
 
 
 def _explained(outcome: Outcome, changed: str) -> Outcome:

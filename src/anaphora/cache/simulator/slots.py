@@ -16,7 +16,7 @@ from anaphora.cache.prefix import common_bytes
 from .outcome import Outcome, Span, spans_of
 from .prompt import SALT
 from .saved import SavedCache
-from .view import KeyOf, PromptView
+from .view import KeyOf, MadeCall, PromptView
 
 #: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
 #: --slot-prompt-similarity.
@@ -105,9 +105,7 @@ class SlotCache:
         outcome = Outcome(spans_of(Span(0, total, "uncached", "lost")))
         return outcome, SlotChoice(choice.slot, 0, 0)
 
-    def commit(
-        self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _at: float, _readable: float
-    ) -> None:
+    def commit(self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _: MadeCall) -> None:
         slot, restored = self._slots[choice.slot], choice.restored
         source = restored or slot
         others = sum(other.used > source.used for other in (*self._slots, *self._evicted))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import ChunkRun, Kind, Mark, Rendered
@@ -21,6 +21,18 @@ PromptView: TypeAlias = "RenderedPrompt | TokenRuns"
 
 KeyOf: TypeAlias = Callable[[int], Hashable]
 """The key of the cache entry that ends with a block, by the block's position."""
+
+
+class MadeCall(NamedTuple):
+    """A call that was made: when, and what is known of its reply."""
+
+    at: float
+    readable: float
+    """From when what it wrote can be read."""
+    lives_from: float
+    """From when the lifetime of what it read and wrote counts."""
+    reasoning: int | None
+    """Tokens of hidden reasoning in the reply; None: not known."""
 
 
 class RenderedBlocks:

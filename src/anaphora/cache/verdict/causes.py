@@ -80,7 +80,13 @@ def simulate_pair(
     if earlier.at is not None and later.at is not None:
         then = max(start, later.at)
     before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
-    wrote = simulator.call(before, at=start, began=earlier.began, scope=earlier.route)
+    wrote = simulator.call(
+        before,
+        at=start,
+        began=earlier.began,
+        reasoning=None if earlier.usage is None else earlier.usage.reasoning,
+        scope=earlier.route,
+    )
     after = RenderedPrompt(later.rendered, later.marks)
     outcome = simulator.predict(after, at=then, scope=later.route)
     return wrote, outcome, simulator.slot_predictor()

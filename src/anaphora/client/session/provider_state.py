@@ -132,7 +132,9 @@ class ProviderState:
         Remembers the call."""
         rendered, target = prepared.rendered, self.target
         planner = self.planner(at)
-        outcome = planner.sent(rendered, prepared.plan, at=at, began=first)
+        outcome = planner.sent(
+            rendered, prepared.plan, at=at, began=first, reasoning=reply.usage.reasoning
+        )
         expected = self._prediction(rendered, outcome)
         sent = SentCall(
             rendered=rendered, plan=prepared.plan, at=at, began=first, usage=reply.usage
