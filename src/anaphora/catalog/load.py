@@ -60,6 +60,10 @@ class Catalog(msgspec.Struct, frozen=True):
         rules = entry.rules if wire is None else entry.on_wire.get(wire, entry.rules)
         return msgspec.structs.replace(rules, model=model) if known is None else rules
 
+    def row_of(self, provider: str, model: str, figure: str, wire: str | None = None) -> str:
+        """The file and row that state a figure of the cache rules: `zai.toml rules[0]`."""
+        return self._of(provider).row_of(model, figure, wire)
+
     def models(self, provider: str | None = None) -> tuple[Profile, ...]:
         """Every known model, in the order of the rows."""
         selected = self.entries.values() if provider is None else (self._of(provider),)

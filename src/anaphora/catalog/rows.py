@@ -260,6 +260,19 @@ class ProviderEntries:
         id = match(without_prefix(self.provider, model), self.ids)
         return None if id is None else self._entry(id)
 
+    def row_of(self, model: str, figure: str, wire: str | None) -> str:
+        """The file and name of the last rules row that states a figure for a model."""
+        id = match(without_prefix(self.provider, model), self.ids)
+        field, _, key = figure.partition(".")
+        for row in reversed(self.rows):
+            stated = row.stated.get(field) if row.kind == "rules" else None
+            applies = not row.models or id in row.models
+            if stated is None or not applies or (row.wires and wire not in row.wires):
+                continue
+            if not key or key in stated:
+                return f"{row.file} {row.name}"
+        return ""
+
     def all(self) -> tuple[ModelEntry, ...]:
         return tuple(self._entry(id) for id in self.ids)
 

@@ -59,11 +59,12 @@ Feature: TypeAlias = Literal[
     "user_text_citations",
     "altered_sampling",
     "stop",
+    "unsigned_calls",
 ]
 """Parts of a request that some model or API version refuses with a 400: temperature, top_p and
 top_k; tool choice any or a named tool; thinking turned off; thinking with a token budget;
 documents in assistant messages; citations on user text; temperature or top_p other than their
-default 1; stop sequences."""
+default 1; stop sequences; tool calls of the current turn without the signature they came with."""
 
 Capability: TypeAlias = Literal[
     "images",

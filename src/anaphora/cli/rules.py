@@ -41,7 +41,7 @@ class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[CheckedFigure, ...]
     """The contradicted ones first."""
     failed: tuple[str, ...]
-    """Verified rows that are contradicted; any of them makes the exit code 1."""
+    """Rows that are contradicted; any of them makes the exit code 1."""
     skipped: tuple[SkippedInput, ...]
     not_compared: tuple[SkippedInput, ...]
     """Valid input without a bill to compare with."""
@@ -131,11 +131,11 @@ def check(
     request logs, or folders of them. Every billed call supports or contradicts the figures it can
     be compared with, whatever was predicted for it.
 
-    Exit code 1 when a verified rule is contradicted by more than the threshold. A rule that states
-    its own failure rate (missed, cut_short) may fail that often, chance included; a TTL is
-    contradicted when more than half of the calls within it missed. Exit code 1 also when a file
-    could not be read, 2 when there is no billed call to check; with --strict, 2 for any invalid
-    input.
+    Exit code 1 when a rule, a conservative default included, is contradicted by more than the
+    threshold. A rule that states its own failure rate (missed, cut_short) may fail that often,
+    chance included; a TTL is contradicted when more than half of the calls within it missed. Exit
+    code 1 also when a file could not be read, 2 when there is no billed call to check; with
+    --strict, 2 for any invalid input.
     """
     sources, problems = gather([*logs], format_)
     if strict:
@@ -162,7 +162,7 @@ def check(
         conversations=len({call.trace for call in billed}),
         threshold=threshold,
         rows=tuple(rows),
-        failed=tuple(_name(row) for row in rows if row.contradicted and row.verified),
+        failed=tuple(_name(row) for row in rows if row.contradicted),
         skipped=skipped(problems),
         not_compared=skipped(problems, harmless=True),
     )
@@ -209,7 +209,7 @@ def _report_lines(report: RulesReport) -> Iterator[Line]:
     if report.failed:
         result += f": {', '.join(dict.fromkeys(report.failed))}"
     else:
-        result = f"no verified rule is {result}"
+        result = f"no rule is {result}"
     yield f"\n{checked}: {result}", "bold"
 
 
@@ -238,7 +238,7 @@ def _contradiction(row: CheckedFigure) -> Iterator[Line]:
     for one in row.examples:
         place = f" ({one.place})" if one.place else ""
         yield f"  {one.trace} call {one.call}{place}: {one.billed}; the rule: {one.says}"
-    yield f"  source: {row.source} ({row.date})", "dim"
+    yield f"  row: {row.row}; source: {row.source} ({row.date})", "dim"
     for other in row.disputed:
         count = f"is contradicted by {counted(other.contradicting, 'call')}"
         fit = "would fit" if other.fits else count

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from anaphora import catalog
 from anaphora.catalog import CacheParam, Figure
 
 from . import checks
@@ -90,6 +91,8 @@ class CheckedFigure(msgspec.Struct, frozen=True, kw_only=True):
     figure: str
     value: Any
     """None where the rules do not state it."""
+    row: str
+    """The file and row of the catalog that state it."""
     source: str
     date: datetime.date | None
     verified: bool
@@ -129,15 +132,16 @@ def check_rules(
                 # The same figure of several models is one row.
                 key = call.provider, check.figure, msgspec.json.encode(figure)
                 if key not in sums:
-                    sums[key] = _Sum(call.provider, check, figure)
+                    sums[key] = _Sum(call, check, figure)
                 sums[key].add(call, evidence, examples)
     rows = [one.row(threshold) for one in sums.values() if any(one.counts[0])]
     return sorted(rows, key=lambda row: (not row.contradicted, not row.verified, -row.share))
 
 
 class _Sum:
-    def __init__(self, provider: str, check: Check, figure: Figure[Any] | None) -> None:
-        self._provider = provider
+    def __init__(self, call: BilledTraceCall, check: Check, figure: Figure[Any] | None) -> None:
+        self._provider = call.provider
+        self._row = catalog.shipped().row_of(call.provider, call.model, check.figure, call.wire)
         self._check = check
         self._figure = figure
         self._disputed = figure.disputed if figure is not None else ()
@@ -173,6 +177,7 @@ class _Sum:
             models=tuple(self._models),
             figure=check.figure,
             value=None if figure is None else figure.value,
+            row=self._row,
             source="not stated" if figure is None else figure.source,
             date=None if figure is None else figure.date,
             verified=figure is not None and figure.verified,

@@ -22,14 +22,14 @@ from anaphora.emulator.exchange import (
     whole_number,
 )
 from anaphora.emulator.replies import GeneratedReply
-from anaphora.emulator.replies.text import IdGenerator, SeededRandom
+from anaphora.emulator.replies.text import IdGenerator, SeededRandom, join_seed
 from anaphora.emulator.strict.gemini import CHECKS, camel
 from anaphora.errors import Forbidden, RequestRejected, Upstream
 from anaphora.prompt import Call
 from anaphora.prompt.call import Reasoning
 from anaphora.rendered import CacheHandle
 from anaphora.tokens import Counts, for_model
-from anaphora.values import Reply, Thinking, Usage
+from anaphora.values import Part, Reply, Thinking, ToolCall, Usage
 from anaphora.wire.gemini.reply import write_candidate, write_content
 
 from .host import (
@@ -40,6 +40,7 @@ from .host import (
     RoutedRequest,
     Thought,
     model_limits,
+    opaque,
     thinking_text,
 )
 
@@ -128,6 +129,18 @@ class GeminiHost(Host):
         if wanted.display == "summarized":
             return Thinking(thinking_text(random), provider=self.wire), 0
         return None, random.between(16, 64)
+
+    def sign_calls(
+        self, parts: tuple[Part, ...], profile: Profile, seed: bytes
+    ) -> tuple[Part, ...]:
+        """Of several calls in one reply only the first is signed."""
+        first = next((at for at, part in enumerate(parts) if isinstance(part, ToolCall)), None)
+        if first is None or not profile.refuses("unsigned_calls"):
+            return parts
+        signature = opaque(SeededRandom(join_seed(b"signature") + seed))
+        extras = {self.wire: dumps({"thoughtSignature": signature}).decode()}
+        signed = msgspec.structs.replace(parts[first], extras=extras)
+        return (*parts[:first], signed, *parts[first + 1 :])
 
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]

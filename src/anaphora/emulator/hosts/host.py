@@ -27,12 +27,12 @@ from anaphora.errors import Unauthenticated, Upstream
 from anaphora.prompt import Call
 from anaphora.prompt.call import Reasoning
 from anaphora.rendered import CacheHandle
-from anaphora.values import Reply, StopReason, Thinking, Usage
+from anaphora.values import Part, Reply, StopReason, Thinking, Usage
 from anaphora.wire import Wire
 
 Operation: TypeAlias = Literal[
     "generate", "count", "models", "model",
-    "stored", "stored_items", "caches", "cache", "show", "version",
+    "stored", "stored_items", "websocket", "caches", "cache", "show", "version",
 ]  # fmt: skip
 """What a route does. Those after the first four belong to one wire: see `Host.handle`."""
 
@@ -202,6 +202,12 @@ class Host:
 
     def script_thinking(self, text: str, profile: Profile, random: SeededRandom) -> Thought:
         return Thinking(text, provider=self.wire), 0
+
+    def sign_calls(
+        self, parts: tuple[Part, ...], profile: Profile, seed: bytes
+    ) -> tuple[Part, ...]:
+        """The parts of a reply, their tool calls signed where the provider wants that back."""
+        return parts
 
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from blake3 import blake3
+
 from anaphora.cache.simulator import Outcome
 from anaphora.canonical import dumps
-from anaphora.catalog import Profile
+from anaphora.catalog import Capability, Profile
 from anaphora.emulator.billing import ModelFacts
 from anaphora.emulator.exchange import NDJSON
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.strict.ollama import CHECKS
+from anaphora.errors import RequestRejected
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.ollama.stream import timestamp
 
@@ -23,10 +26,12 @@ _OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/show"): "show",
     ("GET", "/version"): "version",
 }
-_BODIES: dict[Operation, bytes] = {
-    "show": dumps({"details": {"format": "gguf"}, "model_info": {}}),
-    "version": dumps({"version": "0.0.0-emulator"}),
-}
+_VERSION = dumps({"version": "0.0.0-emulator"})
+#: What Ollama calls the capabilities of the catalog. A model of which no source lists any has all:
+#: the emulator takes tools, images and `think` with every model.
+_CAPABILITIES: dict[Capability, str] = {
+    "tools": "tools", "images": "vision", "reasoning": "thinking"
+}  # fmt: skip
 
 
 class OllamaHost(Host):
@@ -47,7 +52,18 @@ class OllamaHost(Host):
         return None if operation is None else (operation, "")
 
     def handle(self, request: RoutedRequest) -> bytes:
-        return _BODIES[request.route.operation]
+        if request.route.operation == "version":
+            return _VERSION
+        model = request.value("model", request.value("name"))
+        if not isinstance(model, str) or not model:
+            raise RequestRejected("model is required", status=400, param="model")
+        profile = self.billing.facts(request.route.provider, self.wire, model).profile
+        family, window = profile.tokenizer.value, profile.context_tokens
+        info: dict[str, Any] = {"general.architecture": family}
+        if window is not None:
+            info[f"{family}.context_length"] = window.value
+        fields = {"details": _details(profile), "model_info": info}
+        return dumps({**fields, "capabilities": _capabilities(profile)})
 
     def immediate_reply(self, request: RoutedRequest) -> bytes | None:
         """A request without messages only loads the model."""
@@ -80,6 +96,17 @@ class OllamaHost(Host):
             "model": profile.id,
             "modified_at": MODELS_CREATED,
             "size": 1,
-            "digest": "0" * 64,
-            "details": {"format": "gguf", "family": profile.tokenizer.value},
+            "digest": blake3(profile.id.encode()).hexdigest(),
+            "details": _details(profile),
         }
+
+
+def _details(profile: Profile) -> dict[str, Any]:
+    family = profile.tokenizer.value
+    return {"format": "gguf", "family": family, "families": [family]}
+
+
+def _capabilities(profile: Profile) -> list[str]:
+    listed = profile.capabilities
+    named = _CAPABILITIES.items()
+    return ["completion", *(name for own, name in named if listed is None or own in listed.value)]

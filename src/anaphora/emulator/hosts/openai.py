@@ -19,7 +19,7 @@ from anaphora.emulator.exchange import NULL, EmulatorRequest, decode_object, nes
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
-from anaphora.errors import NotFound, RequestRejected
+from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.prompt.call import Reasoning
 from anaphora.values import Reply, StopReason, Thinking
 from anaphora.wire import Wire
@@ -43,6 +43,8 @@ from .host import (
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
 #: Hosts that report usage in every stream, without `include_usage`.
 _ALWAYS_COUNTED = ("mistral", "xai", "zai", "moonshot", "google")
+#: The tier that hosts name in their replies. LiteLLM does not read a reply of Groq without one.
+_SERVICE_TIERS = {"openai": "default", "azure": "default", "groq": "on_demand"}
 #: Counts a prompt that names no model.
 _ANY_MODEL = msgspec.Raw(b'"gpt-5.6"')
 #: What is stored over all workspaces; the oldest goes first.
@@ -150,9 +152,8 @@ class OpenAIChatHost(OpenAIHost):
 
     def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
         fields: dict[str, Any] = {"created": int(context.request.now)}
-        if context.request.route.provider in ("openai", "azure"):
-            fields["service_tier"] = "default"
-        return fields
+        tier = _SERVICE_TIERS.get(context.request.route.provider)
+        return fields if tier is None else {**fields, "service_tier": tier}
 
     def write_choice(self, reply: Reply, index: int) -> bytes:
         return write_choice(reply, index)
@@ -181,6 +182,8 @@ class OpenAIResponsesHost(OpenAIHost):
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
         operation = super().operation(method, path)
+        if method == "GET" and path == self.generate_path:
+            return "websocket", ""
         if operation is not None or not path.startswith("/responses/"):
             return operation
         name, _, rest = path.removeprefix("/responses/").partition("/")
@@ -189,6 +192,8 @@ class OpenAIResponsesHost(OpenAIHost):
         return ("stored", name) if not rest and method in ("GET", "DELETE") else None
 
     def handle(self, request: RoutedRequest) -> bytes:
+        if request.route.operation == "websocket":
+            raise _no_websocket(request)
         key = request.workspace, request.route.name
         stored = self._stored.get(key)
         if stored is None:
@@ -286,6 +291,14 @@ class StoredResponse(msgspec.Struct, frozen=True):
         data: list[dict[str, Any]] = [{"id": f"item_{at}", **item} for at, item in items][::-1]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
         return msgspec.json.encode({"object": "list", "data": data, **ends, "has_more": False})
+
+
+def _no_websocket(request: EmulatorRequest) -> Upstream:
+    """Clients that try a WebSocket first use HTTP after a 426, and try again after other errors."""
+    if request.headers.get("upgrade", "").lower() == "websocket":
+        reason = "WebSocket is not supported here: POST the request to this path"
+        return RequestRejected(reason, status=426)
+    return NotFound("no response is named in the path", status=404, code="not_found_error")
 
 
 def _input_items(raw: bytes) -> tuple[bytes, ...]:

@@ -35,6 +35,7 @@ _SNAKE = {
     "toolConfig": "tool_config",
     "functionCall": "function_call",
     "functionResponse": "function_response",
+    "thoughtSignature": "thought_signature",
 }
 
 
@@ -130,9 +131,41 @@ def _turns(request: CheckedRequest) -> list[Counter[str]]:
     return turns
 
 
+def _signatures(request: CheckedRequest) -> None:
+    """In the current turn, which begins at the user's last content that is no function response,
+    the first call of each step has its signature. Any is taken, as clients put in a dummy for calls
+    of other models. nanbingxyz/5ire#405, BigPizzaV3/CodexPlusPlus#332."""
+    if not request.profile.refuses("unsigned_calls"):
+        return
+    steps: list[tuple[int, Object]] = []
+    for index, content in reversed(request.messages):
+        parts = [part for _, part in objects(content.get("parts"))]
+        if content.get("role") == "model":
+            calls = [part for part in parts if _get(part, "functionCall") is not None]
+            # Contents of the model in a row are one step.
+            if calls and steps and steps[-1][0] == index + 1:
+                steps.pop()
+            if calls:
+                steps.append((index, calls[0]))
+        elif any(_get(part, "functionResponse") is None for part in parts):
+            break
+    for index, part in reversed(steps):
+        if not _get(part, "thoughtSignature"):
+            call = _get(part, "functionCall")
+            name = call.get("name") if isinstance(call, dict) else None
+            raise _rejected(
+                "Function call is missing a thought_signature in functionCall parts. This is "
+                "required for tools to work correctly, and missing thought_signature may lead to "
+                "degraded model performance. Additional data, function call "
+                f"`default_api:{name}` , position {index + 1}. Please refer to "
+                "https://ai.google.dev/gemini-api/docs/thought-signatures for more details.",
+                f"contents[{index}].parts",
+            )
+
+
 CHECKS = WireChecks(
     messages_field="contents",
-    checks=(_unknown_names, _contents, _function_turns, too_long),
+    checks=(_unknown_names, _contents, _function_turns, _signatures, too_long),
     unreadable="Invalid JSON payload received.",
     unreadable_code=_INVALID,
 )

@@ -26,8 +26,11 @@ CHAT = known_fields("openai", "chat")
 MESSAGES = fields_by_type("openai", "messages")
 PARTS = fields_by_type("openai", "parts")
 RESPONSES = known_fields("openai", "responses")
+CODEX = known_fields("openai", "codex")
+CODEX_ITEM = known_fields("openai", "codex_item")
 INPUT_TOKENS = known_fields("openai", "input_tokens")
 ITEMS = fields_by_type("openai", "items")
+_ITEMS = {kind: fields | CODEX_ITEM for kind, fields in ITEMS.items()}
 #: The most replies to one request: thisisartium/continuous-alignment-testing#25.
 _MAX_REPLIES = 128
 #: The fields in which an assistant's message has content, and those of its reasoning.
@@ -270,9 +273,9 @@ def _responses_fields(request: CheckedRequest) -> None:
             "moved to 'text.format'."
         )
         raise rejected(message, param="response_format", code="unsupported_parameter")
-    known = INPUT_TOKENS if request.counts else RESPONSES
+    known = INPUT_TOKENS if request.counts else RESPONSES | CODEX
     check_fields([(request.body, known, "")], _unknown)
-    items = [(item, ITEMS.get(_kind(item)), f"input[{i}].") for i, item in request.messages]
+    items = [(item, _ITEMS.get(_kind(item)), f"input[{i}].") for i, item in request.messages]
     check_fields(items, _unknown)
 
 

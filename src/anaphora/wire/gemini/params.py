@@ -32,7 +32,7 @@ from anaphora.wire.params import (
 from anaphora.wire.reading import Members, decode_members, extras_of, object_members, request_error
 
 from . import types
-from .types import FORM, MEMO, NULL, OWN, WIRE, json_schema, read_form
+from .types import FORM, MEMO, NULL, OWN, WIRE, has_own_types, json_schema, read_form
 
 # ── The path ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -185,6 +185,8 @@ def _read_schema(raw: msgspec.Raw) -> OutputSchema | None:
     return None if bytes(raw) == b"null" else OutputSchema(bytes(raw).decode())
 
 
+#: The fields of an output schema: as JSON Schema, and in Gemini's own form.
+_JSON_SCHEMA, _OWN_SCHEMA = "responseJsonSchema", "responseSchema"
 #: Parameters without a request field, and options of the cache plan.
 _NO_FIELD = ("user", "verbosity", "include", "truncation")
 _NO_OPTION = ("key", "mode", "retention", "prewarm", "diagnose", "automatic")
@@ -302,9 +304,10 @@ def _fields(call: Call) -> dict[str, bytes]:
     """The parameters, then the extras of this wire."""
     tree: dict[str, Any] = dict(TABLE.encode(call))
     if (original := _original_schema(call)) is not None:
-        own = {"responseJsonSchema": "responseSchema"}
+        field, schema = original
+        own = {_JSON_SCHEMA: field}
         config = {own.get(name, name): raw for name, raw in tree["generationConfig"].items()}
-        tree["generationConfig"] = config | {"responseSchema": original}
+        tree["generationConfig"] = config | {field: schema}
     fields = joined_fields(tree)
     taken = ["contents", "tools", "model"]
     if call.ir.system_field_blocks():
@@ -313,12 +316,16 @@ def _fields(call: Call) -> dict[str, bytes]:
     return fields
 
 
-def _original_schema(call: Call) -> bytes | None:
-    """The output schema in Gemini's own form, where it came in that and is unchanged."""
-    output, raw = call.params.output, read_form(call.extras).get("responseSchema")
-    if output is None or raw is None:
-        return None
-    return bytes(raw) if json_schema(bytes(raw), f"extras.{FORM}") == output.schema else None
+def _original_schema(call: Call) -> tuple[str, bytes] | None:
+    """The output schema in Gemini's own form, where it came in that and is unchanged, and the
+    field it came in."""
+    output, form = call.params.output, read_form(call.extras)
+    for field in (_OWN_SCHEMA, _JSON_SCHEMA):
+        if output is not None and field in form:
+            raw = bytes(form[field])
+            same = json_schema(raw, f"extras.{FORM}") == output.schema
+            return (field, raw) if same else None
+    return None
 
 
 def _cache_params(model: str, fields: dict[str, bytes]) -> tuple[tuple[str, bytes], ...]:
@@ -409,10 +416,11 @@ def _read_output(
         return config  # neither is given
     schema, own = bytes(config.responseJsonSchema), bytes(config.responseSchema)
     if config.responseMimeType == "application/json" and (schema == b"null") != (own == b"null"):
-        if own == b"null":
+        if own == b"null" and not has_own_types(schema):
             return config
-        form[FORM] = '{"responseSchema":' + own.decode() + "}"
-        read = json_schema(own, "$.generationConfig.responseSchema").encode()
+        field, raw = (_JSON_SCHEMA, schema) if own == b"null" else (_OWN_SCHEMA, own)
+        form[FORM] = f'{{"{field}":{raw.decode()}}}'
+        read = json_schema(raw, f"$.generationConfig.{field}").encode()
         return msgspec.structs.replace(config, responseJsonSchema=msgspec.Raw(read))
     for name in ("responseMimeType", "responseJsonSchema", "responseSchema"):
         value = getattr(config, name)

@@ -344,13 +344,17 @@ def _read_tools(raw: bytes) -> tuple[AnyTool, ...]:
 def _read_function(function: types.FunctionDeclaration, unknown: Unknown | None, path: str) -> Tool:
     """A declaration with its schema as it was given, in either form."""
     rest = {} if unknown is None else unknown.remaining()
-    schema, form = bytes(function.parametersJsonSchema).decode(), {}
+    given, form = bytes(function.parametersJsonSchema), {}
+    schema, own = given.decode(), ""
     if schema == "null":
         schema = _NO_PARAMETERS
         if "parameters" in rest:
-            original = bytes(rest.pop("parameters"))
-            schema = types.json_schema(original, f"{path}.parameters")
-            form = {FORM: '{"parameters":' + original.decode() + "}"}
+            own, given = "parameters", bytes(rest.pop("parameters"))
+    elif types.has_own_types(given):
+        own = "parametersJsonSchema"
+    if own:
+        schema = types.json_schema(given, f"{path}.{own}")
+        form = {FORM: f'{{"{own}":{given.decode()}}}'}
     extras = {**(extras_of(WIRE, rest) or {}), **form}
     return Tool(function.name, function.description or "", schema, extras=extras or None)
 

@@ -172,9 +172,9 @@ def _tool_definition(tool: AnyTool) -> bytes:
 def _parameters(tool: Tool) -> bytes:
     """The schema, in the form that it came in."""
     schema = check_object(tool.schema, path="schema").encode()
-    original = bytes(read_form(tool.extras).get("parameters", b""))
-    if original and json_schema(original, f"extras.{FORM}") == tool.schema:
-        return b',"parameters":' + original
+    for field, raw in read_form(tool.extras).items():
+        if json_schema(bytes(raw), f"extras.{FORM}") == tool.schema:
+            return b',"%b":%b' % (field.encode(), bytes(raw))
     return b',"parametersJsonSchema":' + schema
 
 

@@ -174,7 +174,7 @@ def write_reply(reply: Reply) -> bytes:
 
 
 def write_response(reply: Reply, content: bytes, usage: Usage, reply_id: str, model: str) -> bytes:
-    """The response around `content`, which is empty where the content was written already."""
+    """The response around `content`."""
     extras = own_members(reply.extras, WIRE)
     members = _write_candidates(reply, extras, content)
     if usage != Usage():
@@ -235,6 +235,7 @@ def _finish_reason(reply: Reply) -> str | None:
 # ── Writing streams ──────────────────────────────────────────────────────────────────────────────
 
 _OPEN = open_content(Message(role="assistant", parts=()))
+_EMPTY = _OPEN + b'{"text":""}]}'
 
 
 class StreamWriter:
@@ -289,7 +290,8 @@ class StreamWriter:
 
     def _end(self, reply: Reply) -> bytes:
         usage = reply.usage if reply.usage != Usage() else self._usage
-        body = write_response(reply, b"", usage, self._start.id, self._start.model)
+        # The last chunk has content too: clients read it there without a check.
+        body = write_response(reply, _EMPTY, usage, self._start.id, self._start.model)
         return encode_event("", body)
 
     def _chunk(self, *parts: bytes, opening: bytes = _OPEN) -> bytes:

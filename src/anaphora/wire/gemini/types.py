@@ -232,14 +232,23 @@ def decode_base64(data: str) -> bytes | None:
 # ── Gemini's own schema form ─────────────────────────────────────────────────────────────────────
 #
 # `parameters` and `responseSchema` take a subset of OpenAPI: types in capitals, `nullable`, counts
-# as strings. A schema that came in it goes back in it; other wires get the equal JSON Schema.
+# as strings. A schema that came in it goes back in it; other wires get the equal JSON Schema. Types
+# in capitals are taken in the fields of JSON Schema too: Google's own CLI sends them there.
 
+_CAPITALS = re.compile(rb'"type"\s*:\s*(?:\[\s*)?"[A-Z]')
+_SCHEMA_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SCHEMA_MAPS = ("properties", "defs", "$defs", "definitions", "patternProperties")
 _COUNTS = ("minItems", "maxItems", "minProperties", "maxProperties", "minLength", "maxLength")
 
 
 def json_schema(raw: bytes, path: str) -> str:
     """The schema as JSON Schema, keys in the order they came."""
     return dumps(_read_schema(loads(raw, path=path)), path=path).decode()
+
+
+def has_own_types(raw: bytes) -> bool:
+    """Whether a schema has types in capitals."""
+    return _CAPITALS.search(raw) is not None
 
 
 def _read_schema(schema: Any) -> Any:
@@ -260,12 +269,14 @@ def _read_schema(schema: Any) -> Any:
 def _read_keyword(name: str, value: Any) -> Any:
     if name == "type" and isinstance(value, str):
         return value.lower()
+    if name == "type" and isinstance(value, list):
+        return [each.lower() if isinstance(each, str) else each for each in value]
     if name in _COUNTS and isinstance(value, str) and value.isdecimal():
         return int(value)
-    if name in ("anyOf", "prefixItems") and isinstance(value, list):
+    if name in _SCHEMA_LISTS and isinstance(value, list):
         return [_read_schema(item) for item in value]
     if name in ("items", "additionalProperties"):
         return _read_schema(value)
-    if name in ("properties", "defs") and isinstance(value, dict):
+    if name in _SCHEMA_MAPS and isinstance(value, dict):
         return {key: _read_schema(item) for key, item in value.items()}
     return value
