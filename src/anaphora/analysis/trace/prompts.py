@@ -8,22 +8,18 @@ Token counts are exact where an earlier bill gives them, and estimated in betwee
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import accumulate, takewhile
-
-import msgspec
-from blake3 import blake3
+from itertools import accumulate
 
 from anaphora import catalog
 from anaphora.cache.simulator import Mark, Outcome, TokenRuns
-from anaphora.canonical import dumps
-from anaphora.catalog import CacheRules, Profile, tool_overhead
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
-from anaphora.tokens import Size, bytes_in, ends, measured, tokens_in
-from anaphora.values import TTL_SECONDS, Section, Ttl
+from anaphora.tokens import Size, bytes_in, ends, tokens_in
+from anaphora.values import TTL_SECONDS, Ttl
 
 from .account import Account, Beginning
-from .format import BLOCK_KINDS, RecordedParams, Trace, TraceCall, TraceMessage, TraceUsage
+from .blocks import TraceBlock, TraceBlocks
+from .format import RecordedParams, Trace, TraceCall, TraceUsage
 
 #: The least time between a call and the next that sends its reply back.
 _LEAST_GAP = 0.001
@@ -38,155 +34,6 @@ _SAME_ENTRY = 0.25
 _FRAMING = 64
 #: The reasons of spans that were found in the cache.
 _FOUND = ("found", "not_whole_granule", "below_minimum")
-
-_MEDIA = (Kind.IMAGE, Kind.DOCUMENT, Kind.AUDIO)
-#: Names of the type of encoded content.
-_MIME_TYPES = ("mimeType", "mime_type", "media_type")
-#: Parts of a block that are the model's own JSON.
-_ARGUMENTS = ("input", "args", "arguments")
-
-
-class TraceBlock(msgspec.Struct, eq=False):
-    """One message, the tools, or the system prompt."""
-
-    identity: Hashable
-    kind: Kind
-    section: Section
-    size: Size
-    from_model: bool = False
-    stripped: TraceBlock | None = None
-    """The same without thinking, where it contains any."""
-
-
-class TraceBlocks:
-    """One conversation as blocks, in the order in which the provider hashes them."""
-
-    def __init__(self, trace: Trace, profile: Profile, rules: CacheRules) -> None:
-        self._strips = profile.strips_thinking.value and profile.strips_thinking.verified
-        tools: list[TraceBlock] = []
-        if trace.tools:
-            data = dumps(trace.tools)
-            size = trace.tools_size or Size(len(data), tool_overhead(trace.wire or ""))
-            tools.append(TraceBlock(_identity(data), Kind.TOOL, "tools", size))
-        self.unrecorded: tuple[TraceBlock, TraceBlock] | None = None
-        """The beginning that is not recorded: what is shared with other conversations, the rest."""
-        if trace.system_tokens_unknown:
-            group = trace.group or trace.id
-            self.unrecorded = (
-                TraceBlock(("shared", group), Kind.SYSTEM, "system", Size()),
-                TraceBlock(("rest", group), Kind.SYSTEM, "system", Size()),
-            )
-        leading = list(takewhile(_is_system, trace.messages))
-        self._leading = len(leading)
-        self.messages = [
-            self._message(message, "system" if index < self._leading else "messages")
-            for index, message in enumerate(trace.messages)
-        ]
-        system = [*(self.unrecorded or ()), *self.messages[: self._leading]]
-        order = dict.fromkeys((*rules.hash_order.value, "tools", "system"))
-        self._head = [
-            block
-            for section in order
-            for block in {"tools": tools, "system": system}.get(section, ())
-        ]
-        self._user_turns = [
-            index
-            for index, block in enumerate(self.messages)
-            if trace.messages[index].role == "user" and block.kind is not Kind.TOOL_RESULT
-        ]
-        """User messages that are not tool results."""
-
-    def sent(self, call: TraceCall) -> list[TraceBlock]:
-        """The blocks of a call as the provider hashes them: without thinking before the last user
-        turn, where the provider drops it."""
-        messages = self.messages[: call.messages]
-        if self._strips:
-            last = next((turn for turn in reversed(self._user_turns) if turn < call.messages), 0)
-            messages[:last] = [block.stripped or block for block in messages[:last]]
-        head = self._head
-        if call.messages < self._leading:
-            unsent = self.messages[call.messages : self._leading]
-            head = [block for block in head if block not in unsent]
-        return head + messages[self._leading :]
-
-    def position(self, message: int) -> int:
-        """The position of a message among the blocks of a call that sends it."""
-        if message < self._leading:
-            return self._head.index(self.messages[message])
-        return len(self._head) + message - self._leading
-
-    @property
-    def lead(self) -> int:
-        """The position of the last block before the messages that other conversations may share."""
-        if self.unrecorded is not None:
-            return self._head.index(self.unrecorded[0])
-        return len(self._head) - 1
-
-    def reply(self, call: TraceCall) -> list[TraceBlock]:
-        """The reply to a call, where the conversation goes on."""
-        return list(takewhile(lambda block: block.from_model, self.messages[call.messages :]))
-
-    def _message(self, message: TraceMessage, section: Section) -> TraceBlock:
-        types = message.block_types
-        kind = Kind.TEXT
-        if message.role == "tool" or "tool_result" in types:
-            kind = Kind.TOOL_RESULT
-        elif message.tool_calls or "tool_use" in types:
-            kind = Kind.TOOL_CALL
-        block = _block(message, message.content, kind, section)
-        if self._strips and message.has_thinking:
-            thinking = ("thinking", "redacted_thinking")
-            pairs = zip(message.content, types, strict=True)
-            kept = [content for content, kind_name in pairs if kind_name not in thinking]
-            block.stripped = _block(message, kept, kind, section)
-        return block
-
-
-def _is_system(message: TraceMessage) -> bool:
-    return message.role in ("system", "developer")
-
-
-def _block(message: TraceMessage, content: object, kind: Kind, section: Section) -> TraceBlock:
-    data = dumps([message.role, content, message.tool_calls, message.tool_call_id])
-    size = message.size
-    if size is None or content is not message.content:
-        size = _measured(content, data)
-    from_model = message.role in ("assistant", "model")
-    return TraceBlock(_identity(data), kind, section, size, from_model)
-
-
-def _identity(data: bytes) -> bytes:
-    return blake3(data).digest(16)
-
-
-def _measured(content: object, data: bytes) -> Size:
-    """The size of a message; its images and documents are not text."""
-    text = other = 0
-    media = [(dumps(block), kind) for block, kind in _media(content)]
-    if not media:
-        return measured(data)
-    for block, kind in media:
-        size = measured(block, kind)
-        text, other = text + size.text - len(block), other + size.other
-    return Size(len(data) + text, other)
-
-
-def _media(content: object) -> Iterator[tuple[dict[str, object], Kind]]:
-    """The images, documents and sounds in a message, and in its tool results."""
-    unread = [content]
-    while unread:
-        value = unread.pop()
-        if isinstance(value, list):
-            unread += value
-        elif isinstance(value, dict):
-            kind = BLOCK_KINDS.get(str(value.get("type")))
-            types = [str(value[name]) for name in _MIME_TYPES if name in value]
-            if kind not in _MEDIA and types and isinstance(value.get("data"), str):
-                kind = Kind.IMAGE if types[0].startswith("image/") else Kind.DOCUMENT
-            if kind in _MEDIA:
-                yield value, kind
-            else:
-                unread += [part for name, part in value.items() if name not in _ARGUMENTS]
 
 
 def in_order(replays: Sequence[Replay]) -> Iterator[tuple[str, float, int, int]]:
@@ -372,7 +219,6 @@ class Replay:
         leaves there is as long as the bill says."""
         _, keys = self.sent(call)
         self._learn_growth(call, billed, account)
-        self._learn_found(keys, billed.cache_read, expected, account)
         self._learn_beginning(call, billed, expected[1].read, account)
         _, keys = self.sent(call)
         self.left.add(billed.cached)
@@ -382,6 +228,7 @@ class Replay:
             account.lengths[keys[last]] = billed.cached
             end = billed.cached if last == len(keys) - 1 else end
         account.lengths[keys[-1]] = end
+        self._learn_found(call, billed.cache_read, expected, account)
         reply = self.blocks.reply(call)
         if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
             # The reply is cached with the reasoning in it.
@@ -392,17 +239,16 @@ class Replay:
             account.lengths[key] = billed.total + billed.output + offset
         self._size_reply(reply, billed, account)
         if self.before is None:
-            self._fit_beginning(call, keys, account)
+            # About how long the beginning of other conversations is.
+            for key, count in zip(*self._counted(call, account), strict=True):
+                account.lengths.fit(key, count)
         self.before = call
 
-    def _fit_beginning(self, call: TraceCall, keys: list[Hashable], account: Account) -> None:
-        """The first bill of a conversation shows about how long its beginning is, and so how long
-        that of others is."""
-        blocks, _ = self.sent(call)
+    def _counted(self, call: TraceCall, account: Account) -> tuple[list[Hashable], list[int]]:
+        """The keys of a call's prefixes, and their tokens by what is known now."""
+        blocks, keys = self.sent(call)
         estimates = ends([block.size for block in blocks], account.scale.per_token)
-        tokens = accumulate(account.lengths.sizes(keys, estimates))
-        for key, count in zip(keys[: self.blocks.lead + 1], tokens, strict=False):
-            account.lengths.fit(key, count)
+        return keys, list(accumulate(account.lengths.sizes(keys, estimates)))
 
     def _recorded(self, call: TraceCall, account: Account) -> int:
         """The estimated tokens of the blocks of a call that are recorded."""
@@ -425,25 +271,31 @@ class Replay:
 
     def _learn_found(
         self,
-        keys: list[Hashable],
+        call: TraceCall,
         read: int,
         expected: tuple[TokenRuns, Outcome],
         account: Account,
     ) -> None:
-        """Learns the length of the prefix that was expected to be read, where only an estimate was
-        known, from what was read."""
-        prompt, outcome = expected
+        """Learns the length of the prefix that was read, where only an estimate was known: of the
+        one that was expected, or else of the marked one with about that length."""
+        (prompt, outcome), (keys, counts) = expected, self._counted(call, account)
         end = max((span.end for span in outcome.spans if span.reason in _FOUND), default=0)
-        position = len(keys) - 1
-        while position >= 0 and prompt.tokens(position) > end:
-            position -= 1
-        if position < 0 or not read or keys[position] in account.lengths:
+        found = [at for at in range(len(keys)) if prompt.tokens(at) <= end][-1:]
+        beyond = end - prompt.tokens(found[0]) if found else 0
+        marked = [mark.chunk for mark in prompt.markers[:-1]]
+        near = [
+            at
+            for at in (found if end else marked)
+            if abs(counts[at] + beyond - read) <= _SAME_ENTRY * read
+        ]
+        if not read or not near:
             return
-        if abs(read - end) > _SAME_ENTRY * read:
-            return
-        granule = self.rules.granule_tokens.value
-        beyond = end - prompt.tokens(position)
-        account.lengths[keys[position]] = min(max(end, read), read + granule - 1) - beyond
+        position = min(near, key=lambda at: abs(counts[at] - read))
+        if keys[position] not in account.lengths:
+            most = read + self.rules.granule_tokens.value - 1
+            account.lengths[keys[position]] = (
+                min(max(counts[position] + beyond, read), most) - beyond
+            )
 
     def _learn_beginning(
         self,
