@@ -40,11 +40,7 @@ class TraceBlocks:
 
     def __init__(self, trace: Trace, profile: Profile, rules: CacheRules) -> None:
         self._strips = profile.strips_thinking.value and profile.strips_thinking.verified
-        tools: list[TraceBlock] = []
-        if trace.tools:
-            data = dumps(trace.tools)
-            size = trace.tools_size or Size(len(data), tool_overhead(trace.wire or ""))
-            tools.append(TraceBlock(_identity(data), Kind.TOOL, "tools", size))
+        tools = _tool_blocks(trace)
         self.unrecorded: tuple[TraceBlock, TraceBlock] | None = None
         """The beginning that is not recorded: what is shared with other conversations, the rest."""
         if trace.system_tokens_unknown:
@@ -134,6 +130,19 @@ def _block(message: TraceMessage, content: object, kind: Kind, section: Section)
 
 def _identity(data: bytes) -> bytes:
     return blake3(data).digest(16)
+
+
+def _tool_blocks(trace: Trace) -> list[TraceBlock]:
+    """A block for each tool, so that a marker may be on any of them."""
+    tools = [dumps(tool) for tool in trace.tools or ()]
+    sizes = trace.tools_sizes
+    if sizes is None:
+        overhead = tool_overhead(trace.wire or "")
+        sizes = tuple(Size(len(data), 0 if n else overhead) for n, data in enumerate(tools))
+    return [
+        TraceBlock(_identity(data), Kind.TOOL, "tools", size)
+        for data, size in zip(tools, sizes, strict=True)
+    ]
 
 
 def _measured(content: object, data: bytes) -> Size:

@@ -12,10 +12,11 @@ from itertools import accumulate
 
 from anaphora import catalog
 from anaphora.cache.simulator import Mark, Outcome, TokenRuns
+from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
 from anaphora.tokens import Size, bytes_in, ends, tokens_in
-from anaphora.values import TTL_SECONDS, Ttl
+from anaphora.values import Ttl
 
 from .account import Account, Beginning
 from .blocks import TraceBlock, TraceBlocks
@@ -155,14 +156,11 @@ class Replay:
             account.lengths[keys[self.blocks.lead]] = self.begun.lead.shared
         estimates = ends([block.size for block in blocks], account.scale.per_token)
         sizes = account.lengths.sizes(keys, estimates)
-        automatic = None
-        if rules.automatic_breakpoint.value == "last_message" and rules.default_ttl is not None:
-            automatic = rules.default_ttl.value
         marked = rules.mechanism.value == "explicit" or bool(call.breakpoints)
         return TokenRuns(
             [(block.identity, size) for block, size in zip(blocks, sizes, strict=True)],
             markers=self._markers(call, blocks) if marked else (),
-            automatic=automatic,
+            automatic=_automatic(call, rules),
             kinds=[block.kind for block in blocks],
             sections=[block.section for block in blocks],
             from_model=[block.from_model for block in blocks],
@@ -171,26 +169,22 @@ class Replay:
 
     def _markers(self, call: TraceCall, blocks: list[TraceBlock]) -> tuple[Mark, ...]:
         rules = self.rules
-        marks: dict[int, Ttl] = {}
-        for where, ttl in call.breakpoints or ():
-            lifetime: Ttl = next((known for known in TTL_SECONDS if known == str(ttl)), "5m")
+        marks: dict[int, Ttl | None] = {}
+        tools = [at for at, block in enumerate(blocks) if block.section == "tools"]
+        for where, ttl, tool in call.markers:
             if where == "tools":
-                tools = [at for at, block in enumerate(blocks) if block.section == "tools"]
-                marks[tools[-1] if tools else 0] = lifetime
+                # Tools that are not recorded are part of the block at the beginning.
+                marks[tools[-1 if tool is None else tool] if tools else 0] = ttl
             elif isinstance(where, int) and where < call.messages:
-                marks[self.blocks.position(where)] = lifetime
+                marks[self.blocks.position(where)] = ttl
         if call.breakpoints is None:
             begun = None if self._moved else self.begun
             unseen = begun is not None and begun.lead.shared is None
             places = -1 if unseen else self.blocks.lead, len(blocks) - 1
             assumed = zip(places, self.ttls, strict=True)
             marks |= {position: ttl for position, ttl in assumed if position >= 0}
-        # A call may be replayed at another provider: a TTL that it does not have is its default.
-        known = rules.ttls.value
-        default = rules.default_ttl.value if rules.default_ttl is not None else known[-1]
         return tuple(
-            Mark(position, marks[position] if marks[position] in known else default)
-            for position in sorted(marks)
+            Mark(position, _lifetime(marks[position], rules)) for position in sorted(marks)
         )
 
     # ── Bills ────────────────────────────────────────────────────────────────────────────────────
@@ -224,7 +218,8 @@ class Replay:
         self.left.add(billed.cached)
         end = billed.total
         if account.has_markers and billed.cached:
-            last = expected[0].markers[-1].chunk if expected[0].markers else len(keys) - 1
+            marks = () if expected[0].automatic else expected[0].markers
+            last = marks[-1].chunk if marks else len(keys) - 1
             account.lengths[keys[last]] = billed.cached
             end = billed.cached if last == len(keys) - 1 else end
         account.lengths[keys[-1]] = end
@@ -242,7 +237,6 @@ class Replay:
             # About how long the beginning of other conversations is.
             for key, count in zip(*self._counted(call, account), strict=True):
                 account.lengths.fit(key, count)
-        self.before = call
 
     def _counted(self, call: TraceCall, account: Account) -> tuple[list[Hashable], list[int]]:
         """The keys of a call's prefixes, and their tokens by what is known now."""
@@ -347,3 +341,20 @@ class Replay:
             return
         for block, share in zip(reply, estimates, strict=True):
             block.size = Size(0, round(tokens * share / max(1, estimated)))
+
+
+def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:
+    """The TTL of the marker that the provider places: at every call, or where one was asked for."""
+    where = rules.automatic_breakpoint.value
+    recorded = [marker.ttl for marker in call.markers if marker.where == "automatic"]
+    if where == "last_message" and rules.default_ttl is not None:
+        return _lifetime(recorded[0] if recorded else None, rules)
+    return _lifetime(recorded[0], rules) if recorded and where == "last_block" else None
+
+
+def _lifetime(ttl: Ttl | None, rules: CacheRules) -> Ttl:
+    """A call may be replayed at another provider: a TTL that it does not have is its default."""
+    known = rules.ttls.value
+    if ttl is not None and ttl in known:
+        return ttl
+    return rules.default_ttl.value if rules.default_ttl is not None else known[-1]
