@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from anaphora.cache.prefix_index import hints_of
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import CacheRules
@@ -143,7 +144,14 @@ class Generator:
             extras=_extras(context, others),
         )
         entry.stream, entry.output, entry.reply_id = stream, usage.output or 0, reply.id
-        entry.billed = CallRecord(sent=sent, outcome=outcome, facts=facts, size=len(prompt.body))
+        entry.billed = CallRecord(
+            number=entry.number,
+            sent=sent,
+            hints=hints_of(request.headers, request.fields),
+            outcome=outcome,
+            facts=facts,
+            size=len(prompt.body),
+        )
         host.keep(request, prompt.items, reply)
         if stream:
             return _stream_response(request, reply, latency)

@@ -51,6 +51,8 @@ def judge(
         bills = updated_bills(earlier, rules)
         later = replace(later, rendered=replace(later.rendered, bills=bills))
         expected = _predict(earlier, later, rules, outcome)
+        if earlier.usage is None and billed_read is not None:
+            expected = replace(expected, exact=False)  # an estimate is not to the token
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
