@@ -140,6 +140,11 @@ def _less(call: Predicted, read: int) -> str:
     return "messages_voided" if read else "unexplained"
 
 
+def _gap(before: TraceCall | None, call: TraceCall) -> float | None:
+    began = None if before is None else before.at
+    return None if began is None or call.at is None else call.at - began
+
+
 class Predictor:
     """Replays conversations in the order they happened, those of one account together."""
 
@@ -178,11 +183,11 @@ class Predictor:
         if billed is not None and len(prompt) and self._elsewhere is None:
             replay.learn(call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, params, account)
+        answered, ended = replay.answered(index)
         reasoning = None if billed is None else billed.reasoning
-        account.simulator.call(prompt, at=at, reasoning=reasoning)
+        account.simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning)
         if billed is not None:
             replay.before = call
-        began = before.at if before is not None else None
         return Predicted(
             trace=trace.id,
             call=index,
@@ -190,7 +195,7 @@ class Predictor:
             model=replay.model,
             wire=replay.wire,
             at=call.at,
-            gap=None if began is None or call.at is None else call.at - began,
+            gap=_gap(before, call),
             in_loop=in_loop,
             outcome=outcome,
             billed=billed,

@@ -7,6 +7,7 @@ Token counts are exact where an earlier bill gives them, and estimated in betwee
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
@@ -83,6 +84,8 @@ class Replay:
         """The last call's blocks: identity, and the key of the prefix each one ends."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
+        self._times: list[float] = []
+        """When each call started, as last computed."""
 
     def times(self, after: float) -> list[float]:
         """When each call started, or ended where the start is unknown; without any clock, `after`
@@ -90,7 +93,7 @@ class Replay:
         whatever the clock says."""
         clock = ((n, call.at) for n, call in enumerate(self.trace.calls) if call.at is not None)
         before, first = next(clock, (0, after + _GAP))
-        times: list[float] = []
+        times = self._times = []
         for call in self.trace.calls:
             at = call.at
             if times:
@@ -99,6 +102,18 @@ class Replay:
                 at = first - _GAP * before
             times.append(at)
         return times
+
+    def answered(self, index: int) -> tuple[float | None, float | None]:
+        """When the response to a call began and ended, as far as known. The conversation's next
+        call was sent after both."""
+        call, times = self.trace.calls[index], self._times
+        before = times[index + 1] - _LEAST_GAP if index + 1 < len(times) else math.inf
+        moments = (
+            None if moment is None else max(times[index], min(moment, before))
+            for moment in (call.t_first, call.ended)
+        )
+        began, ended = moments
+        return began, ended
 
     def begin(self, account: Account) -> None:
         """At its first call, a conversation is assumed to begin as others of the account did."""

@@ -7,6 +7,7 @@ end, extending a chain costs what is new, and one use is recorded for all blocks
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -25,18 +26,25 @@ from .view import KeyOf, MadeCall, PromptView
 _MOST_BLOCKS = 500_000
 
 
+class Reach(msgspec.Struct):
+    """The last position of a call, and from when it can be read."""
+
+    position: int
+    readable: float
+
+
 class Chain:
     """Consecutive blocks, from where they branched off another chain."""
 
-    __slots__ = ("begin", "keys", "parent", "replied", "times", "units", "uses")
+    __slots__ = ("begin", "keys", "parent", "reaches", "replied", "units", "uses")
 
     def __init__(self, parent: Chain | None, begin: int) -> None:
         self.parent = parent
         self.begin = begin
         """Position of the first block; earlier ones are the parent's."""
         self.keys: list[Hashable] = []
-        self.times: list[tuple[int, float]] = []
-        """The last position of each call, and from when it can be read."""
+        self.reaches: list[Reach] = []
+        """In the order of their positions, each once."""
         self.uses: list[tuple[int, float]] = []
         """Last positions and times of uses: the later, the less deep."""
         self.units: list[int] = []
@@ -61,10 +69,23 @@ class Chain:
     def readable(self, position: int, at: float) -> int:
         """The deepest position up to this one that can be read by now; before the chain's begin
         where there is none."""
-        for reached, when in reversed(self.times):
-            if when < at:
-                return min(position, reached)
+        for reach in reversed(self.reaches):
+            if reach.readable < at:
+                return min(position, reach.position)
         return self.begin - 1
+
+    def add_reach(self, position: int, readable: float) -> Reach:
+        """Records that a call up to this position can be read from then on."""
+        index = bisect_left(self.reaches, position, key=lambda reach: reach.position)
+        if index < len(self.reaches) and self.reaches[index].position == position:
+            reach = self.reaches[index]
+            reach.readable = min(reach.readable, readable)
+            return reach
+        reach = Reach(position, readable)
+        self.reaches.insert(index, reach)
+        if len(self.reaches) > 64:
+            self.reaches[:32] = [self.reaches[31]]  # readable for long
+        return reach
 
     def persist(self, position: int) -> None:
         """Records that the provider keeps a unit that ends here."""
@@ -119,9 +140,7 @@ class PrefixTree:
         low += bisect_left(known, True, key=lambda position: key_of(position) not in chains)
         return PrefixMatch(low, chains[key_of(low)])
 
-    def add(
-        self, prompt: PromptView, key_of: KeyOf, match: PrefixMatch, at: float, readable: float
-    ) -> Chain | None:
+    def add(self, prompt: PromptView, key_of: KeyOf, match: PrefixMatch, at: float) -> Chain | None:
         """Adds a prompt that agrees with the tree up to the match."""
         if not len(prompt):
             return None
@@ -129,18 +148,14 @@ class PrefixTree:
         if chain is None or position + 1 < chain.end:
             if position + 1 == len(prompt):  # the beginning of a longer prompt
                 assert chain is not None
-                self._use(chain, position, at)
+                self.use(chain, position, at)
                 return chain
             chain = Chain(chain, position + 1)
         for new in range(chain.end, len(prompt)):
             key = key_of(new)
             chain.keys.append(key)
             self._chains[key] = chain
-        if not chain.times or chain.times[-1][0] < len(prompt) - 1:
-            chain.times.append((len(prompt) - 1, readable))
-            if len(chain.times) > 64:
-                chain.times[:32] = [chain.times[31]]  # readable for long
-        self._use(chain, len(prompt) - 1, at)
+        self.use(chain, len(prompt) - 1, at)
         while len(self._chains) > self._most and len(self._recent) > 1:
             self._forget(next(iter(self._recent)))
         return chain
@@ -156,7 +171,7 @@ class PrefixTree:
                 return
             self._forget(oldest)
 
-    def _use(self, chain: Chain | None, position: int, at: float) -> None:
+    def use(self, chain: Chain | None, position: int, at: float) -> None:
         """Records a use of a chain and its parents. Parents move behind it in the queue, so that a
         chain is forgotten before its parent."""
         while chain is not None:
@@ -209,9 +224,10 @@ class PrefixCache:
 
     def commit(
         self, prompt: PromptView, key_of: KeyOf, lookup: PrefixLookup, made: MadeCall
-    ) -> None:
+    ) -> list[Reach]:
         match = lookup.match
-        chain = self._tree.add(prompt, key_of, match, made.lives_from, made.readable)
+        chain = self._tree.add(prompt, key_of, match, made.lives_from)
+        written = self._write(chain, len(prompt) - 1, made.at, made.readable)
         if chain is not None:
             chain.replied = len(prompt) - 1 if self._rules.reply_cached(made.reasoning) else -1
         if chain is not None and self._units:
@@ -220,6 +236,23 @@ class PrefixCache:
                 # A beginning that two prompts share is noticed, and kept from then on.
                 chain.persist(match.position)
         self._tree.purge(made.at, 2 * self._lifetime)
+        return written
+
+    def refresh(self, prompt: PromptView, key_of: KeyOf, _: PrefixLookup, at: float) -> None:
+        """Restarts the lifetime of a prompt that was called."""
+        if len(prompt):
+            self._tree.use(self._tree.chain_of(key_of(len(prompt) - 1)), len(prompt) - 1, at)
+
+    @staticmethod
+    def _write(chain: Chain | None, position: int, at: float, readable: float) -> list[Reach]:
+        """Makes a prompt readable that ends there; what it shares with a call that has not been
+        answered becomes readable with the first of the two."""
+        written = []
+        while chain is not None:
+            if chain.readable(position, at) < position:
+                written.append(chain.add_reach(position, readable))
+            position, chain = chain.begin - 1, chain.parent
+        return written
 
     def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
         """When this prompt was used and can be read, and the units that the provider persisted."""
@@ -230,7 +263,11 @@ class PrefixCache:
         times: list[tuple[int, float]] = []
         units: list[int] = []
         while chain is not None and len(times) + len(units) < MOST_SAVED:
-            times += [(min(reached, end), when) for reached, when in reversed(chain.times)]
+            times += [
+                (min(reach.position, end), reach.readable)
+                for reach in reversed(chain.reaches)
+                if reach.readable < math.inf
+            ]
             units += [unit for unit in reversed(chain.units) if unit <= end]
             end, chain = min(end, chain.begin - 1), chain.parent
         return msgspec.structs.replace(
@@ -246,13 +283,14 @@ class PrefixCache:
         if end < 0 or not saved.times or self._tree.chain_of(key_of(end)) is not None:
             return
         match = self._tree.match(prompt, key_of)
-        chain = self._tree.add(prompt, key_of, match, saved.used, saved.times[-1][1])
+        chain = self._tree.add(prompt, key_of, match, saved.used)
         assert chain is not None
         cached = saved.reply_cached
         if self._rules.reply_cached(None) if cached is None else cached:
             chain.replied = end
-        if len(chain.times) == 1:
-            chain.times[:0] = [time for time in saved.times if chain.begin <= time[0] < end]
+        for position, readable in saved.times:
+            if chain.begin <= position <= end:
+                chain.add_reach(position, readable)
         for unit in saved.units:
             if unit <= end:
                 chain.persist(unit)

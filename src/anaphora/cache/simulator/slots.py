@@ -105,7 +105,10 @@ class SlotCache:
         outcome = Outcome(spans_of(Span(0, total, "uncached", "lost")))
         return outcome, SlotChoice(choice.slot, 0, 0)
 
-    def commit(self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _: MadeCall) -> None:
+    def commit(
+        self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _: MadeCall
+    ) -> tuple[()]:
+        """A slot holds its prompt at once: a server answers one call in it at a time."""
         slot, restored = self._slots[choice.slot], choice.restored
         source = restored or slot
         others = sum(other.used > source.used for other in (*self._slots, *self._evicted))
@@ -123,6 +126,10 @@ class SlotCache:
         self._calls += 1
         del slot.keys[choice.shared :]
         slot.keys += [key_of(position) for position in range(choice.shared, len(prompt))]
+        return ()
+
+    def refresh(self, _: PromptView, _key_of: KeyOf, _choice: SlotChoice, _at: float) -> None:
+        """A slot has no lifetime."""
 
     def save(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> SavedCache:
         slots, kept = len(self._slots), self._keeps_evicted
