@@ -31,6 +31,8 @@ class TraceBlock(msgspec.Struct, eq=False):
     section: Section
     size: Size
     from_model: bool = False
+    data: bytes = b""
+    """What is recorded of it."""
     stripped: TraceBlock | None = None
     """The same without thinking, where it contains any."""
 
@@ -125,7 +127,7 @@ def _block(message: TraceMessage, content: object, kind: Kind, section: Section)
     if size is None or content is not message.content:
         size = _measured(content, data)
     from_model = message.role in ("assistant", "model")
-    return TraceBlock(_identity(data), kind, section, size, from_model)
+    return TraceBlock(_identity(data), kind, section, size, from_model, data)
 
 
 def _identity(data: bytes) -> bytes:
@@ -140,7 +142,7 @@ def _tool_blocks(trace: Trace) -> list[TraceBlock]:
         overhead = tool_overhead(trace.wire or "")
         sizes = tuple(Size(len(data), 0 if n else overhead) for n, data in enumerate(tools))
     return [
-        TraceBlock(_identity(data), Kind.TOOL, "tools", size)
+        TraceBlock(_identity(data), Kind.TOOL, "tools", size, data=data)
         for data, size in zip(tools, sizes, strict=True)
     ]
 

@@ -180,6 +180,7 @@ class Replay:
             sections=[block.section for block in blocks],
             from_model=[block.from_model for block in blocks],
             cache_params=params,
+            texts=[block.data for block in blocks],
         )
 
     def _markers(self, call: TraceCall, blocks: list[TraceBlock]) -> tuple[Mark, ...]:
