@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, localcontext
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -12,13 +11,23 @@ from anaphora.cache.simulator import Outcome
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Usage
+from anaphora.values import Usage
 
 from .causes import TOKEN_ERROR, find_causes, remaining
 from .changes import find_change
 from .diagnosis import agrees
 from .prediction import predict, updated_bills
-from .values import CHANGED, Cause, Change, Diagnosis, Prediction, Result, Verdict
+from .values import (
+    CHANGED,
+    Cause,
+    Change,
+    Diagnosis,
+    Prediction,
+    Result,
+    Verdict,
+    lost_usd,
+    saved_usd,
+)
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 _NEARLY = 0.92
@@ -189,48 +198,3 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     if not expected.exact:
         least = least - granule if granule > 1 else least * _NEARLY
     return "hit" if read >= least else "partial"
-
-
-def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
-    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
-    so they were written again as far as anything was, longest TTL first, and else paid as input."""
-    if not lost:
-        return Decimal(0)
-    if usage is None or price is None:
-        return None
-    rates = price.at(usage.input or 0)
-    paid = [(lost, rates.input)]
-    by_ttl = {None if ttl == "unsplit" else ttl: n for ttl, n in (usage.written or {}).items()}
-    for ttl in sorted(by_ttl, key=lambda ttl: TTL_SECONDS[ttl] if ttl else 0):
-        paid.insert(0, (by_ttl[ttl], rates.writing(ttl)))
-    total, left = Decimal(0), lost
-    with localcontext(prec=60):
-        for tokens, rate in paid:
-            again = min(left, tokens)
-            if again and (rate is None or rates.read is None):
-                return None
-            if rate is not None and rates.read is not None:
-                total += again * (rate - rates.read)
-            left -= again
-        return total.scaleb(-6)
-
-
-def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
-    """What the input would have cost without a cache, less what it cost; negative where more was
-    written than read."""
-    tokens = usage.input if usage is not None else None
-    if usage is None or price is None or tokens is None:
-        return None
-    rates = price.at(tokens)
-    if rates.input is None:
-        return None
-    parts = [(usage.read or 0, rates.read)]
-    for ttl, count in (usage.written or {}).items():
-        parts.append((count, rates.writing(None if ttl == "unsplit" else ttl)))
-    total = Decimal(0)
-    for count, rate in parts:
-        if count and rate is None:
-            return None
-        if count and rate is not None:
-            total += count * (rates.input - rate)
-    return total.scaleb(-6)
