@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora import catalog
-from anaphora.cache.simulator import Outcome, Simulator
+from anaphora.cache.simulator import Chance, Outcome, Simulator
 from anaphora.tokens import bytes_in, tokens_in
 
 from .format import Trace, TraceUsage
@@ -56,6 +56,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     in_loop: bool
     """Only tool results since the previous call."""
     outcome: Outcome
+    chances: tuple[Chance, ...] = ()
+    """The other outcomes that it may have had, and how often."""
     billed: TraceUsage | None
     """The original bill, even when the call is replayed elsewhere."""
     baseline: int | None
@@ -183,6 +185,7 @@ class Predictor:
         sizes = lengths.sizes(keys, estimates)
         prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
         outcome = simulator.predict(prompt, at=at, scope=scope)
+        chances = simulator.chances(prompt, at=at, scope=scope)
         billed, older = call.usage, False
         if billed is not None and keys and self._elsewhere is None:
             if unknown and billed.cache_read > outcome.read == 0:
@@ -200,7 +203,6 @@ class Predictor:
             prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
         reasoning = None if billed is None else billed.reasoning
         simulator.call(prompt, at=at, reasoning=reasoning, scope=scope)
-        left = None if before is None or before.usage is None else before.usage.cached or None
         began = before.at if before is not None else None
         return Predicted(
             trace=trace.id,
@@ -212,8 +214,11 @@ class Predictor:
             gap=None if began is None or call.at is None else call.at - began,
             in_loop=in_loop,
             outcome=outcome,
+            chances=chances,
             billed=billed,
-            baseline=left,
+            baseline=None
+            if before is None or before.usage is None
+            else before.usage.cached or None,
             older=older,
             ends_only=call.t is None and call.dur is None,
             implicit=rules.mechanism.value == "implicit" or not rules.slots.value,
