@@ -10,7 +10,7 @@ one belongs to the same conversation.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from blake3 import blake3
@@ -33,7 +33,7 @@ from anaphora.analysis.trace.format import (
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind, Rendered
 from anaphora.tokens import Counts, Size
-from anaphora.values import Reply, ReplyEnd, Ttl, Usage
+from anaphora.values import Reply, ReplyEnd, Usage
 from anaphora.wire import Wire
 from anaphora.wire.detect import detect
 
@@ -81,7 +81,8 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
     ended: float | None = None
 
     def codec(self) -> tuple[Wire, str]:
-        """The wire in the provider's dialect, and the provider whose models it serves."""
+        """The wire in the provider's dialect, and the provider whose models it serves: as it is
+        logged where it is not known."""
         row = None
         provider = catalog.provider_named(self.provider) if self.provider else None
         if self.host:
@@ -92,7 +93,9 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
             except InvalidRequest:
                 row = None  # not known to use this wire; read it as the wire's own provider
         codec = wire.get(self.wire) if row is None else wire.codec_for(row)
-        return codec, provider or (wire.PROVIDERS[self.wire] if row is None else row.provider)
+        if provider is None:
+            provider = row.provider if row is not None else self.provider
+        return codec, provider or wire.PROVIDERS[self.wire]
 
     def reply(self, codec: Wire) -> Reply:
         """The response; raises when it cannot be read."""
@@ -126,6 +129,9 @@ def read_fields(fields: dict[str, Any], *, response_needed: bool = True) -> Logg
     if request is None or response is None:
         missing = "request" if request is None else "response"
         raise InvalidRequest(f"no {missing} in it", path=missing)
+    provider = fields.get("provider")
+    if provider is not None and not isinstance(provider, str):
+        raise InvalidRequest(f"is not a name: {provider!r}", path="provider")
     wrapper = request if isinstance(request, dict) else {}
     url = str(_first(fields, ("url", "uri")) or _first(wrapper, ("url", "uri")) or "")
     host, url_path = _host_and_path(url)
@@ -138,7 +144,7 @@ def read_fields(fields: dict[str, Any], *, response_needed: bool = True) -> Logg
         response=answer,
         wire=_wire(str(fields.get("wire") or ""), path, body, answer),
         id=str(fields.get("id") or ""),
-        provider=str(fields.get("provider") or ""),
+        provider=provider or "",
         model=str(fields.get("model") or ""),
         host=str(fields.get("host") or host),
         path=path,
@@ -234,12 +240,12 @@ class _RequestLog:
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
         if (status := status_of(fields)) >= 400:
-            return Problem(place, f"answered with {status}: not billed", harmless=True)
+            return Problem(place, f"answered with {status}: not billed", "not_compared")
         logged = read_fields(fields)
         codec, provider = logged.codec()
         rendered = codec.split(logged.request, path=logged.path)
         model = logged.model or rendered.model
-        tools, tools_size, messages, breakpoints = _blocks(rendered)
+        tools, tools_sizes, messages, breakpoints = _blocks(rendered)
         call = TraceCall(
             messages=len(messages),
             t=logged.started,
@@ -263,7 +269,7 @@ class _RequestLog:
                 calls=(),
                 messages=(),
                 tools=tools,
-                tools_size=tools_size,
+                tools_sizes=tools_sizes,
                 source="requests",
                 wire=logged.wire,
             )
@@ -300,31 +306,26 @@ def _trace_usage(usage: Usage) -> TraceUsage:
 
 def _blocks(
     rendered: Rendered,
-) -> tuple[list[str] | None, Size | None, list[TraceMessage], tuple[Breakpoint, ...]]:
-    """A request as a trace: its tools and their size, one message for each block, so that markers
+) -> tuple[list[str] | None, tuple[Size, ...] | None, list[TraceMessage], tuple[Breakpoint, ...]]:
+    """A request as a trace: its tools and their sizes, one message for each block, so that markers
     and look-back count what the provider counts, and the markers."""
     tools: list[str] = []
-    tool_sizes: list[Size] = []
+    sizes: list[Size] = []
     messages: list[TraceMessage] = []
-    places: dict[int, Literal["tools"] | int] = {}
+    places: dict[int, tuple[str | int, ...]] = {}
     for chunk, size in zip(rendered, Counts(rendered).sizes(), strict=True):
         text = chunk.data.decode(errors="replace")
         if chunk.section == "tools":
-            places[chunk.index] = "tools"
+            places[chunk.index] = "tools", len(tools)
             tools.append(text)
-            tool_sizes.append(size)
+            sizes.append(size)
         else:
-            places[chunk.index] = len(messages)
+            places[chunk.index] = (len(messages),)
             messages.append(replace(_message(rendered, chunk.index, chunk.kind, text), size=size))
-    marks: dict[Literal["tools"] | int, Ttl] = {
-        places[mark.chunk]: mark.ttl for mark in rendered.marks
-    }
-    if rendered.automatic is not None and messages:
-        marks.setdefault(len(messages) - 1, rendered.automatic)
-    if not tools:
-        return None, None, messages, tuple(marks.items())
-    total = Size(sum(size.text for size in tool_sizes), sum(size.other for size in tool_sizes))
-    return tools, total, messages, tuple(marks.items())
+    breakpoints: list[Breakpoint] = [(*places[mark.chunk], mark.ttl) for mark in rendered.marks]
+    if rendered.automatic is not None:
+        breakpoints.append(("automatic", rendered.automatic))
+    return tools or None, tuple(sizes) if tools else None, messages, tuple(breakpoints)
 
 
 def _message(rendered: Rendered, index: int, kind: Kind, text: str) -> TraceMessage:

@@ -20,8 +20,9 @@ from anaphora.values import Reply
 from anaphora.wire import Wire
 from anaphora.wire.detect import detect
 
+from . import trace
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
-from .trace.format import LogLine
+from .trace.format import LogLine, unsupported
 
 #: Names that loggers use for the conversation of a request.
 _CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
@@ -79,6 +80,8 @@ def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
         if is_json:
             raise InvalidRequest(f"not JSON: {problem}", path=place) from None
         return False
+    if isinstance(fields, dict) and trace.detect(fields) is not None:
+        return False
     if isinstance(fields, dict) and (is_request(fields) or "calls" in fields):
         return is_request(fields)
     if is_json:
@@ -112,6 +115,8 @@ def _read(line: LogLine, fields: dict[str, Any], defaults: RequestDefaults) -> S
     else:
         codec, provider = logged.codec()
     provider = defaults.provider or provider
+    if (reason := unsupported(provider, logged.model)) is not None:
+        raise InvalidRequest(reason, path="provider")
     rendered = codec.split(body, path=defaults.path or logged.path)
     model = defaults.model or logged.model or rendered.model
     if not model:

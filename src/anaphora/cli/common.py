@@ -164,7 +164,7 @@ class ProviderName(_KnownName):
 log_format_option = click.option(
     "--format",
     "format_",
-    type=click.Choice(("trace", "claude_code", "codex", "requests")),
+    type=click.Choice(("trace", "claude_code", "codex", "gemini_cli", "requests")),
     help="Log format; detected by default.",
 )
 

@@ -32,23 +32,21 @@ from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
 from .common import (
-    FOUND,
     example_option,
     files_or_example,
     log_format_option,
     report_problems,
     request_options,
-    stop,
 )
 from .log_files import (
     LogFormat,
     PriceBook,
     detect,
     files_in,
-    has_unread_file,
-    lines_of,
     playable,
+    records_of,
     stop_empty,
+    stop_for,
     unpriced_note,
 )
 from .terminal import Line, print_report
@@ -91,6 +89,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[ExplainedCall, ...]
     summary: ExplainSummary
     problems: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
 
@@ -119,30 +118,35 @@ def command(
     """Explain why a prompt cache was missed, and what that cost.
 
     FILES are two or more requests of one conversation (JSON bodies, in the order they were sent),
-    or logs: recorded traces, sessions of Claude Code or Codex, or request logs with the bodies of
-    requests and, if there are any, responses. Every call is compared with the one before it: the
-    cause, the first bytes that differ, the cost.
+    or logs: recorded traces, sessions of Claude Code, Codex or Gemini CLI, or request logs with the
+    bodies of requests and, if there are any, responses. Every call is compared with the one before
+    it: the cause, the first bytes that differ, the cost.
 
     Input that cannot be read is reported on standard error and skipped. Exit code 1 when a prefix
-    broke or a file could not be read, 2 when there is no call to explain.
+    broke or a file could not be read, 2 when there is no call to explain or a provider is unknown
+    (name it with --provider).
     """
     files = files_or_example(files, example, "turn-1.json", "turn-2-next-day.json")
     explainer = _Explainer(RequestDefaults(**request))
     calls = tuple(explainer.calls(files, format_, gap))
-    problems = tuple(str(problem) for problem in explainer.problems if not problem.harmless)
+    problems, notices = (
+        tuple(str(problem) for problem in explainer.problems if problem.kind in kinds)
+        for kinds in (("skipped", "rejected"), ("not_compared", "notice"))
+    )
     if not calls:
         stop_empty(explainer.problems, "nothing to explain")
-    report_problems(problems)
+    report_problems((*problems, *notices))
     explained = Explanation(
         turns=calls,
         summary=_summary(calls),
         problems=problems,
+        notices=notices,
         unpriced=explainer.prices.unpriced,
     )
     print_report(explained, _lines(explained, everything), as_json=as_json)
-    unread = has_unread_file(explainer.problems, (call.place for call in calls))
-    if (explained.summary.broke or unread) and not example:
-        stop(FOUND)
+    if not example:
+        broke = explained.summary.broke > 0
+        stop_for(explainer.problems, (call.place for call in calls), found=broke)
 
 
 class _Explainer:
@@ -159,14 +163,13 @@ class _Explainer:
             yield from self._judged(self._in_order(singles, gap))
             return
         for file in files_in(places, self.problems):
-            lines = list(lines_of(file, self.problems))
+            lines = records_of(file, self.problems)
             detected = format_ or detect(lines, is_request)
             if detected == "requests":
                 yield from self._judged(paired(self._requests(lines)))
             elif detected is not None:
-                yield from self._recorded(
-                    playable(trace.read(detected, iter(lines)), self.problems)
-                )
+                found = trace.read(detected, iter(lines))
+                yield from self._recorded(playable(found, self.problems, self._defaults.provider))
             elif lines:
                 reason = "neither a log, a session nor requests"
                 self.problems.append(Problem(str(file), reason))
@@ -191,7 +194,7 @@ class _Explainer:
                 fields = msgspec.json.decode(line.data)
                 if isinstance(fields, dict) and (status := status_of(fields)) >= 400:
                     reason = f"answered with {status}: not billed"
-                    self.problems.append(Problem(line.place, reason, harmless=True))
+                    self.problems.append(Problem(line.place, reason, "not_compared"))
                     continue
                 yield read_request(line, self._defaults)
             except InvalidRequest as problem:

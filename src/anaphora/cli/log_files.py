@@ -18,17 +18,21 @@ from anaphora.analysis.trace.format import (
     FoundTrace,
     LogLine,
     Problem,
+    ProblemKind,
     TraceEntry,
+    models_of,
     numbered,
     objects,
+    stand_in,
     unsupported,
 )
 from anaphora.catalog import Price
 from anaphora.errors import InvalidRequest
+from anaphora.wording import counted
 
-from .common import USAGE, report_problems, stop
+from .common import FOUND, USAGE, report_problems, stop
 
-LogFormat: TypeAlias = Literal["trace", "claude_code", "codex", "requests"]
+LogFormat: TypeAlias = Literal["trace", "claude_code", "codex", "gemini_cli", "requests"]
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".log")
 #: Lines that are read to recognise a format.
@@ -44,11 +48,11 @@ class SkippedInput(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def skipped(problems: list[Problem], *, harmless: bool = False) -> tuple[SkippedInput, ...]:
+def problems_of(problems: list[Problem], *kinds: ProblemKind) -> tuple[SkippedInput, ...]:
     return tuple(
         SkippedInput(place=problem.place, reason=problem.reason)
         for problem in problems
-        if problem.harmless == harmless
+        if problem.kind in kinds
     )
 
 
@@ -66,10 +70,15 @@ def stop_empty(problems: Iterable[object], message: str) -> NoReturn:
     stop(USAGE)
 
 
-def has_unread_file(problems: Iterable[Problem], read: Iterable[str]) -> bool:
-    """Whether a file gave nothing but problems; `read` are the places that gave something."""
+def stop_for(problems: list[Problem], read: Iterable[str], *, found: bool = False) -> None:
+    """Stop with 2 when something was rejected, with 1 when a file gave nothing but problems or
+    something was `found`. `read` are the places that gave something."""
+    if rejected := [problem for problem in problems if problem.kind == "rejected"]:
+        report_problems(rejected)
+        stop(USAGE)
     files = {_file_of(place) for place in read}
-    return any(not one.harmless and _file_of(one.place) not in files for one in problems)
+    if found or any(not one.harmless and _file_of(one.place) not in files for one in problems):
+        stop(FOUND)
 
 
 def _file_of(place: str) -> str:
@@ -78,27 +87,53 @@ def _file_of(place: str) -> str:
     return file if line.isdigit() else place
 
 
-def gather(places: list[Path], format_: LogFormat | None) -> tuple[list[FoundTrace], list[Problem]]:
-    """All conversations that can be simulated, and the problems with the others."""
+def gather(
+    places: list[Path],
+    format_: LogFormat | None,
+    provider: str | None = None,
+    *,
+    override: bool = True,
+) -> tuple[list[FoundTrace], list[Problem]]:
+    """All conversations that can be simulated, and the problems with the others. `provider` served
+    the calls, whatever the files say; without `override`, only where that is unknown."""
     problems: list[Problem] = []
     files = files_in(places, problems)
     entries = (entry for file in files for entry in _read(file, format_))
-    return playable(entries, problems), problems
+    return playable(entries, problems, provider, override=override), problems
 
 
-def playable(entries: Iterable[TraceEntry], problems: list[Problem]) -> list[FoundTrace]:
+def playable(
+    entries: Iterable[TraceEntry],
+    problems: list[Problem],
+    provider: str | None = None,
+    *,
+    override: bool = True,
+) -> list[FoundTrace]:
     """The conversations that can be simulated, each with an id of its own."""
     found: dict[str, FoundTrace] = {}
+    notices: dict[str, list[str]] = {}
     for entry in entries:
         if isinstance(entry, Problem):
             problems.append(entry)
-        elif (reason := unsupported(entry.trace.provider, entry.trace.model)) is not None:
-            problems.append(Problem(entry.place, reason))
-        else:
-            trace = entry.trace
-            if trace.id in found:
-                trace = replace(trace, id=f"{trace.id} ({entry.place})")
-            found[trace.id] = entry._replace(trace=trace)
+            continue
+        trace = entry.trace
+        reason = unsupported(trace.provider, trace.model)
+        if provider is not None and (override or reason is not None):
+            if (recorded := catalog.provider_named(trace.provider)) not in (None, provider):
+                replaced = f"recorded as a call to {recorded}, simulated as one to {provider}"
+                notices.setdefault(replaced, []).append(entry.place)
+            trace = replace(trace, provider=provider)
+        elif reason is not None:
+            problems.append(Problem(entry.place, reason, "rejected"))
+            continue
+        for notice in filter(None, (stand_in(trace.provider, one) for one in models_of(trace))):
+            notices.setdefault(notice, []).append(entry.place)
+        if trace.id in found:
+            trace = replace(trace, id=f"{trace.id} ({entry.place})")
+        found[trace.id] = entry._replace(trace=trace)
+    for notice, places in notices.items():
+        more = f" (and {counted(len(places) - 1, 'more conversation')})" if places[1:] else ""
+        problems.append(Problem(places[0], notice + more, "notice"))
     return list(found.values())
 
 
@@ -118,6 +153,19 @@ def files_in(places: Iterable[Path], problems: list[Problem]) -> list[Path]:
         else:
             found.append(place)
     return found
+
+
+def records_of(file: Path, problems: list[Problem]) -> list[LogLine]:
+    """The lines of a file; a single one where the file is one JSON object."""
+    lines = list(lines_of(file, problems))
+    if len(lines) > 1 and lines[0].data.strip()[-1:] in b"{[,:":
+        whole = b"".join(line.data for line in lines)
+        try:
+            if isinstance(msgspec.json.decode(whole), dict):
+                return [lines[0]._replace(data=whole)]
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            pass  # reported line by line
+    return lines
 
 
 def lines_of(file: Path, problems: list[Problem]) -> Iterator[LogLine]:
@@ -155,7 +203,7 @@ def detect(
 
 def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     problems: list[Problem] = []
-    lines = list(lines_of(file, problems))
+    lines = records_of(file, problems)
     yield from problems
     format_ = format_ or detect(lines)
     if format_ == "requests":

@@ -18,15 +18,15 @@ from anaphora.analysis.rules_check.billed_calls import billed_calls
 from anaphora.catalog import CacheRules, Figure
 from anaphora.wording import counted
 
-from .common import FOUND, CommandGroup, ProviderName, WireName, log_format_option, stop
+from .common import CommandGroup, ProviderName, WireName, log_format_option
 from .log_files import (
     LogFormat,
     SkippedInput,
     gather,
-    has_unread_file,
+    problems_of,
     refuse,
-    skipped,
     stop_empty,
+    stop_for,
 )
 from .terminal import Line, print_report, problem_lines, table, tracked
 
@@ -45,6 +45,8 @@ class RulesReport(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedInput, ...]
     not_compared: tuple[SkippedInput, ...]
     """Valid input without a bill to compare with."""
+    notices: tuple[SkippedInput, ...]
+    """What to know about the input, such as a model without rows of its own."""
 
 
 @click.group(cls=CommandGroup)
@@ -96,7 +98,11 @@ def _provider_and_model(name: str) -> tuple[str, str]:
 @click.argument(
     "logs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="LOG..."
 )
-@click.option("--provider", type=ProviderName(), help="Only this provider's rules.")
+@click.option(
+    "--provider",
+    type=ProviderName(),
+    help="Only this provider's rules; it served the calls whose provider is unknown.",
+)
 @click.option("--model", help="Only rules of this model; may contain *.")
 @click.option(
     "--threshold",
@@ -127,9 +133,9 @@ def check(
 ) -> None:
     """Check the cache rules against billed calls, one by one.
 
-    LOGs are the files that `anaphora simulate` reads: traces, sessions of Claude Code or Codex,
-    request logs, or folders of them. Every billed call supports or contradicts the figures it can
-    be compared with, whatever was predicted for it.
+    LOGs are the files that `anaphora simulate` reads: traces, sessions of Claude Code, Codex or
+    Gemini CLI, request logs, or folders of them. Every billed call supports or contradicts the
+    figures it can be compared with, whatever was predicted for it.
 
     Exit code 1 when a rule, a conservative default included, is contradicted by more than the
     threshold. A rule that states its own failure rate (missed, cut_short) may fail that often,
@@ -137,7 +143,7 @@ def check(
     code 1 also when a file could not be read, 2 when there is no billed call to check; with
     --strict, 2 for any invalid input.
     """
-    sources, problems = gather([*logs], format_)
+    sources, problems = gather([*logs], format_, provider, override=False)
     if strict:
         refuse(problems)
     billed = [
@@ -163,12 +169,12 @@ def check(
         threshold=threshold,
         rows=tuple(rows),
         failed=tuple(_name(row) for row in rows if row.contradicted),
-        skipped=skipped(problems),
-        not_compared=skipped(problems, harmless=True),
+        skipped=problems_of(problems, "skipped", "rejected"),
+        not_compared=problems_of(problems, "not_compared"),
+        notices=problems_of(problems, "notice"),
     )
     print_report(report, _report_lines(report), as_json=as_json)
-    if report.failed or has_unread_file(problems, (source.place for source in sources)):
-        stop(FOUND)
+    stop_for(problems, (source.place for source in sources), found=bool(report.failed))
 
 
 def _figures(rules: CacheRules) -> Iterator[tuple[str, Figure[Any]]]:
@@ -203,6 +209,7 @@ def _report_lines(report: RulesReport) -> Iterator[Line]:
         yield f"  {_name(row)} ({_models(row)}): {calls}"
     yield from problem_lines("Skipped", report.skipped)
     yield from problem_lines("Not compared", report.not_compared)
+    yield from problem_lines("Notices", report.notices)
     conversations = counted(report.conversations, "conversation")
     checked = f"{counted(report.calls, 'billed call')} of {conversations}"
     result = f"contradicted by more than {report.threshold:.0%}"

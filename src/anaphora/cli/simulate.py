@@ -13,23 +13,23 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from anaphora import catalog
-from anaphora.analysis.trace.format import FoundTrace, Problem, unsupported
+from anaphora.analysis.trace.format import FoundTrace, Problem, stand_in
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
 from anaphora.wording import counted
 
-from .common import FOUND, completions, log_format_option, report_problems, stop
+from .common import ProviderName, completions, log_format_option, report_problems
 from .log_files import (
     LogFormat,
     PriceBook,
     SkippedInput,
     gather,
-    has_unread_file,
+    problems_of,
     refuse,
-    skipped,
     stop_empty,
+    stop_for,
     unpriced_note,
 )
 from .simulate_plot import draw
@@ -108,6 +108,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedInput, ...]
     not_compared: tuple[SkippedInput, ...]
     """Valid input without a bill to compare with."""
+    notices: tuple[SkippedInput, ...]
+    """What to know about the input, such as a model without rows of its own."""
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
 
@@ -125,9 +127,13 @@ class ModelName(click.ParamType[tuple[str, str]]):
         name, _, model = value.partition("/")
         if not model:
             self.fail(f"{value!r} is not of the form provider/model", param, ctx)
-        if (reason := unsupported(name, model)) is not None:
-            self.fail(f"{reason}; `anaphora models` lists the known ones", param, ctx)
-        return catalog.provider_named(name) or name, model
+        provider = catalog.provider_named(name)
+        reason = f"unknown provider {name!r}"
+        if provider is not None and stand_in(provider, model) is None:
+            return provider, model
+        if provider is not None:
+            reason = f"unknown model {model!r} of {provider}"
+        self.fail(f"{reason}; `anaphora models` lists the known ones", param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -141,6 +147,9 @@ class ModelName(click.ParamType[tuple[str, str]]):
 @click.option(
     "--as", "elsewhere", type=ModelName(), help="Simulate the calls on another model instead."
 )
+@click.option(
+    "--provider", type=ProviderName(), help="Provider of the calls, if not the recorded one."
+)
 @log_format_option
 @click.option("--json", "as_json", is_flag=True, help="Print a row for every call, and the sums.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write an SVG chart.")
@@ -148,6 +157,7 @@ class ModelName(click.ParamType[tuple[str, str]]):
 def command(
     files: tuple[Path, ...],
     elsewhere: tuple[str, str] | None,
+    provider: str | None,
     format_: LogFormat | None,
     as_json: bool,
     plot: Path | None,
@@ -156,30 +166,31 @@ def command(
     """Compare predicted cache usage with actual bills.
 
     FILES (JSON lines, gzipped or not; a folder stands for the logs in it) are recorded traces,
-    sessions of Claude Code (~/.claude/projects) or Codex (~/.codex/sessions), or request logs with
-    the bodies of requests and responses. Every call is predicted from the calls before it and then
-    compared with its bill: tokens read and written, dollars, and the most likely cause of each
-    difference. --as simulates the same calls with another provider and model.
+    sessions of Claude Code (~/.claude/projects), Codex (~/.codex/sessions) or Gemini CLI
+    (~/.gemini/tmp), or request logs with the bodies of requests and responses. Every call is
+    predicted from the calls before it and then compared with its bill: tokens read and written,
+    dollars, and the most likely cause of each difference. --as simulates the same calls with
+    another provider and model.
 
     Invalid input is reported with file and line, skipped and counted. Exit code 1 when a file could
-    not be read, 2 when there is no call to simulate; with --strict, 2 for any invalid input.
+    not be read, 2 when there is no call to simulate or a provider is unknown (name it with
+    --provider); with --strict, 2 for any invalid input.
     """
-    sources, problems = gather([*files], format_)
+    sources, problems = gather([*files], format_, provider)
     if strict:
         refuse(problems)
     if not any(source.trace.calls for source in sources):
         stop_empty(problems, "no calls to simulate")
     report = _simulate(sources, problems, elsewhere)
     print_report(report, _lines(report), as_json=as_json)
-    failed = has_unread_file(problems, (source.place for source in sources))
+    failed = False
     if plot is not None:
         try:
             plot.write_text(draw(report), encoding="utf-8")
         except OSError as problem:
             report_problems([f"{plot}: cannot be written: {problem.strerror or problem}"])
             failed = True
-    if failed:
-        stop(FOUND)
+    stop_for(problems, (source.place for source in sources), found=failed)
 
 
 def _simulate(
@@ -202,8 +213,9 @@ def _simulate(
         conversations=tuple(_totals(name, some) for (_, name), some in conversations.items()),
         total=_totals("all", list(rows)),
         causes=dict(Counter(row.cause for row in rows if row.cause is not None).most_common()),
-        skipped=skipped(problems),
-        not_compared=skipped(problems, harmless=True),
+        skipped=problems_of(problems, "skipped", "rejected"),
+        not_compared=problems_of(problems, "not_compared"),
+        notices=problems_of(problems, "notice"),
         unpriced=prices.unpriced,
     )
 
@@ -327,6 +339,7 @@ def _lines(report: SimulationReport) -> Iterator[Line]:
         yield f"\ncost unknown: {reason}", "dim"
     yield from problem_lines("Skipped", report.skipped)
     yield from problem_lines("Not compared", report.not_compared)
+    yield from problem_lines("Notices", report.notices)
 
 
 def _compared(report: SimulationReport) -> Rows:

@@ -209,7 +209,7 @@ def test_tools_and_results_keep_their_roles() -> None:
         "assistant",
         "tool",
     ]
-    assert trace.calls[0].breakpoints == (("tools", "5m"), (1, "5m"))
+    assert trace.calls[0].breakpoints == (("tools", 0, "5m"), (1, "5m"))
     assert trace.tools is not None
 
 

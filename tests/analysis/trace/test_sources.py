@@ -13,11 +13,12 @@ from anaphora.analysis.trace.format import (
     FoundTrace,
     Problem,
     TraceCall,
+    checked,
     count,
     numbered,
     seconds,
+    stand_in,
     unsupported,
-    without_clock_errors,
 )
 
 
@@ -66,7 +67,7 @@ def test_invalid_counts_are_rejected(value: object) -> None:
 
 
 def placed(*calls: TraceCall) -> list[FoundTrace | Problem]:
-    return list(without_clock_errors(FoundTrace("f:3", trace_of(*calls))))
+    return list(checked(FoundTrace("f:3", trace_of(*calls))))
 
 
 def test_a_backward_clock_is_reported_and_its_call_not_compared() -> None:
@@ -108,8 +109,22 @@ def test_provider_aliases(name: str, provider: str | None) -> None:
     assert catalog.provider_named(name) == provider
 
 
-def test_unknown_providers_and_models_are_unsupported() -> None:
-    assert unsupported("anthropic", "claude-sonnet-4-5-20250929") is None
-    assert unsupported("anthropic", "claude-9") == "unknown model 'claude-9' of anthropic"
-    assert unsupported("nobody", "m") == "unknown provider 'nobody'"
-    assert unsupported("vllm", "whatever/is-loaded") is None
+@pytest.mark.parametrize(
+    "provider, model, rejected, noted",
+    [
+        ("anthropic", "claude-sonnet-4-5-20250929", None, None),
+        ("anthropic", "claude-9", None, "unknown model 'claude-9' of anthropic: simulated with"),
+        ("google", "", None, "no model is recorded: simulated with the stand-in rows of google"),
+        ("vllm", "whatever/is-loaded", None, None),
+        ("nobody", "m", "unknown provider 'nobody'; name one with --provider: alibaba, ", None),
+        ("nobody", "gpt-5.5", "--provider (gpt-5.5 is a model of openai): alibaba, ", None),
+    ],
+)
+def test_unknown_providers_are_rejected_and_unknown_models_noted(
+    provider: str, model: str, rejected: str | None, noted: str | None
+) -> None:
+    for told, expected in (
+        (unsupported(provider, model), rejected),
+        (stand_in(provider, model), noted),
+    ):
+        assert told is None if expected is None else expected in (told or "")

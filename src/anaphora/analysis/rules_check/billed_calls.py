@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage, unsupported
+from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.prompts import Replay
 from anaphora.cache.simulator.view import lookback_steps
 from anaphora.cache.verdict.judgement import NEARLY
@@ -36,12 +36,13 @@ class MarkerPositions:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
+        self._tools = max(1, len(trace.tools or ()))
 
     @functools.cached_property
     def _layout(self) -> tuple[list[Kind], list[int]]:
-        """The kind of each position, and the last position of each message. The tools are one
-        position, and so is a system prompt that is not recorded."""
-        kinds: list[Kind] = [Kind.TOOL]
+        """The kind of each position, and the last position of each message. Tools that are not
+        recorded are one position."""
+        kinds: list[Kind] = [Kind.TOOL] * self._tools
         ends: list[int] = []
         for message in self._trace.messages:
             kinds += _block_kinds(message)
@@ -49,18 +50,21 @@ class MarkerPositions:
         return kinds, ends
 
     def end(self, call: TraceCall) -> int:
-        return self._layout[1][call.messages - 1] if call.messages else 0
+        return self._layout[1][call.messages - 1] if call.messages else self._tools - 1
 
     def marked(self, call: TraceCall) -> list[int] | None:
         """The markers of a call, in order; None where they are not recorded."""
         if call.breakpoints is None:
             return None
         ends = self._layout[1]
-        positions = {
-            0 if where == "tools" else ends[where]
-            for where, _ in call.breakpoints
-            if where == "tools" or where < call.messages
-        }
+        positions: set[int] = set()
+        for where, _, tool in call.markers:
+            if where == "automatic":
+                positions.add(self.end(call))
+            elif where == "tools":
+                positions.add(self._tools - 1 if tool is None else min(tool, self._tools - 1))
+            elif where < call.messages:
+                positions.add(ends[where])
         return sorted(positions)
 
     def steps(self, marker: int, entry: int, unit: LookbackUnit) -> int:
@@ -205,7 +209,7 @@ class _Conversation:
         self._noted = False
 
     def next(self, index: int, prompts: _SentPrompts) -> BilledTraceCall | None:
-        """The call, when it was billed and its model is known."""
+        """The call, when it was billed."""
         replay, trace = self.replay, self.replay.trace
         call, before = trace.calls[index], self._last
         blocks, keys = replay.sent(call)
@@ -216,7 +220,7 @@ class _Conversation:
         known, length = prompts.known(keys), len(self._last_keys)
         appended = bool(length) and keys[:length] == self._last_keys
         billed: BilledTraceCall | None = None
-        if call.usage is not None and unsupported(replay.provider, model) is None:
+        if call.usage is not None:
             used = prompts.last_sent(self._last_keys[-1]) if appended else None
             rules = catalog.rules(replay.provider, model, replay.wire)
             reply = blocks[length] if length < len(blocks) and blocks[length].from_model else None

@@ -1,4 +1,5 @@
-"""Recorded conversations with their bills: our own traces, sessions of Claude Code and of Codex.
+"""Recorded conversations with their bills: our own traces, sessions of Claude Code, Codex and
+Gemini CLI.
 
     for entry in trace.read("claude_code", numbered(lines, "session.jsonl")):
         entry is a FoundTrace (a trace and its place) or a Problem (a place and a reason)
@@ -8,25 +9,18 @@ Bad input never raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from anaphora.errors import AnaphoraError, InvalidRequest
 
-from . import claude_code, codex
+from . import claude_code, codex, gemini_cli
 from .claude_code import ClaudeCodeSession
 from .codex import CodexSession
-from .format import (
-    FoundTrace,
-    LogLine,
-    Problem,
-    TraceEntry,
-    objects,
-    read_line,
-    without_clock_errors,
-)
+from .format import FoundTrace, LogLine, Problem, TraceEntry, checked, objects, read_line
+from .gemini_cli import GeminiCliSession
 
-Format: TypeAlias = Literal["trace", "claude_code", "codex"]
+Format: TypeAlias = Literal["trace", "claude_code", "codex", "gemini_cli"]
 
 
 def read_traces(lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
@@ -46,7 +40,7 @@ class SessionReader(Protocol):
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None: ...
 
-    def traces(self, file: str) -> list[FoundTrace]: ...
+    def traces(self, file: str) -> Sequence[TraceEntry]: ...
 
 
 def read_session(lines: Iterator[LogLine], session: SessionReader) -> Iterator[TraceEntry]:
@@ -64,8 +58,8 @@ def read_session(lines: Iterator[LogLine], session: SessionReader) -> Iterator[T
         if problem is not None:
             yield problem
     found = session.traces(file)
-    for trace in found:
-        yield from without_clock_errors(trace)
+    for entry in found:
+        yield from checked(entry) if isinstance(entry, FoundTrace) else (entry,)
     if file and not found and session.missing:
         yield Problem(file, session.missing)
 
@@ -76,17 +70,25 @@ def detect(fields: dict[str, object]) -> Format | None:
         return "trace"
     if claude_code.recognises(fields):
         return "claude_code"
+    if gemini_cli.recognises(fields):
+        return "gemini_cli"
     return "codex" if codex.recognises(fields) else None
+
+
+_SESSIONS: dict[Format, Callable[[], SessionReader]] = {
+    "claude_code": ClaudeCodeSession,
+    "codex": CodexSession,
+    "gemini_cli": GeminiCliSession,
+}
 
 
 def read(format: Format, lines: Iterator[LogLine]) -> Iterator[TraceEntry]:
     """All conversations of a file, and its problems."""
     if format != "trace":
-        session: SessionReader = ClaudeCodeSession() if format == "claude_code" else CodexSession()
-        yield from read_session(lines, session)
+        yield from read_session(lines, _SESSIONS[format]())
         return
     for entry in read_traces(lines):
         if isinstance(entry, Problem):
             yield entry
         else:
-            yield from without_clock_errors(entry)
+            yield from checked(entry)

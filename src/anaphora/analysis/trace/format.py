@@ -16,13 +16,46 @@ from msgspec.structs import replace
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
 from anaphora.tokens import Size
-from anaphora.values import Usage, WriteTtl
+from anaphora.values import TTL_SECONDS, Ttl, Usage, WriteTtl
 from anaphora.wording import counted
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
-#: A marker that was sent: on the tools, or behind the message of that index, and its TTL.
-Breakpoint: TypeAlias = tuple[Literal["tools"] | Count, Any]
+#: A marker as it is written in a trace; see `RecordedMarker`.
+Breakpoint: TypeAlias = tuple[Any, ...]
+
+
+class RecordedMarker(NamedTuple):
+    """A marker that was sent."""
+
+    where: Literal["tools", "automatic"] | int
+    """On a tool, behind the message of that index, or placed by the provider."""
+    ttl: Ttl | None = None
+    """None: the provider's default."""
+    tool: int | None = None
+    """The index of the tool; None: the last one."""
+
+
+def recorded_marker(written: Breakpoint) -> RecordedMarker:
+    """Reads `["tools", i, ttl]`, `["automatic", ttl]` or `[message, ttl]`. The TTL may be missing,
+    and so may the index of a tool."""
+    where, *rest = written or (None,)
+    tool = None
+    if where == "tools" and rest and not isinstance(rest[0], str):
+        tool = rest.pop(0)
+    ttl = rest.pop(0) if rest else None
+    known = where in ("tools", "automatic") if isinstance(where, str) else _is_index(where)
+    in_order = tool is None or _is_index(tool)
+    lasts = ttl is None or (isinstance(ttl, str) and ttl in TTL_SECONDS)
+    if rest or not (known and in_order and lasts):
+        shown = msgspec.json.encode(written).decode()
+        forms = '["tools", i, ttl], ["automatic", ttl] or [message, ttl]'
+        raise ValueError(f"breakpoint {shown} is not {forms}; ttl is {', '.join(TTL_SECONDS)}")
+    return RecordedMarker(where, ttl, tool)
+
+
+def _is_index(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,11 +108,23 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     t_end: float | None = None
     dur: float | None = None
     usage: TraceUsage | None = None
+    usage_unreliable: bool | str | None = None
+    """The bill is not to be trusted, or why. It is removed: nothing is learned from it, and nothing
+    is compared with it."""
     breakpoints: tuple[Breakpoint, ...] | None = None
     """None where they were not recorded."""
     note: str | None = None
     model: str | None = None
     """The model, when not the conversation's."""
+
+    def __post_init__(self) -> None:
+        for written in self.breakpoints or ():
+            recorded_marker(written)
+
+    @property
+    def markers(self) -> tuple[RecordedMarker, ...]:
+        """The recorded breakpoints."""
+        return tuple(map(recorded_marker, self.breakpoints or ()))
 
     @property
     def at(self) -> float | None:
@@ -117,7 +162,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[TraceCall, ...]
     messages: tuple[TraceMessage, ...]
     tools: list[Any] | None = None
-    tools_size: Size | None = None
+    tools_sizes: tuple[Size, ...] | None = None
+    """The size of each tool in the request, where that is known."""
     group: str | None = None
     """Conversations of one run, which may share a beginning."""
     source: str = ""
@@ -126,6 +172,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     system_tokens_unknown: bool = False
     """The system prompt and tools are not recorded; only their effect on the counts is."""
+    usage_unreliable: bool | str | None = None
+    """No bill of the conversation is to be trusted."""
 
     def __post_init__(self) -> None:
         for index, call in enumerate(self.calls):
@@ -136,26 +184,54 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
+#: Calls that are named in a sentence about several.
+_NAMED_CALLS = 5
+
 _decode = msgspec.json.Decoder(Trace).decode
 
 
 def read_line(line: bytes, place: str) -> Trace:
-    """The conversation in a line; `place` is the file and line for error messages."""
+    """The conversation in a line, without unreliable bills; `place` is the file and line for error
+    messages."""
     try:
-        return _decode(line)
+        trace = _decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidRequest(str(problem), path=place) from None
+    if not trace.usage_unreliable and not any(call.usage_unreliable for call in trace.calls):
+        return trace
+    calls = (
+        replace(call, usage=None, usage_unreliable=unreliable)
+        if (unreliable := call.usage_unreliable or trace.usage_unreliable)
+        else call
+        for call in trace.calls
+    )
+    return replace(trace, calls=tuple(calls))
 
 
 def unsupported(provider: str, model: str) -> str | None:
-    """Why calls to a model cannot be predicted; None when they can. A provider without a list of
-    models is a self-hosted server, which serves any."""
+    """Why the calls to a provider cannot be predicted; None when they can."""
+    if catalog.provider_named(provider) is not None:
+        return None
+    maker = catalog.maker_of(model)
+    hint = "" if maker is None else f" ({model} is a model of {maker})"
+    known = ", ".join(sorted(catalog.shipped().providers))
+    return f"unknown provider {provider!r}; name one with --provider{hint}: {known}"
+
+
+def stand_in(provider: str, model: str) -> str | None:
+    """The notice that a model of a known provider has no rows of its own; None when it has. A
+    provider without a list of models is a self-hosted server, which serves any."""
     name = catalog.provider_named(provider)
-    if name is None:
-        return f"unknown provider {provider!r}"
-    if catalog.models(name) and not catalog.profile(name, model).known:
-        return f"unknown model {model!r} of {name}"
-    return None
+    if name is None or not catalog.models(name) or catalog.profile(name, model).known:
+        return None
+    unknown = f"unknown model {model!r} of {name}" if model else "no model is recorded"
+    return f"{unknown}: simulated with the stand-in rows of {name}"
+
+
+def models_of(trace: Trace) -> tuple[str, ...]:
+    """The models that the conversation's calls went to."""
+    named = (call.model or _last_value(call.note, "model_change") for call in trace.calls)
+    return tuple(dict.fromkeys((trace.model, *filter(None, named))))
 
 
 class RecordedParams:
@@ -206,11 +282,20 @@ class FoundTrace(NamedTuple):
     trace: Trace
 
 
+#: Invalid input that is left out; a conversation that cannot be played as it is; valid input
+#: without a bill to compare with; something to know about what was read.
+ProblemKind: TypeAlias = Literal["skipped", "rejected", "not_compared", "notice"]
+
+
 class Problem(NamedTuple):
     place: str
     reason: str
-    harmless: bool = False
-    """The file is in order, but has no bill to compare with."""
+    kind: ProblemKind = "skipped"
+
+    @property
+    def harmless(self) -> bool:
+        """The input is in order."""
+        return self.kind in ("not_compared", "notice")
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}"
@@ -271,10 +356,12 @@ def reported_count(usage: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def without_clock_errors(found: FoundTrace) -> Iterator[TraceEntry]:
-    """The conversation, and a problem for each call whose clock runs backwards. Such a call keeps
-    its place, but has no time, and its bill is not compared."""
+def checked(found: FoundTrace) -> Iterator[TraceEntry]:
+    """The conversation, and what is wrong with its calls. A call whose clock runs backwards keeps
+    its place, but has no time, and its bill is not compared. A marker on something that was not
+    sent is left out."""
     calls: list[TraceCall] = []
+    unreliable: dict[str, list[int]] = {}
     last: float | None = None
     for index, call in enumerate(found.trace.calls):
         error = _clock_error(call, last)
@@ -283,8 +370,30 @@ def without_clock_errors(found: FoundTrace) -> Iterator[TraceEntry]:
         else:
             yield Problem(found.place, f"calls[{index}] {error}: the clock runs backwards")
             call = replace(call, t=None, t_end=None, dur=None, usage=None)
+        kept = [one for one in call.breakpoints or () if _was_sent(one, call, found.trace)]
+        if len(kept) < len(call.breakpoints or ()):
+            wrong = [one for one in call.breakpoints or () if one not in kept]
+            shown = msgspec.json.encode(wrong).decode()
+            reason = f"calls[{index}].breakpoints {shown} are on nothing that was sent: left out"
+            yield Problem(found.place, reason, "notice")
+            call = replace(call, breakpoints=tuple(kept))
+        if call.usage_unreliable:
+            why = call.usage_unreliable if isinstance(call.usage_unreliable, str) else ""
+            unreliable.setdefault(why, []).append(index)
         calls.append(call)
+    for why, indexes in unreliable.items():
+        some = ", ".join(map(str, indexes[:_NAMED_CALLS]))
+        more = f" and {len(indexes) - _NAMED_CALLS} more" if len(indexes) > _NAMED_CALLS else ""
+        reason = f"usage_unreliable at {counted(len(indexes), 'call')} ({some}{more})"
+        yield Problem(found.place, reason + (f": {why}" if why else ""), "not_compared")
     yield FoundTrace(found.place, replace(found.trace, calls=tuple(calls)))
+
+
+def _was_sent(written: Breakpoint, call: TraceCall, trace: Trace) -> bool:
+    marker = recorded_marker(written)
+    if isinstance(marker.where, int):
+        return marker.where < call.messages
+    return marker.tool is None or not trace.tools or marker.tool < len(trace.tools)
 
 
 def _clock_error(call: TraceCall, last: float | None) -> str | None:

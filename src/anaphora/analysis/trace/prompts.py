@@ -20,7 +20,7 @@ from anaphora.catalog import CacheRules, Profile, tool_overhead
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
 from anaphora.tokens import Size, calibrated, ends, measured
-from anaphora.values import TTL_SECONDS, Section, Ttl
+from anaphora.values import Section, Ttl
 
 from .format import RecordedParams, Trace, TraceCall, TraceMessage, TraceUsage
 
@@ -50,9 +50,7 @@ class TraceBlocks:
         self._strips = profile.strips_thinking.value and profile.strips_thinking.verified
         self.all: list[TraceBlock] = []
         if trace.tools:
-            tools = dumps(trace.tools)
-            size = trace.tools_size or Size(len(tools), tool_overhead(trace.wire or ""))
-            self.all.append(TraceBlock(_identity(tools), Kind.TOOL, "tools", size))
+            self.all += _tool_blocks(trace)
         if trace.system_tokens_unknown:
             unknown = ("system", trace.group or trace.id)
             self.all.append(TraceBlock(unknown, Kind.SYSTEM, "system", _UNKNOWN))
@@ -107,6 +105,19 @@ def _block(message: TraceMessage, content: object, kind: Kind, section: Section)
 
 def _identity(data: bytes) -> bytes:
     return blake3(data).digest(16)
+
+
+def _tool_blocks(trace: Trace) -> list[TraceBlock]:
+    """A block for each tool, so that a marker may be on any of them."""
+    tools = [dumps(tool) for tool in trace.tools or ()]
+    sizes = trace.tools_sizes
+    if sizes is None:
+        overhead = tool_overhead(trace.wire or "")
+        sizes = tuple(Size(len(data), 0 if n else overhead) for n, data in enumerate(tools))
+    return [
+        TraceBlock(_identity(data), Kind.TOOL, "tools", size)
+        for data, size in zip(tools, sizes, strict=True)
+    ]
 
 
 class BilledLengths(dict[Hashable, int]):
@@ -230,14 +241,11 @@ class Replay:
         """Where no markers are recorded, one is assumed behind the last message, and with
         `mark_lead` one before the messages."""
         explicit = rules.mechanism.value == "explicit"
-        automatic = None
-        if rules.automatic_breakpoint.value == "last_message" and rules.default_ttl is not None:
-            automatic = rules.default_ttl.value
         marked = explicit or bool(call.breakpoints)
         return TokenRuns(
             [(block.identity, size) for block, size in zip(blocks, sizes, strict=True)],
             markers=self._markers(call, blocks, rules, mark_lead) if marked else (),
-            automatic=automatic,
+            automatic=_automatic(call, rules),
             kinds=[block.kind for block in blocks],
             sections=[block.section for block in blocks],
             from_model=[block.from_model for block in blocks],
@@ -248,21 +256,35 @@ class Replay:
         self, call: TraceCall, blocks: list[TraceBlock], rules: CacheRules, mark_lead: bool
     ) -> tuple[Mark, ...]:
         first = self.blocks.first
-        marks: dict[int, Ttl] = {}
-        for where, ttl in call.breakpoints or ():
-            lifetime: Ttl = next((known for known in TTL_SECONDS if known == str(ttl)), "5m")
+        marks: dict[int, Ttl | None] = {}
+        tools = [at for at, block in enumerate(blocks[:first]) if block.section == "tools"]
+        for where, ttl, tool in call.markers:
             if where == "tools":
-                marks[0] = lifetime
+                # Tools that are not recorded are part of the block at the beginning.
+                marks[tools[-1 if tool is None else tool] if tools else 0] = ttl
             elif isinstance(where, int) and first + where < len(blocks):
-                marks[first + where] = lifetime
+                marks[first + where] = ttl
         if call.breakpoints is None:
             lead = sum(block.section != "messages" for block in blocks) - 1
             assumed = zip((lead if mark_lead else -1, len(blocks) - 1), self.ttls, strict=True)
             marks |= {position: ttl for position, ttl in assumed if position >= 0}
-        # A call may be replayed at another provider: a TTL that it does not have is its default.
-        known = rules.ttls.value
-        default = rules.default_ttl.value if rules.default_ttl is not None else known[-1]
         return tuple(
-            Mark(position, marks[position] if marks[position] in known else default)
-            for position in sorted(marks)
+            Mark(position, _lifetime(marks[position], rules)) for position in sorted(marks)
         )
+
+
+def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:
+    """The TTL of the marker that the provider places: at every call, or where one was asked for."""
+    where = rules.automatic_breakpoint.value
+    recorded = [marker.ttl for marker in call.markers if marker.where == "automatic"]
+    if where == "last_message" and rules.default_ttl is not None:
+        return _lifetime(recorded[0] if recorded else None, rules)
+    return _lifetime(recorded[0], rules) if recorded and where == "last_block" else None
+
+
+def _lifetime(ttl: Ttl | None, rules: CacheRules) -> Ttl:
+    """A call may be replayed at another provider: a TTL that it does not have is its default."""
+    known = rules.ttls.value
+    if ttl is not None and ttl in known:
+        return ttl
+    return rules.default_ttl.value if rules.default_ttl is not None else known[-1]

@@ -125,15 +125,19 @@ class _RenderedTrace:
         tools = 0 if self._tools is None else self._tools.count
         last = len(rendered) - 1
         marks: dict[int, Ttl] = {}
-        for where, ttl in call.breakpoints or ():
+        automatic: Ttl | None = None
+        for where, ttl, tool in call.markers:
             lifetime: Ttl = ttl if ttl in rules.ttls.value else "5m"
-            if where == "tools":
-                marks[max(0, tools - 1)] = lifetime
+            if where == "automatic":
+                automatic = lifetime
+            elif where == "tools":
+                marks[max(0, tools - 1) if tool is None or not tools else tool] = lifetime
             elif isinstance(where, int) and where < len(self._ends):
                 marks[min(last, tools + self._ends[where] - 1)] = lifetime
         if call.breakpoints is None:
             marks[last] = "5m"
-        return Plan(marks=tuple(Mark(chunk, marks[chunk]) for chunk in sorted(marks)))
+        placed = tuple(Mark(chunk, marks[chunk]) for chunk in sorted(marks))
+        return Plan(marks=placed, automatic=automatic)
 
 
 def _message_log(trace: Trace) -> tuple[ChunkLog, list[int]]:
