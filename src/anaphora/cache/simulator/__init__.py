@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from anaphora.rendered import Mark
 
-from .chances import Chance, Estimate
+from .chances import Chance, ExpectedUsage
 from .outcome import Fate, Outcome, Reason, Span
 from .prompt import RenderedPrompt
 from .simulator import Simulator
@@ -20,7 +20,7 @@ from .view import PromptView, TokenRuns
 
 __all__ = [
     "Chance",
-    "Estimate",
+    "ExpectedUsage",
     "Fate",
     "Mark",
     "Outcome",

@@ -1,7 +1,7 @@
 """How sure a prediction is: some providers miss reads at random, and the rules state how often.
 
     chances = simulator.chances(prompt, at=now)
-    estimate([distribution(outcome.read, [(each.share, each.outcome.read) for each in chances])])
+    expected_usage([SimulatedCall(read, cost_usd, call_chances)])
 
 A prediction stays the most likely outcome; its chances are the others.
 """
@@ -9,12 +9,14 @@ A prediction stays the most likely outcome; its chances are the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from anaphora.catalog import CacheRules
+from anaphora.values import Usage
 
 from .markers import MarkerCache, MarkerLookup
 from .outcome import Outcome, Span, spans_of
@@ -25,6 +27,8 @@ ChanceReason: TypeAlias = Literal["missed", "cut_short", "late_writes"]
 
 #: Nine cases in ten are within so many standard deviations.
 _DEVIATIONS = 1.645
+#: Decimal places of a dollar.
+_PLACES = Decimal("0.00000001")
 
 
 class Chance(msgspec.Struct, frozen=True):
@@ -34,6 +38,13 @@ class Chance(msgspec.Struct, frozen=True):
     reason: ChanceReason
     outcome: Outcome
 
+    def priced(self, output: int | None, cost: Callable[[Usage], Decimal | None]) -> CallChance:
+        """The same as tokens and dollars."""
+        usage = self.outcome.usage(output=output)
+        return CallChance(
+            share=self.share, reason=self.reason, read=usage.read or 0, cost_usd=cost(usage)
+        )
+
 
 class Estimate(NamedTuple):
     """A figure that depends on chance: what is expected, and the range of nine cases in ten."""
@@ -41,10 +52,6 @@ class Estimate(NamedTuple):
     expected: float
     low: float
     high: float
-
-    @property
-    def certain(self) -> bool:
-        return self.low == self.high
 
 
 Distribution: TypeAlias = Sequence[tuple[float, float]]
@@ -69,6 +76,80 @@ def estimate(calls: Iterable[Distribution]) -> Estimate:
         least, most = least + min(figures), most + max(figures)
     spread = _DEVIATIONS * math.sqrt(variance)
     return Estimate(mean, max(least, mean - spread), min(most, mean + spread))
+
+
+class CallChance(msgspec.Struct, frozen=True, kw_only=True):
+    """A chance as tokens and dollars."""
+
+    share: float
+    reason: ChanceReason
+    read: int
+    cost_usd: Decimal | None
+
+
+class TokenRange(msgspec.Struct, frozen=True):
+    expected: int
+    low: int
+    high: int
+
+
+class CostRange(msgspec.Struct, frozen=True):
+    expected: Decimal
+    low: Decimal
+    high: Decimal
+
+
+class ExpectedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What is expected of one call or of many, and the range of nine cases in ten."""
+
+    read: TokenRange
+    cost_usd: CostRange | None
+
+    @property
+    def certain(self) -> bool:
+        return self.read.low == self.read.high
+
+
+class SimulatedCall(NamedTuple):
+    read: int
+    cost_usd: Decimal | None
+    chances: tuple[CallChance, ...]
+
+
+def expected_usage(calls: Sequence[SimulatedCall]) -> ExpectedUsage:
+    """Sums the calls, which are independent of each other."""
+    reads = estimate(
+        distribution(call.read, ((chance.share, chance.read) for chance in call.chances))
+        for call in calls
+    )
+    return ExpectedUsage(
+        read=TokenRange(round(reads.expected), round(reads.low), round(reads.high)),
+        cost_usd=_expected_cost(calls),
+    )
+
+
+def _expected_cost(calls: Sequence[SimulatedCall]) -> CostRange | None:
+    """None when the cost of one of the calls is unknown, or there are none."""
+    certain = Decimal(0)
+    others = []
+    for call in calls:
+        if call.cost_usd is None:
+            return None
+        # Differences, so that what is certain stays exact.
+        certain += call.cost_usd
+        chances = ((one.share, _more(one, call.cost_usd)) for one in call.chances)
+        if call.chances:
+            others.append(distribution(0.0, chances))
+    if not calls:
+        return None
+    expected, low, high = (
+        certain + Decimal(more).quantize(_PLACES) if more else certain for more in estimate(others)
+    )
+    return CostRange(expected, low, high)
+
+
+def _more(chance: CallChance, cost_usd: Decimal) -> float:
+    return 0.0 if chance.cost_usd is None else float(chance.cost_usd - cost_usd)
 
 
 def find_chances(
