@@ -15,7 +15,7 @@ from anaphora import catalog
 from anaphora.cache.simulator import Chance, Outcome, Simulator
 from anaphora.tokens import bytes_in, tokens_in
 
-from .format import Trace, TraceUsage
+from .format import Trace, TraceCall, TraceUsage
 from .prompts import BilledLengths, Replay
 
 HitClass: TypeAlias = Literal["hit", "partial", "miss"]
@@ -142,6 +142,11 @@ def _less(call: Predicted, read: int) -> str:
     return "messages_voided" if read else "unexplained"
 
 
+def _gap(before: TraceCall | None, call: TraceCall) -> float | None:
+    began = None if before is None else before.at
+    return None if began is None or call.at is None else call.at - began
+
+
 class Predictor:
     """Replays conversations in the order they happened, those of one group together."""
 
@@ -184,9 +189,8 @@ class Predictor:
         mark_lead = not unknown or all(key in lengths for key in keys[first - 1 : first])
         sizes = lengths.sizes(keys, estimates)
         prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
-        outcome = simulator.predict(prompt, at=at, scope=scope)
+        outcome, billed, older = simulator.predict(prompt, at=at, scope=scope), call.usage, False
         chances = simulator.chances(prompt, at=at, scope=scope)
-        billed, older = call.usage, False
         if billed is not None and keys and self._elsewhere is None:
             if unknown and billed.cache_read > outcome.read == 0:
                 # Other calls of the account begin the same: that much is the system prompt.
@@ -201,9 +205,9 @@ class Predictor:
             # What it left in the cache is as long as the bill says.
             sizes = lengths.sizes(keys, estimates)
             prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
-        reasoning = None if billed is None else billed.reasoning
-        simulator.call(prompt, at=at, reasoning=reasoning, scope=scope)
-        began = before.at if before is not None else None
+        answered, ended = replay.answered(index)
+        hidden = None if billed is None else billed.reasoning
+        simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=hidden, scope=scope)
         return Predicted(
             trace=trace.id,
             call=index,
@@ -211,14 +215,12 @@ class Predictor:
             model=replay.model,
             wire=replay.wire,
             at=call.at,
-            gap=None if began is None or call.at is None else call.at - began,
+            gap=_gap(before, call),
             in_loop=in_loop,
             outcome=outcome,
             chances=chances,
             billed=billed,
-            baseline=None
-            if before is None or before.usage is None
-            else before.usage.cached or None,
+            baseline=None if before is None else before.left,
             older=older,
             ends_only=call.t is None and call.dur is None,
             implicit=rules.mechanism.value == "implicit" or not rules.slots.value,

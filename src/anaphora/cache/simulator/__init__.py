@@ -14,7 +14,7 @@ from anaphora.rendered import Mark
 from .chances import Chance, ExpectedUsage
 from .outcome import Fate, Outcome, Reason, Span
 from .prompt import RenderedPrompt
-from .simulator import Simulator
+from .simulator import OpenCall, Simulator
 from .slot_predictor import SlotPredictor
 from .view import PromptView, TokenRuns
 
@@ -23,6 +23,7 @@ __all__ = [
     "ExpectedUsage",
     "Fate",
     "Mark",
+    "OpenCall",
     "Outcome",
     "PromptView",
     "Reason",
