@@ -31,6 +31,10 @@ from .provider_state import ProviderState
 _LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "images_changed"))
 
 
+#: A sentence mentions that less is expected than predicted when it is less by this share.
+_MENTIONED = 0.05
+
+
 class PrefixWarning(UserWarning):
     """The beginning of a prompt changed, and will be paid for again."""
 
@@ -65,8 +69,9 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
         )
         if self.cost_usd is not None:
             text += f", {format_usd(self.cost_usd)} for the input"
-        if not self.expected_usage.certain:
-            read, lost = self.expected_usage.read, sum(chance.share for chance in self.chances)
+        read = self.expected_usage.read
+        if read.expected < (1 - _MENTIONED) * (usage.read or 0):
+            lost = sum(chance.share for chance in self.chances)
             text += f"; {lost:.0%} of such reads find less, so that {read.expected:,} are expected"
             text += f" ({read.low:,} to {read.high:,})"
         if self.wait:
