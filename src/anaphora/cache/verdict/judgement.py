@@ -30,7 +30,7 @@ from .values import (
 )
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
-_NEARLY = 0.92
+NEARLY = 0.92
 #: Causes with which it is known what could still be read.
 _SIMULATED = frozenset(
     (
@@ -196,5 +196,5 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
         return "miss"
     least = float(expected.left)
     if not expected.exact:
-        least = least - granule if granule > 1 else least * _NEARLY
+        least = least - granule if granule > 1 else least * NEARLY
     return "hit" if read >= least else "partial"
