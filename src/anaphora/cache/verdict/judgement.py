@@ -19,6 +19,7 @@ from .diagnosis import agrees
 from .prediction import predict, updated_bills
 from .values import (
     CHANGED,
+    PARAMETERS,
     Cause,
     Change,
     Diagnosis,
@@ -32,18 +33,7 @@ from .values import (
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
 #: Causes with which it is known what could still be read.
-_SIMULATED = frozenset(
-    (
-        "changed",
-        "marker_on_volatile",
-        "marker_on_trailing_system",
-        "model_changed",
-        "parameter_changed",
-        "images_changed",
-        "other_key",
-        "other_route",
-    )
-)
+_SIMULATED = CHANGED | PARAMETERS | {"marker_on_trailing_system", "other_route"}
 
 
 def judge(

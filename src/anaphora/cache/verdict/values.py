@@ -76,6 +76,8 @@ _ENDED = "(nothing: the text ends here)"
 
 #: Causes that are a change of bytes, which the verdict's `change` describes.
 CHANGED = frozenset(("changed", "marker_on_volatile"))
+#: Causes that are a change of something else that a cache depends on.
+PARAMETERS = frozenset(("model_changed", "parameter_changed", "images_changed", "other_key"))
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,8 +227,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def broke(self) -> bool:
         """Whether something cached was not read because the prompt, or a parameter that its cache
         depends on, changed."""
-        broken = ("model_changed", "parameter_changed", "images_changed", "other_key")
-        changed = self.change is not None or any(cause.kind in broken for cause in self.causes)
+        changed = self.change is not None or any(cause.kind in PARAMETERS for cause in self.causes)
         return changed and bool(self.left) and self.result in ("partial", "miss")
 
     def __str__(self) -> str:
