@@ -260,6 +260,9 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     lifetime: Figure[Lifetime] | None = None
     reads_refresh: Figure[bool]
     ttl_from: Figure[Moment]
+    response_seconds: Figure[Amount] | None = None
+    """From a request to the start of its response, as far as `ttl_from` needs it and a recording
+    lacks it."""
     readable_from: Figure[Moment]
     visibility_delay: Figure[Amount]
     """Seconds after `readable_from` in which a read may still find the older entry."""

@@ -271,8 +271,11 @@ def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> 
         return None
     gap = later.at - earlier.at
     ttl = _longest_ttl(earlier.marks, rules)
-    if ttl is not None and gap > TTL_SECONDS[ttl]:
-        ago = format_duration(gap - TTL_SECONDS[ttl])
+    lives_from = earlier.at
+    if rules.ttl_from.value != "request_start" and earlier.began is not None:
+        lives_from = earlier.began
+    if ttl is not None and later.at - lives_from > TTL_SECONDS[ttl]:
+        ago = format_duration(later.at - lives_from - TTL_SECONDS[ttl])
         text = f"the cache entry expired {ago} ago (TTL {ttl}, previous call"
         return Cause("expired", f"{text} {format_duration(gap)} earlier)")
     readable = earlier.at
