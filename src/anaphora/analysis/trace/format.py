@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
+from anaphora.rendered import Kind
 from anaphora.tokens import Size
 from anaphora.values import TTL_SECONDS, Ttl, Usage, WriteTtl
 from anaphora.wording import counted
@@ -57,6 +58,24 @@ def recorded_marker(written: Breakpoint) -> RecordedMarker:
 
 def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+#: Content blocks that are not text, by their type on any wire.
+BLOCK_KINDS = {
+    "image": Kind.IMAGE,
+    "image_url": Kind.IMAGE,
+    "input_image": Kind.IMAGE,
+    "document": Kind.DOCUMENT,
+    "file": Kind.DOCUMENT,
+    "input_file": Kind.DOCUMENT,
+    "audio": Kind.AUDIO,
+    "input_audio": Kind.AUDIO,
+    "tool_use": Kind.TOOL_CALL,
+    "tool_result": Kind.TOOL_RESULT,
+    "thinking": Kind.THINKING,
+    "redacted_thinking": Kind.THINKING,
+    "reasoning": Kind.THINKING,
+}
 
 
 class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +194,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     tools_sizes: tuple[Size, ...] | None = None
     """The size of each tool in the request, where that is known."""
     group: str | None = None
-    """Conversations of one run, which may share a beginning."""
+    """Conversations of one run."""
+    account: str | None = None
+    """The key or account that paid: conversations of one account share a cache."""
     source: str = ""
     wire: str | None = None
     """The protocol, where known: some providers cache differently on another."""
