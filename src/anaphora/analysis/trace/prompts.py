@@ -84,6 +84,8 @@ class Replay:
         """The last call's blocks: identity, and the key of the prefix each one ends."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
+        self._early: dict[bool, int] = {}
+        """What the last call read, inside a tool loop or not, when that was less than expected."""
         self._times: list[float] = []
         """When each call started, as last computed."""
 
@@ -217,6 +219,20 @@ class Replay:
         _, keys = self.sent(call)
         if keys:
             account.lengths[keys[-1]] = total
+
+    def changed_at(self, account: Account, *, in_loop: bool) -> int | None:
+        """Where a call's beginning is likely to differ from the last one, by the last such call of
+        the conversation; None where it is not."""
+        return self._early.get(in_loop) if account.early_reads.repeat else None
+
+    def learn_early(self, read: int, expected: int, account: Account, *, in_loop: bool) -> None:
+        """Learns whether reads end early at the same place again; `expected` is without that."""
+        slack = max(self.rules.granule_tokens.value, _FRAMING)
+        before, early = self._early.pop(in_loop, None), read + slack < expected
+        if before is not None and before + slack < expected:
+            account.early_reads.learn(repeated=early and abs(read - before) <= slack)
+        if early:
+            self._early[in_loop] = read
 
     def learn(
         self,
