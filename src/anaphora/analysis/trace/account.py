@@ -161,6 +161,9 @@ class EarlyReads:
 
     def __init__(self) -> None:
         self._repeated, self._others = 0, 1
+        self.latest: dict[str, int] = {}
+        """By group: what the latest call outside of a tool loop read, when that was less than
+        expected. Conversations of one run are alike."""
 
     @property
     def repeat(self) -> bool:

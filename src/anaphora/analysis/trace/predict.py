@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.simulator import Fate, Outcome, Span
+from anaphora.cache.simulator import Chance, Fate, Outcome, Span
 from anaphora.cache.simulator.outcome import spans_of
 from anaphora.catalog import CacheRules
 
@@ -54,6 +54,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     in_loop: bool
     """Only tool results since the previous call."""
     outcome: Outcome
+    chances: tuple[Chance, ...] = ()
+    """The other outcomes that it may have had, and how often."""
     billed: TraceUsage | None
     """The original bill, even when the call is replayed elsewhere."""
     baseline: int | None
@@ -180,6 +182,7 @@ class Predictor:
         params = replay.cache_params(call, in_loop=in_loop)
         prompt = replay.prompt(call, params, account)
         outcome = account.simulator.predict(prompt, at=at)
+        chances = account.simulator.chances(prompt, at=at)
         older = billed is not None and billed.cache_read in replay.left
         changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:
@@ -201,6 +204,7 @@ class Predictor:
             gap=_gap(before, call),
             in_loop=in_loop,
             outcome=outcome if changed is None else _changed_at(outcome, changed),
+            chances=chances if changed is None else (),
             billed=billed,
             baseline=None if before is None else _left_by(before, rules),
             previous=None if before is None or before.usage is None else before.usage.total,

@@ -120,6 +120,8 @@ class Replay:
     def begin(self, account: Account) -> None:
         """At its first call, a conversation is assumed to begin as others of the account did."""
         self.ttls = account.ttls
+        if self.trace.group in account.early_reads.latest:
+            self._early[False] = account.early_reads.latest[self.trace.group]
         if self.blocks.unrecorded is not None:
             messages = self.blocks.messages
             first = messages[0].identity if messages else self.trace.id
@@ -233,6 +235,9 @@ class Replay:
             account.early_reads.learn(repeated=early and abs(read - before) <= slack)
         if early:
             self._early[in_loop] = read
+        if not in_loop and expected > slack and self.trace.group is not None:
+            account.early_reads.latest.pop(self.trace.group, None)
+            account.early_reads.latest |= {self.trace.group: read} if early else {}
 
     def learn(
         self,
@@ -262,8 +267,7 @@ class Replay:
             key = keys[-1]
             for block in reply:
                 key = hash((key, block.identity))
-            offset = account.reply_ends.usual
-            account.lengths[key] = billed.total + billed.output + offset
+            account.lengths[key] = billed.total + billed.output + account.reply_ends.usual
         self._size_reply(reply, billed, account)
         if self.before is None:
             # About how long the beginning of other conversations is.
@@ -362,17 +366,16 @@ class Replay:
         return position
 
     def _size_reply(self, reply: list[TraceBlock], billed: TraceUsage, account: Account) -> None:
-        """The output tokens of a reply are those that it has when it is sent back."""
+        """The output tokens of a reply are those that it has when it is sent back, where they fit
+        its text. Hidden reasoning is sent back at some providers only."""
         estimates = [block.size.tokens(account.scale.per_token) for block in reply]
         estimated, output = sum(estimates), billed.output or 0
         least, most = estimated / _FITS - _FRAMING, estimated * _FITS + _FRAMING
-        # Hidden reasoning is sent back by some providers only.
         fitting = (output, output - (billed.reasoning or 0))
         tokens = next((count for count in fitting if count and least < count < most), None)
-        if tokens is None:
-            return
-        for block, share in zip(reply, estimates, strict=True):
-            block.size = Size(0, round(tokens * share / max(1, estimated)))
+        if tokens is not None:
+            for block, share in zip(reply, estimates, strict=True):
+                block.size = Size(0, round(tokens * share / max(1, estimated)))
 
 
 def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:
