@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-from blake3 import blake3
 
 from anaphora import catalog, wire
+from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.verdict import Diagnosis, SentCall, diagnosis_of
-from anaphora.cache.verdict.json_blocks import block_of
 from anaphora.catalog import CacheRules
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
@@ -26,11 +24,6 @@ from .trace.format import LogLine, unsupported
 
 #: Names that loggers use for the conversation of a request.
 _CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
-
-#: Conversations that are open at a time,
-_OPEN = 64
-#: and the share of an earlier request's messages that its continuation repeats.
-_REPEATED = 0.5
 
 _fields = msgspec.json.Decoder(dict[str, Any]).decode
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -54,6 +47,9 @@ class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     model: str
     conversation: str = ""
     """Where the log names it."""
+    hints: CallHints = CallHints()
+    """The conversation as the log names it, else as the client does. Never shown."""
+    reply_id: str = ""
     diagnosis: Diagnosis | None = None
 
     @property
@@ -130,14 +126,20 @@ def _read(line: LogLine, fields: dict[str, Any], defaults: RequestDefaults) -> S
         usage=None if reply is None or reply.usage.uncached is None else reply.usage,
         route=logged.host,
     )
+    hints = hints_of(logged.headers, _raw_fields(body))
     named = (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None)
+    conversation = next(named, "") if _is_logged(fields) else ""
+    if conversation:
+        hints = msgspec.structs.replace(hints, conversation=conversation)
     return SentRequest(
         place=line.place,
         sent=sent,
         wire=rendered.wire,
         provider=provider,
         model=model,
-        conversation=next(named, "") if _is_logged(fields) else "",
+        conversation=conversation,
+        hints=hints,
+        reply_id="" if reply is None else reply.id,
         diagnosis=None if reply is None else diagnosis_of(reply),
     )
 
@@ -172,39 +174,21 @@ def _plan(rendered: Rendered, rules: CacheRules, body: bytes) -> Plan:
     return Plan(marks=rendered.marks, automatic=automatic)
 
 
-_Recent = tuple[SentRequest, frozenset[bytes]]
-
-
-def paired(requests: Iterable[SentRequest]) -> Iterator[tuple[SentRequest | None, SentRequest]]:
-    """Each request with the one before it in its conversation: by the log's own name for it, or
-    the latest of those whose messages it repeats most."""
-    recent: deque[_Recent] = deque(maxlen=_OPEN)
+def paired(
+    requests: Iterable[SentRequest],
+) -> Iterator[tuple[EarlierCall[SentRequest] | None, SentRequest]]:
+    """Each request with the one before it: of its model, else of the model that its conversation
+    changed from."""
+    same_model: PrefixIndex[SentRequest] = PrefixIndex()
+    any_model: PrefixIndex[SentRequest] = PrefixIndex()
     for request in requests:
-        blocks = frozenset(
-            blake3(block_of(chunk).raw).digest(16)
-            for chunk in request.sent.rendered
-            if chunk.section == "messages"
-        )
-        before = _before(request, blocks, recent)
-        if before is not None:
-            recent.remove(before)
-        yield (None if before is None else before[0]), request
-        recent.append((request, blocks))
-
-
-def _before(
-    request: SentRequest, blocks: frozenset[bytes], recent: Iterable[_Recent]
-) -> _Recent | None:
-    best, most = None, _REPEATED
-    for one in recent:
-        earlier, known = one
-        if earlier.provider != request.provider or earlier.wire != request.wire:
-            continue
-        if request.conversation or earlier.conversation:
-            if request.conversation == earlier.conversation:
-                best = one
-            continue
-        share = len(blocks & known) / min(len(blocks), len(known)) if blocks and known else 0.0
-        if share >= most:
-            best, most = one, share
-    return best
+        rendered, hints, reply = request.sent.rendered, request.hints, request.reply_id
+        scope = request.provider, request.wire
+        own = *scope, request.model
+        earlier = same_model.add(rendered, request, scope=own, hints=hints, reply_id=reply)
+        other = any_model.add(rendered, request, scope=scope, hints=hints, reply_id=reply)
+        if other is not None and other.continues and not (earlier and earlier.continues):
+            # The same prompt for another model is not a change of the model.
+            grown = len(rendered) > len(other.call.sent.rendered)
+            earlier = other if grown else earlier
+        yield earlier, request
