@@ -165,14 +165,19 @@ class Counts:
         ]
 
     def before(self, offset: int) -> int:
-        """The tokens before a byte of the prompt."""
+        """The tokens before a byte of the prompt. Of the chunk that holds it, whole tokens count:
+        the one with the byte is not before it."""
         if offset >= self._rendered.size:
             return self.total
         chunk = self._rendered.at_offset(offset)
+        return self.within(chunk, offset - self._rendered.offset(chunk))
+
+    def within(self, chunk: int, size: int) -> int:
+        """The tokens before the chunk's byte `size`."""
         before, upto = self.size(chunk), self.size(chunk + 1)
-        inside = min(offset - self._rendered.offset(chunk), upto.text - before.text)
-        estimated = Size(before.text + inside, before.other).tokens(self._per_token)
-        return calibrated(self._bills, estimated)
+        text = before.text + min(size, upto.text - before.text)
+        estimated = max(self.estimated(chunk), int(text / self._per_token) + before.other)
+        return calibrated(self._bills, estimated) if self._bills else estimated
 
     def bounds(self, error: float) -> tuple[int, int]:
         """The likely range of the billed tokens: `error` is the relative error of a text estimate

@@ -16,7 +16,7 @@ import msgspec
 from anaphora import catalog
 from anaphora.cache import verdict
 from anaphora.cache.prefix_index import CallHints, EarlierCall, PrefixIndex
-from anaphora.cache.simulator import Outcome
+from anaphora.cache.simulator import OpenCall, Outcome
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import Price
 from anaphora.errors import AnaphoraError
@@ -41,6 +41,32 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True):
     facts: ModelFacts
     size: int
     """The bytes of its prompt."""
+    open: OpenCall | None
+    """What it wrote, until its response has ended."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it wrote something that cannot be read yet."""
+        return self.open is not None and self.open.writes
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it would have read what a call wrote whose response had not begun."""
+        return any(span.reason == "not_readable_yet" for span in self.outcome.spans)
+
+    def begin(self, now: float) -> None:
+        """The response begins."""
+        if self.open is not None:
+            self.open.respond(began=now)
+            self.sent = msgspec.structs.replace(self.sent, began=now)
+
+    def end(self, now: float) -> None:
+        """The response has ended, or never will begin: an aborted call writes too."""
+        if self.open is not None:
+            if self.sent.began is None:
+                self.begin(now)
+            self.open.respond(ended=now)
+            self.open = None
 
 
 class JournalEntry(msgspec.Struct, eq=False, kw_only=True):

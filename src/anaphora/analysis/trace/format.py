@@ -107,6 +107,8 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
     t: float | None = None
     t_end: float | None = None
     dur: float | None = None
+    t_first: float | None = None
+    """When its response began, where that was recorded."""
     usage: TraceUsage | None = None
     usage_unreliable: bool | str | None = None
     """The bill is not to be trusted, or why. It is removed: nothing is learned from it, and nothing
@@ -134,6 +136,13 @@ class TraceCall(msgspec.Struct, frozen=True, kw_only=True):
         if self.t_end is not None:
             return self.t_end - (self.dur or 0.0)
         return None
+
+    @property
+    def ended(self) -> float | None:
+        """When its response ended, as far as known."""
+        if self.t_end is not None or self.t is None or self.dur is None:
+            return self.t_end
+        return self.t + self.dur
 
 
 class TraceMessage(msgspec.Struct, frozen=True, kw_only=True):

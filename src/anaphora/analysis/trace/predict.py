@@ -15,7 +15,7 @@ from anaphora import catalog
 from anaphora.cache.simulator import Outcome, Simulator
 from anaphora.tokens import bytes_in, tokens_in
 
-from .format import Trace, TraceUsage
+from .format import Trace, TraceCall, TraceUsage
 from .prompts import BilledLengths, Replay
 
 HitClass: TypeAlias = Literal["hit", "partial", "miss"]
@@ -140,6 +140,11 @@ def _less(call: Predicted, read: int) -> str:
     return "messages_voided" if read else "unexplained"
 
 
+def _gap(before: TraceCall | None, call: TraceCall) -> float | None:
+    began = None if before is None else before.at
+    return None if began is None or call.at is None else call.at - began
+
+
 class Predictor:
     """Replays conversations in the order they happened, those of one group together."""
 
@@ -198,10 +203,10 @@ class Predictor:
             # What it left in the cache is as long as the bill says.
             sizes = lengths.sizes(keys, estimates)
             prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
+        answered, ended = replay.answered(index)
         reasoning = None if billed is None else billed.reasoning
-        simulator.call(prompt, at=at, reasoning=reasoning, scope=scope)
+        simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning, scope=scope)
         left = None if before is None or before.usage is None else before.usage.cached or None
-        began = before.at if before is not None else None
         return Predicted(
             trace=trace.id,
             call=index,
@@ -209,7 +214,7 @@ class Predictor:
             model=replay.model,
             wire=replay.wire,
             at=call.at,
-            gap=None if began is None or call.at is None else call.at - began,
+            gap=_gap(before, call),
             in_loop=in_loop,
             outcome=outcome,
             billed=billed,

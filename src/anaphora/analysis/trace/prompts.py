@@ -7,6 +7,7 @@ them, and estimated in between.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from itertools import pairwise
 
@@ -38,6 +39,8 @@ class TraceBlock(msgspec.Struct, eq=False):
     section: Section
     size: Size
     from_model: bool = False
+    data: bytes = b""
+    """What is recorded of it."""
     stripped: TraceBlock | None = None
     """The same without thinking, where it contains any."""
 
@@ -100,7 +103,7 @@ def _block(message: TraceMessage, content: object, kind: Kind, section: Section)
     if size is None or content is not message.content:
         size = measured(data)
     from_model = message.role in ("assistant", "model")
-    return TraceBlock(_identity(data), kind, section, size, from_model)
+    return TraceBlock(_identity(data), kind, section, size, from_model, data)
 
 
 def _identity(data: bytes) -> bytes:
@@ -115,7 +118,7 @@ def _tool_blocks(trace: Trace) -> list[TraceBlock]:
         overhead = tool_overhead(trace.wire or "")
         sizes = tuple(Size(len(data), 0 if n else overhead) for n, data in enumerate(tools))
     return [
-        TraceBlock(_identity(data), Kind.TOOL, "tools", size)
+        TraceBlock(_identity(data), Kind.TOOL, "tools", size, data=data)
         for data, size in zip(tools, sizes, strict=True)
     ]
 
@@ -166,17 +169,30 @@ class Replay:
         """The last call's blocks: identity, and the key of the prefix each one ends."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
+        self._times: list[float] = []
 
     def times(self) -> list[float]:
         """When each call started, or ended where the start is unknown. A call follows the one whose
         reply it sends back, whatever the clock says."""
-        times: list[float] = []
-        for call in self.trace.calls:
+        times = self._times
+        for call in self.trace.calls[len(times) :]:
             at = call.at
             if times:
                 at = max(times[-1] + _LEAST_GAP, times[-1] + 1.0 if at is None else at)
             times.append(at or 0.0)
         return times
+
+    def answered(self, index: int) -> tuple[float | None, float | None]:
+        """When the response to a call began and ended, as far as known. The conversation's next
+        call was sent after both."""
+        call, times = self.trace.calls[index], self.times()
+        before = times[index + 1] - _LEAST_GAP if index + 1 < len(times) else math.inf
+        moments = (
+            None if moment is None else max(times[index], min(moment, before))
+            for moment in (call.t_first, call.ended)
+        )
+        began, ended = moments
+        return began, ended
 
     def cache_params(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
         params = self._params.after(call, in_loop=in_loop)
@@ -250,6 +266,7 @@ class Replay:
             sections=[block.section for block in blocks],
             from_model=[block.from_model for block in blocks],
             cache_params=params,
+            texts=[block.data for block in blocks],
         )
 
     def _markers(

@@ -13,13 +13,14 @@ from anaphora.rendered import Mark
 
 from .outcome import Fate, Outcome, Reason, Span
 from .prompt import RenderedPrompt
-from .simulator import Simulator
+from .simulator import OpenCall, Simulator
 from .slot_predictor import SlotPredictor
 from .view import PromptView, TokenRuns
 
 __all__ = [
     "Fate",
     "Mark",
+    "OpenCall",
     "Outcome",
     "PromptView",
     "Reason",
