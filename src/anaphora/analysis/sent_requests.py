@@ -17,6 +17,7 @@ from anaphora.tokens import for_model
 from anaphora.values import Reply
 from anaphora.wire import Wire
 from anaphora.wire.detect import detect
+from anaphora.wire.openai_responses.parse import input_items
 
 from . import trace
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
@@ -26,6 +27,7 @@ from .trace.format import LogLine, unsupported
 _CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
 
 _fields = msgspec.json.Decoder(dict[str, Any]).decode
+_NULL = msgspec.Raw(b"null")
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -85,21 +87,55 @@ def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
     return False
 
 
-def read_request(line: LogLine, defaults: RequestDefaults) -> SentRequest:
-    """The request in a line, or in a file that holds one."""
+class ResponseChains:
+    """The input and output of earlier replies, which a request of the Responses API continues by
+    `previous_response_id` without sending them again. The oldest are dropped first."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._items: dict[str, tuple[bytes, ...]] = {}
+
+    def complete(self, body: bytes, hints: CallHints) -> bytes | None:
+        """The request with the whole chain as its input; None where that is not known."""
+        before = self._items.get(hints.previous_reply)
+        if before is None:
+            return None
+        fields = _raw_fields(body)
+        del fields["previous_response_id"]
+        items = (*before, *input_items(fields.get("input", _NULL)))
+        fields["input"] = msgspec.Raw(b"[" + b",".join(items) + b"]")
+        return msgspec.json.encode(fields)
+
+    def keep(self, body: bytes, reply: Reply, written: bytes) -> None:
+        """Keeps the whole input of a reply and its output, from the reply as it was written."""
+        output = input_items(_raw_fields(written).get("output", _NULL))
+        self._items[reply.id] = (*input_items(_raw_fields(body).get("input", _NULL)), *output)
+        if len(self._items) > self._most:
+            del self._items[next(iter(self._items))]
+
+
+def read_request(
+    line: LogLine, defaults: RequestDefaults, chains: ResponseChains | None = None
+) -> SentRequest:
+    """The request in a line, or in a file that holds one. `chains` are the replies before it."""
     try:
         fields = _fields(line.data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidRequest(f"not a JSON object: {problem}", path=line.place) from None
     try:
-        return _read(line, fields, defaults)
+        return _read(line, fields, defaults, chains)
     except InvalidRequest as problem:
         raise problem.within(line.place) from None
     except (AnaphoraError, ValueError) as problem:
         raise InvalidRequest(str(problem), path=line.place) from None
 
 
-def _read(line: LogLine, fields: dict[str, Any], defaults: RequestDefaults) -> SentRequest:
+def _read(
+    line: LogLine,
+    fields: dict[str, Any],
+    defaults: RequestDefaults,
+    chains: ResponseChains | None,
+) -> SentRequest:
     if _is_logged(fields):
         logged = read_fields(fields, response_needed=False)
         body = _sent_bytes(line.data, logged.request)
@@ -113,20 +149,27 @@ def _read(line: LogLine, fields: dict[str, Any], defaults: RequestDefaults) -> S
     provider = defaults.provider or provider
     if (reason := unsupported(provider, logged.model)) is not None:
         raise InvalidRequest(reason, path="provider")
+    hints, complete = hints_of(logged.headers, _raw_fields(body)), True
+    if hints.previous_reply:
+        chained = chains.complete(body, hints) if chains is not None else None
+        complete, body = chained is not None, chained or body
     rendered = codec.split(body, path=defaults.path or logged.path)
     model = defaults.model or logged.model or rendered.model
     if not model:
         raise InvalidRequest("the request names no model; pass --model", path="model")
     rendered = for_model(rendered, catalog.profile(provider, model))
     reply = _reply(codec, logged)
+    if chains is not None and reply is not None and rendered.wire == "openai_responses":
+        written = codec.write_reply(reply) if logged.stream else logged.response
+        chains.keep(body, reply, written)
     sent = SentCall(
         rendered=rendered,
         plan=_plan(rendered, catalog.rules(provider, model, rendered.wire), body),
         at=logged.started if logged.started is not None else logged.ended,
         usage=None if reply is None or reply.usage.uncached is None else reply.usage,
         route=logged.host,
+        complete=complete,
     )
-    hints = hints_of(logged.headers, _raw_fields(body))
     named = (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None)
     conversation = next(named, "") if _is_logged(fields) else ""
     if conversation:
@@ -177,18 +220,18 @@ def _plan(rendered: Rendered, rules: CacheRules, body: bytes) -> Plan:
 def paired(
     requests: Iterable[SentRequest],
 ) -> Iterator[tuple[EarlierCall[SentRequest] | None, SentRequest]]:
-    """Each request with the one before it: of its model, else of the model that its conversation
-    changed from."""
-    same_model: PrefixIndex[SentRequest] = PrefixIndex()
-    any_model: PrefixIndex[SentRequest] = PrefixIndex()
+    """Each request with the one before it: of its model at its host, else of the model or host that
+    its conversation changed from."""
+    near: PrefixIndex[SentRequest] = PrefixIndex()
+    anywhere: PrefixIndex[SentRequest] = PrefixIndex()
     for request in requests:
-        rendered, hints, reply = request.sent.rendered, request.hints, request.reply_id
+        sent, hints, reply = request.sent, request.hints, request.reply_id
         scope = request.provider, request.wire
-        own = *scope, request.model
-        earlier = same_model.add(rendered, request, scope=own, hints=hints, reply_id=reply)
-        other = any_model.add(rendered, request, scope=scope, hints=hints, reply_id=reply)
+        own = *scope, request.model, sent.route
+        earlier = near.add(sent.rendered, request, scope=own, hints=hints, reply_id=reply)
+        other = anywhere.add(sent.rendered, request, scope=scope, hints=hints, reply_id=reply)
         if other is not None and other.continues and not (earlier and earlier.continues):
-            # The same prompt for another model is not a change of the model.
-            grown = len(rendered) > len(other.call.sent.rendered)
+            # The same prompt for another model is a conversation of its own.
+            grown = len(sent.rendered) > len(other.call.sent.rendered)
             earlier = other if grown else earlier
         yield earlier, request

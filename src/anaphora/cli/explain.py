@@ -17,6 +17,7 @@ from anaphora.analysis import trace
 from anaphora.analysis.request_log import why_unbilled
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
+    ResponseChains,
     SentRequest,
     holds_request,
     is_request,
@@ -192,13 +193,14 @@ class _Explainer:
             earlier = EarlierCall(call=request, continues=True, chunks=0, latest=request)
 
     def _requests(self, lines: list[LogLine]) -> Iterator[SentRequest]:
+        chains = ResponseChains()
         for line in lines:
             try:
                 fields = msgspec.json.decode(line.data)
                 if isinstance(fields, dict) and (reason := why_unbilled(fields)):
                     self.problems.append(Problem(line.place, reason, "not_compared"))
                     continue
-                yield read_request(line, self._defaults)
+                yield read_request(line, self._defaults, chains)
             except InvalidRequest as problem:
                 self.problems.append(Problem(problem.path or line.place, problem.reason))
             except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
@@ -217,7 +219,7 @@ class _Explainer:
                     name = f"{name} ({request.place})"
                 names.add(name)
             conversations[request.place] = name, count + 1
-            before = comparable(earlier, request.rules)
+            before = comparable(earlier, request.sent.rendered, request.rules)
             verdict = judge(
                 before,
                 request.sent,
