@@ -107,9 +107,13 @@ class ResponseChains:
         return msgspec.json.encode(fields)
 
     def keep(self, body: bytes, reply: Reply, written: bytes) -> None:
-        """Keeps the whole input of a reply and its output, from the reply as it was written."""
-        output = input_items(_raw_fields(written).get("output", _NULL))
-        self._items[reply.id] = (*input_items(_raw_fields(body).get("input", _NULL)), *output)
+        """Keeps the whole input of a reply and its output, from the reply as it was written. On
+        other wires replies have no output to continue."""
+        output = _raw_fields(written).get("output")
+        if output is None:
+            return
+        items = input_items(_raw_fields(body).get("input", _NULL))
+        self._items[reply.id] = (*items, *input_items(output))
         if len(self._items) > self._most:
             del self._items[next(iter(self._items))]
 
@@ -159,9 +163,8 @@ def _read(
         raise InvalidRequest("the request names no model; pass --model", path="model")
     rendered = for_model(rendered, catalog.profile(provider, model))
     reply = _reply(codec, logged)
-    if chains is not None and reply is not None and rendered.wire == "openai_responses":
-        written = codec.write_reply(reply) if logged.stream else logged.response
-        chains.keep(body, reply, written)
+    if chains is not None and reply is not None:
+        chains.keep(body, reply, codec.write_reply(reply) if logged.stream else logged.response)
     sent = SentCall(
         rendered=rendered,
         plan=_plan(rendered, catalog.rules(provider, model, rendered.wire), body),
