@@ -216,8 +216,9 @@ def test_an_edit_at_the_end_shares_the_loss_with_the_provider(run: Run, tmp_path
     one, two = spec(), spec()
     one["messages"][-1] = ("user", ["Which colour? " * 400])
     two["messages"][-1] = ("user", ["Which shape? " * 400])
-    file = log(tmp_path, exchange(one, 1000, 0, 7000), exchange(two, 1060, 0, 7000))
-    done = run("explain", "--json", file)
+    pair = exchange(one, 1000, 0, 7000), exchange(two, 1060, 0, 7000)
+    files = [wrote(tmp_path, f"{turn}.json", data) for turn, data in enumerate(pair)]
+    done = run("explain", "--json", *files)
     verdict = json.loads(done.stdout)["turns"][1]["verdict"]
     shares = {cause["kind"]: cause["tokens"] for cause in verdict["causes"]}
     assert set(shares) == {"provider_side", "changed"}
