@@ -114,9 +114,11 @@ def main() -> None:
         serve(bare, port)
         return
 
+    from anaphora.emulator import EmulatorOptions, Latency
     from anaphora.emulator.server import serve as serve_emulator
 
-    serve_emulator(port=port)
+    # Without the wait for calls that are sent together.
+    serve_emulator(EmulatorOptions(latency=Latency(first=0.0)), port=port)
 
 
 if __name__ == "__main__":

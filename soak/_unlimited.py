@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 
 from _served import serve
 
-from anaphora.emulator.engine import EmulatorOptions, Engine
+from anaphora.emulator.engine import EmulatorOptions, Engine, Latency
 from anaphora.emulator.faults import Faults
 from anaphora.emulator.server import application
 from anaphora.serving.exchange import ConnectionEnded
@@ -40,7 +40,7 @@ _LIMITS = (b"anthropic-ratelimit-", b"x-ratelimit-")
 def options() -> EmulatorOptions:
     rows = "".join(f'  - {{fault: "{name}", rate: {rate}}}\n' for name, rate in FAULTS.items())
     faults = Faults.decode("faults:\n" + rows, "faults.yaml")
-    return EmulatorOptions(faults=faults, fault_headers=True)
+    return EmulatorOptions(faults=faults, fault_headers=True, latency=Latency(first=0.0))
 
 
 class Unlimited:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from anaphora import emulator
 from anaphora.catalog import Profile
-from anaphora.emulator import EmulatorOptions
+from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
@@ -42,7 +42,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def running_emulator() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(fault_headers=True)) as running:
+    options = EmulatorOptions(fault_headers=True, latency=Latency(first=0.0))
+    with emulator.running(options) as running:
         yield running
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import Usage
+
+if TYPE_CHECKING:
+    from .prefix_index import EarlierCall
 
 
 class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -29,6 +37,61 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return Plan(marks=self.rendered.marks, automatic=self.rendered.automatic)
 
 
+class SentRecord(Protocol):
+    """What an index keeps of a call so that a later one can be judged."""
+
+    @property
+    def sent(self) -> SentCall: ...
+
+
+Record = TypeVar("Record", bound=SentRecord)
+
+
+def comparable(earlier: EarlierCall[Record] | None, rules: CacheRules) -> SentCall | None:
+    """What the next call is judged against: the call before it in its conversation. For a new
+    conversation that is the beginning it shares with an earlier call: what follows was never
+    meant to be read. None where nothing that they share can have been cached."""
+    if earlier is None:
+        return None
+    sent, latest = earlier.call.sent, earlier.latest.sent
+    if earlier.continues:
+        return sent
+    if earlier.chunks < len(sent.rendered):
+        sent = _beginning(sent, earlier.chunks)
+        explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
+        tokens = Counts(sent.rendered).tokens(cached_chunks(sent))
+        if tokens < rules.minimum_tokens.value or (explicit and not sent.marks.marks):
+            return None
+    if latest.at is None or sent.at is None or latest.at <= sent.at:
+        return sent
+    answered = sent.began is None or sent.began <= latest.at
+    return replace(sent, at=latest.at, began=None if answered else sent.began)
+
+
+def _beginning(sent: SentCall, chunks: int) -> SentCall:
+    """A call as if it had ended after its first chunks. What was billed for them is unknown, but
+    its bill shows how many bytes a token has."""
+    rendered, total = sent.rendered, None if sent.usage is None else sent.usage.input
+    runs, left = [], chunks
+    for run in rendered.runs:
+        if left > 0:
+            runs.append(replace(run, count=min(left, run.count)))
+        left -= run.count
+    plan = sent.marks
+    marks = tuple(mark for mark in plan.marks if mark.chunk < chunks)
+    rendered = replace(
+        rendered,
+        runs=tuple(runs),
+        cacheable=min(rendered.cacheable, chunks),
+        body_order=None,
+        frozen=None,
+        marks=marks,
+        automatic=None,
+        bills=Counts(rendered).billed(total) if total else rendered.bills,
+    )
+    return replace(sent, rendered=rendered, plan=Plan(marks=marks), usage=None)
+
+
 def cached_chunks(sent: SentCall) -> int:
     """How many leading chunks the provider may have cached: up to the last marker; everything
     reusable where the provider places breakpoints itself, or where nothing is marked."""
@@ -36,6 +99,17 @@ def cached_chunks(sent: SentCall) -> int:
     if plan.automatic is not None or not plan.marks:
         return rendered.cacheable
     return min(rendered.cacheable, max(mark.chunk for mark in plan.marks) + 1)
+
+
+def tokens_behind(
+    counts: Counts, chunks: int, offset: int, rules: CacheRules | None, *, marked: bool
+) -> int:
+    """What of the first `chunks` chunks is lost when the prompt changes at a byte. A cache that
+    works on tokens had whole granules, and keeps those before the byte."""
+    cached, kept = counts.tokens(chunks), counts.before(offset)
+    if rules is not None and rules.caches_tokens and not (marked and rules.slots.value):
+        cached, kept = rules.whole_granules(cached), rules.whole_granules(kept)
+    return max(0, cached - kept)
 
 
 def begins_with(later: Rendered, earlier: Rendered) -> bool:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
     "--latency",
-    default="0ms",
-    show_default=True,
-    help="Delay before a reply, and between stream chunks: 200ms or 200ms,10ms.",
+    help="Delay before a reply, and between stream chunks: 200ms or 200ms,10ms. Without it replies"
+    " come at once, except that a call which writes to the cache waits 50 ms for calls sent"
+    " together with it.",
 )
 def command(
     port: int,
@@ -49,7 +49,7 @@ def command(
     faults: Path | None,
     fault_headers: bool,
     seed: int,
-    latency: str,
+    latency: str | None,
 ) -> None:
     """Run a local emulator of every provider, with caching and billing.
 
@@ -66,7 +66,7 @@ def command(
 
     options = EmulatorOptions(
         seed=seed,
-        latency=Latency.parse(latency),
+        latency=Latency() if latency is None else Latency.parse(latency),
         providers=selected(providers, (row.provider for row in catalog.dialects().rows)),
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),

@@ -25,7 +25,7 @@ from anaphora.yaml_values import seconds_in
 
 from . import strict
 from .billing import Billing, ModelFacts, UsageWindow, UsageWindows
-from .exchange import EmulatorRequest, EmulatorResponse, json_response
+from .exchange import EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
 from .faults import KINDS, Faults
 from .generator import Generator
 from .hosts import DEFAULT_WIRE, RouteTable
@@ -41,7 +41,8 @@ _LATEST = 221_845_392_000.0
 class Latency(msgspec.Struct, frozen=True):
     """Seconds before the first byte of a response, and between two chunks of a stream."""
 
-    first: float = 0.0
+    first: float | None = None
+    """None: none, but calls that write cache entries wait for those sent together with them."""
     pace: float = 0.0
 
     @classmethod
@@ -110,6 +111,18 @@ class Engine:
         return None if route is not None and served and route.provider not in served else route
 
     def respond(self, request: EmulatorRequest) -> EmulatorResponse:
+        """The response to a request. The next request comes when it has been sent."""
+        response = self.receive(request)
+        if response.call is not None:
+            first, *rest = (chunk.delay for chunk in response.chunks or [ResponseChunk(0.0, b"")])
+            began = request.now + self.offset + first
+            response.call.begin(began)
+            response.call.end(began + sum(rest))
+        return response
+
+    def receive(self, request: EmulatorRequest) -> EmulatorResponse:
+        """The response to a request, before it is sent: what the call wrote can be read once
+        `CallRecord.begin` or `CallRecord.end` was called, as the provider's rules say."""
         now = request.now + self.offset
         entry = self.journal.open(now, request.method, request.path)
         entry.request_id = self._ids.next("req_01")
@@ -159,7 +172,10 @@ class Engine:
             return response
         entry.fault = fault.name
         response.wire, response.dialect = host.wire, route.dialect.name
-        return fault.apply(response)
+        call, response.call = response.call, None  # a fault changes a copy of the response
+        response = fault.apply(response)
+        response.call = call
+        return response
 
     # ── Operations ───────────────────────────────────────────────────────────────────────────────
 

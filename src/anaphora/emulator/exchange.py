@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from anaphora.errors import InvalidRequest, RequestRejected
 from anaphora.wire.reading import DECODE_ERRORS
+
+if TYPE_CHECKING:
+    from .journal import CallRecord
 
 JSON = "application/json"
 SSE = "text/event-stream; charset=utf-8"
@@ -95,6 +98,8 @@ class EmulatorResponse(msgspec.Struct, kw_only=True):
     """The connection is dropped: before the first byte, or after `cut_after` chunks."""
     cut_after: int | None = None
     """The connection ends after this many chunks, in the middle of the response."""
+    call: CallRecord | None = None
+    """The call that is billed: what it writes can be read when the response begins or ends."""
 
     @property
     def body(self) -> bytes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from anaphora.cache.prefix_index import hints_of
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import CacheRules
@@ -21,10 +22,7 @@ from anaphora.values import (
     PartStart,
     Reply,
     ReplyStart,
-    Text,
-    Thinking,
     ToolArgumentsDelta,
-    ToolCall,
     Usage,
     UsageUpdate,
 )
@@ -114,16 +112,10 @@ class Generator:
         latency = self._options.latency
         if generated.pace is not None:
             latency = msgspec.structs.replace(latency, pace=generated.pace)
-        began = request.now + latency.first
-        pieces = sum(_length(part) // 12 for part in generated.parts) if stream else 0
-        outcome = self._billing.simulator(facts).call(
-            prompt.prefixes,
-            at=request.now,
-            began=began,
-            ended=began + pieces * latency.pace,
-            reasoning=generated.tokens(facts.profile)[1],
-            scope="" if facts.rules.isolation.value == "server" else workspace,
-        )
+        scope = "" if facts.rules.isolation.value == "server" else workspace
+        simulator, reasoning = self._billing.simulator(facts), generated.tokens(facts.profile)[1]
+        opened = simulator.start(prompt.prefixes, at=request.now, reasoning=reasoning, scope=scope)
+        outcome = opened.outcome
         usage = host.usage(outcome, facts, (generated, *others))
         sent = SentCall(
             rendered=prompt.rendered, plan=prompt.plan, at=request.now, usage=usage, route=workspace
@@ -143,13 +135,23 @@ class Generator:
             extras=_extras(context, others),
         )
         entry.stream, entry.output, entry.reply_id = stream, usage.output or 0, reply.id
-        entry.billed = CallRecord(sent=sent, outcome=outcome, facts=facts, size=len(prompt.body))
+        entry.billed = CallRecord(
+            number=entry.number,
+            sent=sent,
+            hints=hints_of(request.headers, request.fields),
+            outcome=outcome,
+            facts=facts,
+            size=len(prompt.body),
+            open=opened,
+        )
         host.keep(request, prompt.items, reply)
         if stream:
-            return _stream_response(request, reply, latency)
-        chunk = ResponseChunk(latency.first, request.route.codec.write_reply(reply))
-        headers = {"content-type": host.content_type}
-        return EmulatorResponse(headers=headers, chunks=[chunk])
+            response = _stream_response(request, reply, latency)
+        else:
+            chunk = ResponseChunk(latency.first or 0.0, request.route.codec.write_reply(reply))
+            response = EmulatorResponse(headers={"content-type": host.content_type}, chunks=[chunk])
+        response.call = entry.billed
+        return response
 
     def _replies(self, request: RoutedRequest, prompt: ParsedPrompt) -> list[GeneratedReply]:
         """One reply, or several: Chat's `n`, Gemini's `candidateCount`. The first may be scripted.
@@ -224,12 +226,6 @@ def _extras(context: ReplyContext, others: list[GeneratedReply]) -> dict[str, st
     return {host.wire: msgspec.json.encode(fields).decode()} if fields else None
 
 
-def _length(part: Any) -> int:
-    if isinstance(part, ToolCall):
-        return len(part.arguments)
-    return len(part.text) if isinstance(part, Text | Thinking) else 0
-
-
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -243,7 +239,7 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
     # One write may hold several events.
     end = host.event_end
     chunks = [ResponseChunk(latency.pace, data + end) for data in written.split(end) if data]
-    chunks[0].delay = latency.first
+    chunks[0].delay = latency.first or 0.0
     headers = {"content-type": host.stream_type, "cache-control": "no-cache"}
     response = EmulatorResponse(headers=headers, chunks=chunks, stream=True)
     host.edit_stream(request, reply, response)

@@ -7,6 +7,7 @@ number of bytes; the details of a call are computed before its prompt is dropped
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections import deque
 from typing import Any
 
@@ -14,8 +15,8 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.cache import verdict
-from anaphora.cache.prefix import common_bytes
-from anaphora.cache.simulator import Outcome
+from anaphora.cache.prefix_index import CallHints, EarlierCall, PrefixIndex
+from anaphora.cache.simulator import OpenCall, Outcome
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import Price
 from anaphora.errors import AnaphoraError
@@ -24,20 +25,48 @@ from .billing import ModelFacts
 
 #: Bytes of prompts that are kept, over all calls.
 _MAX_BYTES = 64 * 1024 * 1024
-#: How many earlier calls a call is compared with.
-_COMPARED = 32
 #: The fields of an entry that are not shown by their names.
-_HIDDEN = ("output", "billed", "details")
+_HIDDEN = ("output", "billed", "earlier", "details")
 
 
 class CallRecord(msgspec.Struct, eq=False, kw_only=True):
     """A call that was billed, as long as its prompt is kept."""
 
+    number: int
+    """Its number in the journal."""
     sent: SentCall
+    hints: CallHints
+    """Its conversation, as the client names it. Never shown."""
     outcome: Outcome
     facts: ModelFacts
     size: int
     """The bytes of its prompt."""
+    open: OpenCall | None
+    """What it wrote, until its response has ended."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it wrote something that cannot be read yet."""
+        return self.open is not None and self.open.writes
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it would have read what a call wrote whose response had not begun."""
+        return any(span.reason == "not_readable_yet" for span in self.outcome.spans)
+
+    def begin(self, now: float) -> None:
+        """The response begins."""
+        if self.open is not None:
+            self.open.respond(began=now)
+            self.sent = msgspec.structs.replace(self.sent, began=now)
+
+    def end(self, now: float) -> None:
+        """The response has ended, or never will begin: an aborted call writes too."""
+        if self.open is not None:
+            if self.sent.began is None:
+                self.begin(now)
+            self.open.respond(ended=now)
+            self.open = None
 
 
 class JournalEntry(msgspec.Struct, eq=False, kw_only=True):
@@ -59,6 +88,8 @@ class JournalEntry(msgspec.Struct, eq=False, kw_only=True):
     scripted: bool = False
     output: int = 0
     billed: CallRecord | None = None
+    earlier: EarlierCall[CallRecord] | None = None
+    """The call that it is compared with."""
     details: dict[str, Any] | None = None
     """What the journal shows, once that was computed."""
 
@@ -70,6 +101,7 @@ class Journal:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._by_reply: dict[tuple[str, str], JournalEntry] = {}
+        self._index: PrefixIndex[CallRecord] = PrefixIndex(max_entries, max_bytes)
         self._count = 0
 
     def open(self, now: float, method: str, path: str) -> JournalEntry:
@@ -78,8 +110,17 @@ class Journal:
 
     def add(self, entry: JournalEntry) -> None:
         self._entries.append(entry)
-        if entry.billed is not None:
-            self._bytes += entry.billed.size
+        billed = entry.billed
+        if billed is not None:
+            self._bytes += billed.size
+            model = billed.facts.profile.id
+            entry.earlier = self._index.add(
+                billed.sent.rendered,
+                billed,
+                scope=(entry.workspace, entry.provider, entry.wire, model),
+                hints=billed.hints,
+                reply_id=entry.reply_id,
+            )
             self._by_reply[entry.workspace, entry.reply_id] = entry
         while len(self._entries) > self._max_entries:
             self._drop_prompt(self._entries.popleft())
@@ -93,70 +134,38 @@ class Journal:
 
     def entries(self, last: int | None = None) -> list[dict[str, Any]]:
         """The calls, the newest first."""
-        entries = list(self._entries)
-        indexes = range(len(entries) - 1, -1, -1)[: last if last is not None else len(entries)]
-        return [self._details(entries, index) for index in indexes]
-
-    def _details(self, entries: list[JournalEntry], index: int) -> dict[str, Any]:
-        entry = entries[index]
-        if entry.details is None:
-            fields = msgspec.structs.asdict(entry)
-            entry.details = {name: fields[name] for name in fields if name not in _HIDDEN}
-            if entry.billed is not None:
-                entry.details |= _billed_details(entry, entry.billed, _earlier(entries, index))
-        return entry.details
+        newest = reversed(self._entries)
+        return [_details(entry) for entry in itertools.islice(newest, last)]
 
     def _shrink(self) -> None:
-        entries = list(self._entries)
-        for index, entry in enumerate(entries):
+        for entry in self._entries:
             if self._bytes <= self._max_bytes // 2:
                 break
             if entry.billed is not None:
-                self._details(entries, index)
+                _details(entry)
                 self._drop_prompt(entry)
 
     def _drop_prompt(self, entry: JournalEntry) -> None:
         if entry.billed is not None:
             self._bytes -= entry.billed.size
             self._by_reply.pop((entry.workspace, entry.reply_id), None)
-            entry.billed = None
+            entry.billed = entry.earlier = None
 
 
-def _earlier(entries: list[JournalEntry], index: int) -> CallRecord | None:
-    """The call that this one continues: of those shortly before it, the one with the longest
-    common prefix, or with the same first message."""
-    entry = entries[index]
-    assert entry.billed is not None
-    data = entry.billed.sent.rendered.data()
-    opening = _first_message(entry.billed.sent)
-    account = entry.workspace, entry.provider, entry.wire
-    best: tuple[int, CallRecord] | None = None
-    for other in reversed(entries[max(0, index - _COMPARED) : index]):
-        billed = other.billed
-        if billed is None or (other.workspace, other.provider, other.wire) != account:
-            continue
-        rendered = billed.sent.rendered
-        shared = common_bytes(rendered.data(), data)
-        # All bodies begin alike: a prefix has at least one whole chunk.
-        alike = len(rendered) > 0 and shared >= rendered.offset(1)
-        if not alike and (opening is None or opening != _first_message(billed.sent)):
-            continue
-        if best is None or shared > best[0]:
-            best = shared, billed
-    return None if best is None else best[1]
+def _details(entry: JournalEntry) -> dict[str, Any]:
+    if entry.details is None:
+        fields = msgspec.structs.asdict(entry)
+        entry.details = {name: fields[name] for name in fields if name not in _HIDDEN}
+        if entry.billed is not None:
+            entry.details |= _billed_details(entry, entry.billed)
+    return entry.details
 
 
-def _first_message(sent: SentCall) -> bytes | None:
-    runs = (run for run in sent.rendered.runs if run.section == "messages")
-    return next((run.log.slice(0, run.log.ends[0]) for run in runs), None)
-
-
-def _billed_details(
-    entry: JournalEntry, billed: CallRecord, earlier: CallRecord | None
-) -> dict[str, Any]:
+def _billed_details(entry: JournalEntry, billed: CallRecord) -> dict[str, Any]:
     sent, outcome, facts = billed.sent, billed.outcome, billed.facts
     price = _price(entry)
-    before = None if earlier is None else earlier.sent
+    before = verdict.comparable(entry.earlier, facts.rules)
+    compared = entry.earlier if before is not None else None
     result: dict[str, Any] = {"result": None, "cause": None}
     try:
         judged = verdict.judge(
@@ -178,6 +187,8 @@ def _billed_details(
         "uncached": outcome.uncached,
         "spans": msgspec.to_builtins(outcome.spans),
         "verdict": result,
+        "compared_with": None if compared is None else compared.call.number,
+        "same_conversation": None if compared is None else compared.continues,
         "output": entry.output,
         "cost_usd": None if cost_usd is None else str(cost_usd),
     }

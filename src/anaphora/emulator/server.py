@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl
@@ -19,6 +20,7 @@ from anaphora.serving.server import serve as serve_forever
 
 from .engine import EmulatorOptions, Engine
 from .exchange import JSON, EmulatorRequest, EmulatorResponse
+from .journal import CallRecord
 
 _EXTRA = "emulator"
 _HINT = (
@@ -27,6 +29,10 @@ _HINT = (
 )
 #: Seconds until a hanging connection is closed; no client waits longer.
 _HANG_SECONDS = 900.0
+#: Seconds between two calls that are sent together, and the longest wait for such calls.
+_TOGETHER, _LONGEST_HOLD = 0.05, 1.0
+#: Models whose overlapping calls are remembered.
+_PLACES = 256
 
 
 class Emulator:
@@ -99,6 +105,8 @@ class EmulatorHandler:
         from .control import control_routes, is_control
 
         self._engine = engine
+        self._overlapped: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """When the last call of a model arrived that overlaps another."""
         self._is_control = is_control
         self._control = control_routes(engine)
 
@@ -116,7 +124,38 @@ class EmulatorHandler:
             body=body,
             now=time.time(),
         )
-        await _send(self._engine.respond(request), exchange)
+        response = self._engine.receive(request)
+        call = response.call
+        if call is None:
+            await _send(response, exchange)
+            return
+        try:
+            if self._engine.options.latency.first is None:
+                await self._hold(exchange, call)
+            await _send(response, exchange, lambda: call.begin(self._now()))
+        finally:
+            call.end(self._now())
+
+    def _now(self) -> float:
+        return time.time() + self._engine.offset
+
+    async def _hold(self, exchange: HttpExchange, call: CallRecord) -> None:
+        """Waits with the response to a call that writes, until no more calls arrive that would read
+        what it writes. Clients take milliseconds to send calls "at once"; without the wait, the
+        first would be answered before the last is received."""
+        started = time.monotonic()
+        place = call.facts.provider, call.facts.profile.id
+        if call.overlaps:
+            self._overlapped[place] = started
+            self._overlapped.move_to_end(place)
+            if len(self._overlapped) > _PLACES:
+                self._overlapped.popitem(last=False)
+        while call.writes:
+            last = max(started, self._overlapped.get(place, started))
+            left = min(last + _TOGETHER, started + _LONGEST_HOLD) - time.monotonic()
+            if left <= 0:
+                return
+            await exchange.wait(left)
 
     def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse:
         if self._is_control(exchange.path):
@@ -137,7 +176,9 @@ def _receiver(body: bytes) -> Callable[[], Any]:
     return receive
 
 
-async def _send(response: EmulatorResponse, exchange: HttpExchange) -> None:
+async def _send(
+    response: EmulatorResponse, exchange: HttpExchange, begin: Callable[[], None] = lambda: None
+) -> None:
     if response.hang:
         await exchange.wait(_HANG_SECONDS)
         raise ConnectionCut
@@ -149,6 +190,7 @@ async def _send(response: EmulatorResponse, exchange: HttpExchange) -> None:
         headers = {**headers, "content-length": str(size)}
     if chunks and chunks[0].delay:
         await exchange.wait(chunks[0].delay)
+    begin()
     await exchange.start(response.status, headers)
     pending: list[bytes] = []
     for index, chunk in enumerate(chunks):

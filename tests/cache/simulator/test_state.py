@@ -93,7 +93,7 @@ def test_prefixes_are_bounded_and_least_recent_ones_are_dropped() -> None:
     def add(name: int, at: float) -> None:
         prompt = TokenRuns([((name, block), 1) for block in range(10)])
         match = prefixes.match(prompt, prompt.key)
-        prefixes.add(prompt, prompt.key, match, at, at)
+        prefixes.add(prompt, prompt.key, match, at)
 
     for name in range(50):
         add(name, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Hashable, Iterable, Iterator
 
 import msgspec
@@ -51,17 +52,20 @@ class EntryTable:
         """The entry of a key; expired entries are remembered for one more lifetime."""
         return self._entries.get(key)
 
-    def write(self, key: Hashable, ttl: Ttl, at: float, readable: float) -> None:
-        """Adds an entry that lives for its TTL. One that lives longer stays."""
+    def write(self, key: Hashable, ttl: Ttl, at: float, readable: float) -> CacheEntry:
+        """Adds an entry that lives for its TTL. One that lives longer stays, and can be read as
+        soon as either call's could."""
         old = self._entries.get(key)
         expires = at + TTL_SECONDS[ttl]
         if old is not None and old.expires > at:
             if expires > old.expires:
                 old.expires, old.ttl = expires, ttl
-            return
+            old.readable = min(old.readable, readable)
+            return old
         entry = self._entries[key] = CacheEntry(ttl, expires, readable)
         if old is None:
             self._enqueue(key, entry)
+        return entry
 
     @staticmethod
     def refresh(entry: CacheEntry | None, at: float) -> None:
@@ -134,17 +138,42 @@ class MarkerCache:
         lost = MarkerLookup(-1, writes, "lost", marks=lookup.marks)
         return self._outcome(prompt, lost), lost
 
-    def commit(self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, made: MadeCall) -> None:
+    def older(self, prompt: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float) -> Outcome:
+        """The same when the entry that is read were not there: an older one is read, if any."""
+        marks, found = lookup.marks, -1
+        for position in self._positions(prompt, marks):
+            entry = self._entries.get(key_of(position)) if position < lookup.position else None
+            if entry is not None and entry.readable < at <= entry.expires:
+                found = position
+                break
+        writes = tuple(mark for mark in self._writing(prompt, marks) if mark.chunk > found)
+        return self._outcome(prompt, MarkerLookup(found, writes, "not_readable_yet", marks=marks))
+
+    def commit(
+        self, prompt: PromptView, key_of: KeyOf, lookup: MarkerLookup, made: MadeCall
+    ) -> list[CacheEntry]:
+        """Writes what the lookup found missing."""
+        written = [
+            self._entries.write(key_of(marker.chunk), marker.ttl, made.lives_from, made.readable)
+            for marker in lookup.writes
+        ]
+        self.refresh(prompt, key_of, lookup, made.lives_from)
+        self._entries.purge(made.at)
+        return written
+
+    def refresh(
+        self, _: PromptView, key_of: KeyOf, lookup: MarkerLookup, lives_from: float
+    ) -> None:
+        """Restarts the lifetime of what a call wrote and, where the provider does so, read."""
         entries, position = self._entries, lookup.position
         if lookup.entry is not None and self._rules.reads_refresh.value:
-            entries.refresh(lookup.entry, made.lives_from)
+            entries.refresh(lookup.entry, lives_from)
             for marker in lookup.marks:
                 if marker.chunk >= position:
                     break
-                entries.refresh(entries.get(key_of(marker.chunk)), made.lives_from)
+                entries.refresh(entries.get(key_of(marker.chunk)), lives_from)
         for marker in lookup.writes:
-            entries.write(key_of(marker.chunk), marker.ttl, made.lives_from, made.readable)
-        entries.purge(made.at)
+            entries.refresh(entries.get(key_of(marker.chunk)), lives_from)
 
     def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
         """The entries of `saved`, and those at this prompt's marks."""
@@ -184,7 +213,8 @@ class MarkerCache:
                 reason, detail = "expired", f"{at - entry.expires:.0f} s ago"
             else:
                 wait = entry.readable - at
-                reason, detail = "not_readable_yet", f"for another {wait:.1f} s"
+                detail = f"for another {wait:.1f} s" if wait < math.inf else ""
+                reason = "not_readable_yet"
         if found < 0 and reason == "new":
             reason, detail = self._out_of_reach(key_of, marks[-1].chunk, at)
         while writes and writes[0].chunk <= found:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+import math
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 
+from .chances import Chance, find_chances
 from .handles import HandleSimulator
 from .markers import MarkerCache
 from .outcome import Outcome, Span
@@ -19,6 +22,49 @@ from .saved import SavedCache
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
 from .view import KeyOf, MadeCall, PromptView
+
+
+class Written(Protocol):
+    """Something that a call wrote, and from when it can be read."""
+
+    readable: float
+
+
+class OpenCall:
+    """A call whose response has not ended. Calls that are open at the same time do not read what
+    the others write."""
+
+    __slots__ = ("_delay", "_refresh", "_rules", "_written", "outcome")
+
+    def __init__(
+        self,
+        rules: CacheRules,
+        outcome: Outcome,
+        written: Sequence[Written] = (),
+        refresh: Callable[[float], None] = lambda _: None,
+        delay: float = 0.0,
+    ) -> None:
+        self.outcome = outcome
+        self._rules = rules
+        self._written = written
+        self._refresh = refresh
+        self._delay = delay
+
+    @property
+    def writes(self) -> bool:
+        """Whether it wrote something that cannot be read yet."""
+        return any(each.readable == math.inf for each in self._written)
+
+    def respond(self, *, began: float | None = None, ended: float | None = None) -> None:
+        """The response began, or ended, at that time."""
+        moments: dict[Moment, float | None] = {"response_start": began, "response_end": ended}
+        readable = moments.get(self._rules.readable_from.value)
+        if readable is not None:
+            for each in self._written:
+                each.readable = min(each.readable, readable + self._delay)
+        lives_from = moments.get(self._rules.ttl_from.value)
+        if lives_from is not None:
+            self._refresh(lives_from)
 
 
 class Simulator(HandleSimulator):
@@ -61,6 +107,14 @@ class Simulator(HandleSimulator):
         cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
         return self._look_up(cache, prompt, key_of, at, scope)[0]
 
+    def chances(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> tuple[Chance, ...]:
+        """The other outcomes that a call at that time may have, and how often: reads that the
+        provider misses at random, by the shares that its rules state."""
+        if prompt.held:
+            return ()
+        cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
+        return find_chances(self.rules, cache, prompt, key_of, at)
+
     def call(
         self,
         prompt: PromptView,
@@ -73,24 +127,45 @@ class Simulator(HandleSimulator):
     ) -> Outcome:
         """What a call at that time reads and writes; the next call finds what it wrote.
 
-        Writes become readable when the reply has begun or ended, as the rules say: `began` and
-        `ended`, or right after `at` where they are unknown. So calls that start together all write.
+        Writes become readable when the response has begun or ended, as the rules say: `began` and
+        `ended`, or right after `at` where neither is known. So calls that start together all write.
         `reasoning` are the tokens of hidden reasoning in the reply, which some providers do not
         cache. `scope` separates accounts, workspaces or servers.
         """
+        moments = _moments(at, began, ended)
+        readable_from: Moment = self.rules.readable_from.value
+        if readable_from == "response_start" and began is None:
+            readable_from = "response_end"  # it began before that
+        readable, lives_from = moments[readable_from], moments[self.rules.ttl_from.value]
+        made = MadeCall(at, readable + self._delay, lives_from, reasoning)
+        return self._make(prompt, made, scope).outcome
+
+    def start(
+        self,
+        prompt: PromptView,
+        *,
+        at: float,
+        reasoning: int | None = None,
+        scope: Hashable = "",
+    ) -> OpenCall:
+        """A call whose response is still to come: until `OpenCall.respond`, what it writes cannot
+        be read."""
+        waits = self.rules.readable_from.value != "request_start"
+        readable = math.inf if waits else at + self._delay
+        return self._make(prompt, MadeCall(at, readable, at, reasoning), scope)
+
+    def _make(self, prompt: PromptView, made: MadeCall, scope: Hashable) -> OpenCall:
         self._calls += 1
         if prompt.held:
-            return self.read_handle(prompt, at)
+            return OpenCall(self.rules, self.read_handle(prompt, made.at))
         cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
-        outcome, lookup = self._look_up(cache, prompt, key_of, at, scope)
+        outcome, lookup = self._look_up(cache, prompt, key_of, made.at, scope)
         if self._loss and outcome.read and self._draw() < self._loss:
             outcome, lookup = cache.lose(prompt, lookup)
-        moments = _moments(at, began, ended)
-        readable = moments[self.rules.readable_from.value] + self._delay
-        lives_from = moments[self.rules.ttl_from.value]
-        cache.commit(prompt, key_of, lookup, MadeCall(at, readable, lives_from, reasoning))
+        written = cache.commit(prompt, key_of, lookup, made)
         self._keys.remember(prompt, scope)
-        return outcome
+        refresh = partial(cache.refresh, prompt, key_of, lookup)
+        return OpenCall(self.rules, outcome, written, refresh, self._delay)
 
     def slot_predictor(self) -> SlotPredictor | None:
         """For one conversation on a self-hosted server; None at other providers."""

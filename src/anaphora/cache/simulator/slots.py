@@ -14,7 +14,7 @@ import msgspec
 from anaphora.cache.prefix import common_bytes
 
 from .outcome import Outcome, Span, spans_of
-from .prompt import SALT
+from .prompt import salt_of
 from .saved import SavedCache
 from .view import KeyOf, MadeCall, PromptView
 
@@ -105,7 +105,10 @@ class SlotCache:
         outcome = Outcome(spans_of(Span(0, total, "uncached", "lost")))
         return outcome, SlotChoice(choice.slot, 0, 0)
 
-    def commit(self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _: MadeCall) -> None:
+    def commit(
+        self, prompt: PromptView, key_of: KeyOf, choice: SlotChoice, _: MadeCall
+    ) -> tuple[()]:
+        """A slot holds its prompt at once: a server answers one call in it at a time."""
         slot, restored = self._slots[choice.slot], choice.restored
         source = restored or slot
         others = sum(other.used > source.used for other in (*self._slots, *self._evicted))
@@ -123,6 +126,10 @@ class SlotCache:
         self._calls += 1
         del slot.keys[choice.shared :]
         slot.keys += [key_of(position) for position in range(choice.shared, len(prompt))]
+        return ()
+
+    def refresh(self, _: PromptView, _key_of: KeyOf, _choice: SlotChoice, _at: float) -> None:
+        """A slot has no lifetime."""
 
     def save(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> SavedCache:
         slots, kept = len(self._slots), self._keeps_evicted
@@ -201,13 +208,10 @@ def _shared_tokens(slot: Slot, prompt: PromptView, key_of: KeyOf, shared: int) -
     before = prompt.tokens(shared - 1)
     if slot.prompt is None or shared >= min(len(slot.keys), len(prompt)):
         return before
-    if _salt_of(slot.keys[shared]) != _salt_of(key_of(shared)):
+    if salt_of(slot.keys[shared]) != salt_of(key_of(shared)):
         return before
-    data = prompt.data(shared)
-    if not data:
-        return before
-    part = common_bytes(data, slot.prompt.data(shared)) / len(data)
-    return before + int(part * (prompt.tokens(shared) - before))
+    same = common_bytes(prompt.data(shared), slot.prompt.data(shared))
+    return prompt.tokens_within(shared, same)
 
 
 def _shared_blocks(keys: list[Hashable], prompt: PromptView, key_of: KeyOf) -> int:
@@ -216,10 +220,3 @@ def _shared_blocks(keys: list[Hashable], prompt: PromptView, key_of: KeyOf) -> i
     if high and keys[high - 1] == key_of(high - 1):
         return high
     return bisect_left(range(high), True, key=lambda position: keys[position] != key_of(position))
-
-
-def _salt_of(key: Hashable) -> Hashable:
-    """The part of an entry key that is common to one account under the same parameters."""
-    if isinstance(key, bytes):
-        return key[:SALT]
-    return key[0] if isinstance(key, tuple) else None

@@ -12,7 +12,7 @@ conversation are compared without reading what they share.
 
 from __future__ import annotations
 
-from anaphora.cache.prefix import SentCall
+from anaphora.cache.prefix import SentCall, SentRecord, comparable
 
 from .causes import preflight
 from .changes import find_change
@@ -39,7 +39,9 @@ __all__ = [
     "Prediction",
     "Result",
     "SentCall",
+    "SentRecord",
     "Verdict",
+    "comparable",
     "diagnosis_of",
     "find_change",
     "format_usd",

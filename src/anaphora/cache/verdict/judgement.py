@@ -19,7 +19,7 @@ from .diagnosis import agrees
 from .values import Cause, Change, Diagnosis, Prediction, Result, Verdict
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
-_NEARLY = 0.92
+NEARLY = 0.92
 
 
 def judge(
@@ -51,6 +51,8 @@ def judge(
         bills = updated_bills(earlier, rules)
         later = replace(later, rendered=replace(later.rendered, bills=bills))
         expected = _predict(earlier, later, rules, outcome)
+        if earlier.usage is None and billed_read is not None:
+            expected = replace(expected, exact=False)  # an estimate is not to the token
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
@@ -59,6 +61,8 @@ def judge(
     lost = 0
     if result != "hit" or billed_read is None:  # a billed hit proves that no change mattered
         change = find_change(earlier, later)
+    if result == "hit" and change is not None and read < expected.left:
+        result = "partial"  # a prediction of both calls is exact
     if result != "hit":
         causes = find_causes(earlier, later, rules, change, profile, read, expected)
         # Tokens that are no longer sent are not paid again.
@@ -90,7 +94,7 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
         return "miss"
     least = float(expected.left)
     if not expected.exact:
-        least = least - granule if granule > 1 else least * _NEARLY
+        least = least - granule if granule > 1 else least * NEARLY
     return "hit" if read >= least else "partial"
 
 
@@ -116,9 +120,7 @@ def predict_read(
     if not explicit and (not kept or (missed and not rules.slots.value)):
         # Where the provider caches by itself, the whole prompt is cached whatever was read.
         total = wrote.total if usage is None or not usage.input else usage.input
-        granule = rules.granule_tokens.value
-        left = total // granule * granule
-        left = left if left >= max(1, rules.minimum_tokens.value) else 0
+        left = rules.whole_granules(total)
     elif usage is not None and usage.read is not None:
         left = usage.read + (usage.written_total or 0)
     else:

@@ -1,0 +1,457 @@
+"""Which earlier call a prompt continues, and how far the two agree.
+
+    index: PrefixIndex[SentCall] = PrefixIndex()
+    earlier = index.add(rendered, call, hints=hints_of(headers, body))
+    earlier.call, earlier.chunks, earlier.continues
+
+Calls are told apart by what clients send, then by the longest common beginning, tools and system
+prompt included. Each chunk has a digest of everything up to it, so the longest beginning is found
+by galloping back from the end of the prompt, and remembering a call costs what it adds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.rendered import Plan, Rendered
+
+from .prefix import common_bytes
+from .simulator import RenderedPrompt
+
+Call = TypeVar("Call")
+
+#: Headers and fields of the body that name a conversation, in this order: Claude Code, Codex (two
+#: spellings), OpenRouter, xAI; Responses, OpenRouter, OpenAI and the hosts that follow it.
+_CONVERSATION_HEADERS = (
+    "x-claude-code-session-id",
+    "session-id",
+    "session_id",
+    "x-session-id",
+    "x-grok-conv-id",
+)
+_CONVERSATION_FIELDS = ("conversation", "session_id", "prompt_cache_key")
+_USER_FIELDS = ("user", "safety_identifier")
+
+#: Conversations of one client whose blocks are compared where the beginnings differ.
+_MOST_COMPARED = 64
+#: What may stand before a block: the closing of the message before, and a comma.
+_GLUE = b'"]}, \t\r\n'
+
+
+class CallHints(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client says about the conversation of a call."""
+
+    conversation: str = ""
+    """An id of the conversation, the session or the cache key. Subagents and side calls may have
+    the same: it separates conversations, and joins none."""
+    user: str = ""
+    """An id of the end user, which separates conversations too."""
+    previous_reply: str = ""
+    """The reply that the call continues by its id (`previous_response_id`)."""
+
+
+def hints_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> CallHints:
+    """The hints in a request. Header names are in lower case; the fields of the body are values or
+    raw JSON."""
+    named = (headers.get(name, "") for name in _CONVERSATION_HEADERS)
+    fields = (_text(body.get(name)) for name in _CONVERSATION_FIELDS)
+    users = (_text(body.get(name)) for name in _USER_FIELDS)
+    metadata = _value(body.get("metadata"))
+    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    return CallHints(
+        conversation=next(filter(None, (*named, *fields)), ""),
+        user=next(filter(None, (_text(user), *users)), ""),
+        previous_reply=_text(body.get("previous_response_id")),
+    )
+
+
+def _value(value: Any) -> Any:
+    if not isinstance(value, msgspec.Raw):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _text(value: Any) -> str:
+    """A text, or the id of an object (`conversation`)."""
+    value = _value(value)
+    if isinstance(value, dict):
+        value = value.get("id")
+    return value if isinstance(value, str) else ""
+
+
+class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=True):
+    """The earlier call that a prompt is compared with."""
+
+    call: Call
+    continues: bool
+    """The same conversation. Otherwise a new one that begins like the earlier call: only what they
+    share can be compared."""
+    chunks: int
+    """How many leading chunks the two share."""
+    latest: Call
+    """The last call that sent these chunks: each use keeps a cache entry alive."""
+
+
+class _Prompt(RenderedPrompt):
+    hashed: tuple[int, set[int]] | None = None
+
+    @property
+    def messages(self) -> int:
+        """The chunks of its messages."""
+        return len(self) - self.leading - 1
+
+    def common_chunks(self, other: _Prompt) -> int:
+        both = range(min(len(self), len(other)))
+        return bisect_left(both, True, key=lambda index: self.key(index) != other.key(index))
+
+    def blocks(self, begin: int) -> set[int]:
+        """Hashes of the blocks from there on, without what glues each to the one before."""
+        if self.hashed is None or self.hashed[0] != begin:
+            self.hashed = begin, set(map(hash, self._slices(begin, len(self))))
+        return self.hashed[1]
+
+    def begins_like(self, other: _Prompt) -> bool:
+        """Whether tools and system prompt are mostly the same: half of the shorter ones are equal
+        blocks, or equal text before and after a difference. Side calls have other instructions."""
+        blocks = [list(prompt._slices(0, prompt.leading + 1)) for prompt in (self, other)]
+        first, second = map(b"".join, blocks)
+        half = min(len(first), len(second)) / 2
+        if not half:
+            return len(first) == len(second)
+        if sum(map(len, set(blocks[0]) & set(blocks[1]))) >= half:
+            return True
+        before = common_bytes(first, second)
+        after = common_bytes(first[before:][::-1], second[before:][::-1])
+        return before + after >= half
+
+    def _slices(self, begin: int, end: int) -> Iterator[bytes]:
+        for run, first in self._runs:
+            low, high = max(0, begin - first), min(run.count, end - first)
+            if low < high:
+                start = cut = run.log.start(low)
+                data = run.log.slice(start, run.log.ends[high - 1])
+                for stop in run.log.ends[low:high]:
+                    yield data[cut - start : stop - start].lstrip(_GLUE)
+                    cut = stop
+
+
+class _Branch:
+    """Consecutive chunks, from where they branched off another branch."""
+
+    __slots__ = ("begin", "keys", "opened", "parent", "uses")
+
+    def __init__(self, parent: _Branch | None, begin: int, opened: tuple[int, int]) -> None:
+        self.parent = parent
+        self.begin = begin
+        self.opened = opened
+        """The last position and the number of the call that opened it."""
+        self.keys: list[bytes] = []
+        self.uses: list[tuple[int, int]] = []
+        """Last positions and numbers of calls: the later, the less deep."""
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.keys)
+
+    def use(self, position: int, number: int) -> None:
+        while self.uses and self.uses[-1][0] <= position:
+            self.uses.pop()
+        self.uses.append((position, number))
+
+
+class _Conversation:
+    __slots__ = ("blocks", "tip")
+
+    def __init__(self) -> None:
+        self.blocks: set[int] = set()
+        """Hashes of the blocks in its messages."""
+        self.tip = 0
+        """The number of its latest call."""
+
+
+class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
+    number: int
+    call: Call
+    prompt: _Prompt
+    size: int
+    owner: bytes
+    conversation: _Conversation
+    branches: list[_Branch]
+    ends: list[bytes]
+    """The keys of its last chunk."""
+    reply: tuple[Hashable, str] | None
+    before: int
+    """The call whose whole prompt this one begins with; 0 where there is none."""
+
+
+_Place = tuple[int, "_Branch | None"]
+
+
+class _Lookup(msgspec.Struct, Generic[Call], eq=False):
+    """A prompt among the calls of its conversation's owner, and among all of its scope."""
+
+    prompt: _Prompt
+    owner: bytes
+    own: _Place
+    scope: bytes
+    all: _Place
+    continued: _Remembered[Call] | None = None
+    earlier: EarlierCall[Call] | None = None
+
+
+class PrefixIndex(Generic[Call]):
+    """Recent calls by their beginnings. What a call is, is the caller's business: it is kept and
+    given back. Not for use by several threads at once.
+
+    The least recent calls are forgotten first. Of each conversation that only grows, the last two
+    calls are kept.
+    """
+
+    def __init__(self, most_calls: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
+        """`most_bytes` limits the prompts of all remembered calls."""
+        self._most_calls = most_calls
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._number = 0
+        self._calls: OrderedDict[int, _Remembered[Call]] = OrderedDict()
+        self._branches: dict[bytes, _Branch] = {}
+        self._ends: dict[bytes, int] = {}
+        self._replies: dict[tuple[Hashable, str], int] = {}
+        self._conversations: dict[bytes, OrderedDict[_Conversation, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the remembered prompts."""
+        return self._bytes
+
+    def find(
+        self, rendered: Rendered, *, scope: Hashable = None, hints: CallHints | None = None
+    ) -> EarlierCall[Call] | None:
+        """The earlier call that this one continues, else one with the same beginning, else None.
+
+        Calls of different scopes are never compared. A scope is what the cache belongs to, such as
+        account, provider and model; None stands for the prompt's wire and model.
+        """
+        return self._look_up(rendered, _scope(rendered, scope), hints or CallHints()).earlier
+
+    def add(
+        self,
+        rendered: Rendered,
+        call: Call,
+        *,
+        scope: Hashable = None,
+        hints: CallHints | None = None,
+        reply_id: str = "",
+    ) -> EarlierCall[Call] | None:
+        """Remembers a call, and returns what `find` would have."""
+        scope = _scope(rendered, scope)
+        found = self._look_up(rendered, scope, hints or CallHints())
+        prompt, continued, earlier = found.prompt, found.continued, found.earlier
+        self._number += 1
+        conversation, before, known = _Conversation(), 0, prompt.leading + 1
+        if continued is not None and earlier is not None:
+            if continued.owner == found.owner:
+                conversation, known = continued.conversation, max(known, earlier.chunks)
+            if earlier.chunks == len(continued.prompt):
+                before = continued.number
+                self._forget(continued.before)
+        conversation.blocks |= prompt.blocks(known)
+        prompt.hashed = None
+        conversation.tip = self._number
+        recent = self._conversations.setdefault(found.owner, OrderedDict())
+        recent[conversation] = None
+        recent.move_to_end(conversation)
+        if len(recent) > _MOST_COMPARED:
+            recent.popitem(last=False)
+        new = _Remembered(
+            number=self._number,
+            call=call,
+            prompt=prompt,
+            size=rendered.size,
+            owner=found.owner,
+            conversation=conversation,
+            branches=[],
+            ends=[],
+            reply=(scope, reply_id) if reply_id else None,
+            before=before,
+        )
+        self._insert(new, found.owner, found.own)
+        if found.scope != found.owner:
+            self._insert(new, found.scope, found.all)
+        if new.reply is not None:
+            self._replies[new.reply] = new.number
+        self._calls[new.number] = new
+        self._bytes += new.size
+        while len(self._calls) > self._most_calls or self._bytes > self._most_bytes:
+            self._forget(next(iter(self._calls)))
+        return earlier
+
+    # ── Finding ──────────────────────────────────────────────────────────────────────────────────
+
+    def _look_up(self, rendered: Rendered, scope: Hashable, hints: CallHints) -> _Lookup[Call]:
+        prompt = _Prompt(rendered, Plan())
+        salt = owner = blake3(repr(scope).encode(errors="replace")).digest(16)
+        if hints.conversation or hints.user:
+            named = repr((scope, hints.conversation, hints.user))
+            owner = blake3(named.encode(errors="replace")).digest(16)
+        own = everywhere = self._deepest(prompt, owner)
+        if owner != salt:
+            everywhere = self._deepest(prompt, salt)
+        found: _Lookup[Call] = _Lookup(prompt, owner, own, salt, everywhere)
+        number = self._replies.get((scope, hints.previous_reply), 0)
+        found.continued = self._calls.get(number) or self._continued(prompt, owner, own)
+        if found.continued is not None:
+            call = found.continued.call
+            chunks = prompt.common_chunks(found.continued.prompt)
+            found.earlier = EarlierCall(call=call, continues=True, chunks=chunks, latest=call)
+        else:
+            found.earlier = self._same_beginning(prompt, salt, everywhere)
+        return found
+
+    def _deepest(self, prompt: _Prompt, salt: bytes) -> _Place:
+        """The deepest chunk that an earlier prompt had, by galloping back from the end."""
+        branches, key = self._branches, prompt.key
+        high, step = len(prompt), 1
+        low = high - step
+        while low >= 0 and salt + key(low) not in branches:
+            high, step = low, step * 2
+            low = high - step
+        if low < 0:
+            if high == 0 or salt + key(0) not in branches:
+                return -1, None
+            low = 0
+        low += bisect_left(
+            range(low + 1, high), True, key=lambda index: salt + key(index) not in branches
+        )
+        return low, branches[salt + key(low)]
+
+    def _continued(self, prompt: _Prompt, owner: bytes, place: _Place) -> _Remembered[Call] | None:
+        """The call of the same conversation that was before this one: the one whose whole prompt
+        this one begins with; else one that this one outgrows, with another end; else the one whose
+        blocks it repeats behind a difference."""
+        position, branch = place
+        shared = max(0, position - prompt.leading)
+        if shared:
+            number = self._ends.get(owner + prompt.key(position), 0)
+            if number in self._calls:
+                return self._calls[number]
+            position, latest = self._latest(branch, position)
+            if latest is not None:
+                held = latest.prompt.messages
+                if held < prompt.messages and held <= 2 * (position - prompt.leading):
+                    return latest
+        rest = prompt.blocks(prompt.leading + 1 + shared)
+        best, most = None, 0
+        for conversation in reversed(self._conversations.get(owner, OrderedDict())):
+            common = len(rest & conversation.blocks)
+            if common <= most:
+                continue
+            tip = self._calls[conversation.tip]
+            fewer = min(len(rest), max(1, tip.prompt.messages - shared))
+            if 2 * common >= fewer and prompt.begins_like(tip.prompt):
+                best, most = tip, common
+        return best
+
+    def _same_beginning(
+        self, prompt: _Prompt, salt: bytes, place: _Place
+    ) -> EarlierCall[Call] | None:
+        """The first call that sent the longest common beginning, while it is remembered."""
+        position, latest = self._latest(place[1], place[0])
+        if latest is None:
+            return None
+        branch = self._branches.get(salt + prompt.key(position))
+        first = self._calls.get(self._ends.get(salt + prompt.key(position), 0))
+        if first is None and branch is not None and branch.opened[0] >= position:
+            first = self._calls.get(branch.opened[1])
+        return EarlierCall(
+            call=latest.call if first is None else first.call,
+            continues=False,
+            chunks=position + 1,
+            latest=latest.call,
+        )
+
+    def _latest(
+        self, branch: _Branch | None, position: int
+    ) -> tuple[int, _Remembered[Call] | None]:
+        """The last remembered call that sent the chunks up to a position, else up to the next
+        position before it."""
+        while branch is not None:
+            index = bisect_right(branch.uses, -position, key=lambda use: -use[0])
+            for reached, number in branch.uses[max(0, index - 1) :]:
+                if number in self._calls:
+                    return min(position, reached), self._calls[number]
+            position, branch = branch.begin - 1, branch.parent
+        return -1, None
+
+    # ── Remembering ──────────────────────────────────────────────────────────────────────────────
+
+    def _insert(self, new: _Remembered[Call], salt: bytes, place: _Place) -> None:
+        """Adds the chunks of a call that are new. Its branch and all before it are in use."""
+        position, branch = place
+        count, key = len(new.prompt), new.prompt.key
+        if not count:
+            return
+        if branch is None or position + 1 < min(count, branch.end):
+            branch = _Branch(branch, position + 1, (count - 1, new.number))
+        new.branches.append(branch)
+        for index in range(branch.end, count):
+            known = salt + key(index)
+            branch.keys.append(known)
+            self._branches[known] = branch
+        end = salt + key(count - 1)
+        self._ends[end] = new.number
+        new.ends.append(end)
+        used: _Branch | None = branch
+        deepest = count - 1
+        while used is not None:
+            used.use(deepest, new.number)
+            deepest, used = used.begin - 1, used.parent
+
+    def _forget(self, number: int) -> None:
+        old = self._calls.pop(number, None)
+        if old is None:
+            return
+        self._bytes -= old.size
+        for end in old.ends:
+            if self._ends.get(end) == number:
+                del self._ends[end]
+        if old.reply is not None and self._replies.get(old.reply) == number:
+            del self._replies[old.reply]
+        recent = self._conversations.get(old.owner)
+        if recent is not None and old.conversation.tip == number:
+            recent.pop(old.conversation, None)
+            if not recent:
+                del self._conversations[old.owner]
+        for leaf in old.branches:
+            branch: _Branch | None = leaf
+            while branch is not None and self._trim(branch):
+                branch = branch.parent
+
+    def _trim(self, branch: _Branch) -> bool:
+        """Drops the chunks that no remembered call uses, and says whether there were any."""
+        uses = branch.uses
+        while uses and uses[0][1] not in self._calls:
+            del uses[0]
+        needed = uses[0][0] + 1 - branch.begin if uses else 0
+        for key in branch.keys[needed:]:
+            if self._branches.get(key) is branch:
+                del self._branches[key]
+        dropped = len(branch.keys) > needed
+        del branch.keys[needed:]
+        return dropped or not uses
+
+
+def _scope(rendered: Rendered, scope: Hashable) -> Hashable:
+    return (rendered.wire, rendered.model) if scope is None else scope
