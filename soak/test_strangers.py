@@ -49,6 +49,40 @@ def test_nothing_that_the_provider_accepts_fails(name: str, results: list[CaseRe
     assert [result for result in own if result.verdict == "failed"] == []
 
 
+def test_documented_commands_run(tmp_path: Path) -> None:
+    """The commands of docs/emulator.md, with the address of this emulator."""
+    try:
+        folders = [str(programs_of(family)) for family in ("npm", "llm")]
+    except Unavailable as problem:
+        pytest.skip(str(problem))
+    page = (HERE.parent.parent / "docs" / "emulator.md").read_text()
+    block = page.partition("## Real programs")[2].partition("```text\n")[2].partition("```")[0]
+    (tmp_path / ".gemini").mkdir()
+    settings = '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
+    assert settings in page
+    (tmp_path / ".gemini" / "settings.json").write_text(settings)
+    path = os.pathsep.join((*folders, os.environ.get("PATH", "")))
+    with emulator.running() as emu:
+        for command in block.splitlines():
+            run = subprocess.run(
+                ["sh", "-c", command.replace("http://127.0.0.1:8787", emu.url)],
+                cwd=tmp_path,
+                env={"PATH": path, "HOME": str(tmp_path), "LANG": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+            assert run.returncode == 0, f"{command}: {run.stderr[-600:]}"
+        assert {one["wire"] for one in emu.requests() if "verdict" in one} == {
+            "anthropic",
+            "openai_responses",
+            "gemini",
+            "ollama",
+        }
+
+
 # ── LiteLLM and pydantic-ai, with their caching on ───────────────────────────────────────────────
 
 
