@@ -263,6 +263,8 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     readable_from: Figure[Moment]
     visibility_delay: Figure[Amount]
     """Seconds after `readable_from` in which a read may still find the older entry."""
+    late_writes: Figure[Share] | None = None
+    """How often a write is not visible yet within `visibility_delay`."""
     aborted_writes: Figure[bool] | None = None
     """An aborted call has written as well."""
     prewarm: Figure[Prewarm] | None = None

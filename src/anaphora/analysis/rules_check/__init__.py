@@ -55,6 +55,7 @@ CHECKS: tuple[Check, ...] = (
     Check("lifetime", checks.lifetime),
     Check("reads_refresh", checks.reads_refresh),
     Check("visibility_delay", checks.visibility_delay),
+    Check("late_writes", checks.late_writes, is_share=True),
     Check("missed", checks.missed, is_share=True),
     Check("cut_short", checks.cut_short, is_share=True),
     *(Check(f"invalidates.{param}", checks.invalidates(param)) for param in _CACHE_PARAMS),

@@ -12,6 +12,7 @@ from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.prompts import Replay, in_order
 from anaphora.cache.simulator.view import lookback_steps
+from anaphora.cache.verdict.judgement import NEARLY
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Kind
 from anaphora.values import TTL_SECONDS, Ttl
@@ -154,9 +155,12 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def floor(self) -> int:
         """The fewest tokens that the next call reads when it finds everything."""
+        if self.marked:
+            return self.left
         granule = self.rules.granule_tokens.value
         # An implicit cache may leave out the last tokens, up to two granules.
-        return self.left if self.marked else max(1, self.left - 2 * max(granule, 64))
+        floor = self.left - 2 * max(granule, 64)
+        return max(1, floor if granule > 1 else min(floor, int(self.left * NEARLY)))
 
 
 def billed_calls(traces: Iterable[Trace]) -> Iterator[BilledTraceCall]:

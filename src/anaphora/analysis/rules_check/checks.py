@@ -370,6 +370,18 @@ def cut_short(call: BilledTraceCall, value: float | None) -> Evidence | None:
     return Evidence(read >= before.floor, bill_and_gap(call), rule)
 
 
+def late_writes(call: BilledTraceCall, value: float | None) -> Evidence | None:
+    """Follow-ups within the delay that find an older entry than the last write."""
+    before, gap, delay = call.before, call.gap, call.rules.visibility_delay.value
+    if before is None or gap is None or not before.billed.written or gap.most > delay:
+        return None
+    read = call.billed.cache_read
+    if not _expected(call) or (read != before.left and read not in _left_earlier(before)):
+        return None
+    rule = f"within {delay:g} s {value or 0:.0%} of the writes are not visible yet"
+    return Evidence(read == before.left, bill_and_gap(call), rule)
+
+
 def reads_refresh(call: BilledTraceCall, value: bool) -> Evidence | None:
     """An entry that was read since it was written, looked up when the TTL from its write is over
     and that from its last read is not."""

@@ -12,6 +12,7 @@ from blake3 import blake3
 
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 
+from .chances import Chance, find_chances
 from .handles import HandleSimulator
 from .markers import MarkerCache
 from .outcome import Outcome, Span
@@ -105,6 +106,14 @@ class Simulator(HandleSimulator):
             return self.read_handle(prompt, at)
         cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
         return self._look_up(cache, prompt, key_of, at, scope)[0]
+
+    def chances(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> tuple[Chance, ...]:
+        """The other outcomes that a call at that time may have, and how often: reads that the
+        provider misses at random, by the shares that its rules state."""
+        if prompt.held:
+            return ()
+        cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
+        return find_chances(self.rules, cache, prompt, key_of, at)
 
     def call(
         self,
