@@ -415,3 +415,26 @@ def test_write_that_may_not_be_visible_yet(log: Callable[..., Path]) -> None:
     assert (chance["reason"], chance["share"], chance["read"]) == ("late_writes", 0.35, 5000)
     assert rows[2]["predicted"]["read"] == 5700
     assert rows[2]["expected_usage"]["read"]["expected"] == round(5700 - 0.35 * 700)
+
+
+@pytest.mark.parametrize("gap, read", [(299, 5000), (308, 5000), (313, 0)])
+@pytest.mark.parametrize("first", [{}, {"t_first": 1008.0}])
+def test_lifetime_counts_from_the_response(
+    log: Callable[..., Path], gap: int, read: int, first: Json
+) -> None:
+    """Anthropic, inside tool loops: 308 s after the request before an entry was alive, after 313 s
+    gone. Where the start of the response is not recorded, it is assumed after 8 s."""
+    calls = [
+        {"t": 1000.0, "t_end": 1030.0, **first, "messages": 1, "usage": usage(0, 5000)},
+        {"t": 1000.0 + gap, "messages": 3, "usage": usage(read, 5200 - read)},
+    ]
+    row = simulated(log(trace(calls=calls)))["rows"][1]
+    assert (row["predicted"]["read"], row["exact"]) == (read, True)
+
+
+def test_short_response_begins_before_it_ends(log: Callable[..., Path]) -> None:
+    calls = [
+        {"t": 1000.0, "t_end": 1002.0, "messages": 1, "usage": usage(0, 5000)},
+        {"t": 1306.0, "messages": 3, "usage": usage(0, 5200)},
+    ]
+    assert simulated(log(trace(calls=calls)))["rows"][1]["predicted"]["read"] == 0

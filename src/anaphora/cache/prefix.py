@@ -50,10 +50,12 @@ class SentRecord(Protocol):
 Record = TypeVar("Record", bound=SentRecord)
 
 
-def comparable(earlier: EarlierCall[Record] | None, rules: CacheRules) -> SentCall | None:
+def comparable(
+    earlier: EarlierCall[Record] | None, later: Rendered, rules: CacheRules
+) -> SentCall | None:
     """What the next call is judged against: the call before it in its conversation. For a new
     conversation that is the beginning it shares with an earlier call: what follows was never
-    meant to be read. None where nothing that they share can have been cached."""
+    meant to be read. None where nothing that they share can have been cached for both."""
     if earlier is None:
         return None
     sent, latest = earlier.call.sent, earlier.latest.sent
@@ -64,6 +66,10 @@ def comparable(earlier: EarlierCall[Record] | None, rules: CacheRules) -> SentCa
         explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
         tokens = Counts(sent.rendered).tokens(cached_chunks(sent))
         if tokens < rules.minimum_tokens.value or (explicit and not sent.marks.marks):
+            return None
+        was, now = (dict(each.envelope.cache_params) for each in (sent.rendered, later))
+        changed = (name for name in {*was, *now} if was.get(name) != now.get(name))
+        if any(rules.voided_by(name) for name in changed):  # type: ignore[arg-type]
             return None
     if latest.at is None or sent.at is None or latest.at <= sent.at:
         return sent

@@ -53,6 +53,7 @@ CHECKS: tuple[Check, ...] = (
     Check("ttls", checks.ttls),
     Check("default_ttl", checks.default_ttl, tolerance=_MOSTLY),
     Check("lifetime", checks.lifetime),
+    Check("ttl_from", checks.ttl_from),
     Check("reads_refresh", checks.reads_refresh),
     Check("visibility_delay", checks.visibility_delay),
     Check("late_writes", checks.late_writes, is_share=True),

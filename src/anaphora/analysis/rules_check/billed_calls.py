@@ -186,9 +186,8 @@ class _SentPrompts:
         """How many leading blocks some call has sent before."""
         return next((n for n in range(len(keys), 0, -1) if keys[n - 1] in self._blocks), 0)
 
-    def add(self, keys: list[Hashable], known: int, began: Between | None) -> None:
+    def add(self, keys: list[Hashable], known: int, when: float | None) -> None:
         self._blocks.update(keys[known:])
-        when = None if began is None else began.most
         for key in [*(key for key in keys if key in self._used), *keys[-1:]]:
             self._used[key] = when
 
@@ -248,7 +247,7 @@ class _Conversation:
                 answer=None if reply is None else reply.size.tokens(replay.per_token[0]),
             )
             self._last, self._last_keys = billed, keys
-        prompts.add(keys, known, began)
+        prompts.add(keys, known, _used(call, began, replay.rules))
         self._noted = self._noted or "_change:" in (call.note or "")
         self._ended = call.t_end if call.t_end is not None else call.at
         return billed
@@ -273,6 +272,14 @@ def _written(
     if before is not None and before.billed.cached == billed.cached:
         return before.written
     return None
+
+
+def _used(call: TraceCall, began: Between | None, rules: CacheRules) -> float | None:
+    """When a call used its prompt, at the latest: lifetimes may count from its response."""
+    if began is None:
+        return None
+    from_response = rules.ttl_from.value != "request_start" and call.ended is not None
+    return max(began.most, call.ended or began.most) if from_response else began.most
 
 
 def _began(call: TraceCall, ended: float | None) -> Between | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from anaphora import catalog, wire
-from anaphora.catalog import CacheParam, Lifetime, LookbackUnit, Mechanism
+from anaphora.catalog import CacheParam, Lifetime, LookbackUnit, Mechanism, Moment
 from anaphora.values import TTL_SECONDS, Section, Ttl
 
 from .billed_calls import BilledTraceCall
@@ -334,6 +334,21 @@ def lifetime(call: BilledTraceCall, value: Lifetime) -> Evidence | None:
     promise = {"exact": "ends after", "at_most": "ends within", "at_least": "lasts at least"}
     rule = f"an entry {promise[value]} {before.ttl}"
     return Evidence(not found or value == "at_least", bill_and_gap(call), rule)
+
+
+def ttl_from(call: BilledTraceCall, value: Moment) -> Evidence | None:
+    """What is found when the TTL is over from the start of the request before, and not yet over
+    from the end of its response. What is not found then may have ended at either."""
+    before, gap, rest = call.before, call.gap, call.rest
+    exact = call.rules.lifetime is not None and call.rules.lifetime.value == "exact"
+    if before is None or gap is None or rest is None or not exact or before.life is None:
+        return None
+    if gap.least <= before.life + 1.0 or rest > before.life or not _expected(call):
+        return None
+    if call.billed.cache_read < before.floor:
+        return None
+    rule = f"the lifetime counts from the {value.replace('_', ' ')}"
+    return Evidence(value != "request_start", bill_and_gap(call), rule)
 
 
 def default_ttl(call: BilledTraceCall, value: Ttl) -> Evidence | None:

@@ -136,8 +136,11 @@ class Simulator(HandleSimulator):
         readable_from: Moment = self.rules.readable_from.value
         if readable_from == "response_start" and began is None:
             readable_from = "response_end"  # it began before that
-        readable, lives_from = moments[readable_from], moments[self.rules.ttl_from.value]
-        made = MadeCall(at, readable + self._delay, lives_from, reasoning)
+        lives_from = moments[self.rules.ttl_from.value]
+        assumed = self.rules.response_seconds
+        if began is None and ended is not None and assumed is not None:
+            lives_from = min(ended, at + assumed.value)
+        made = MadeCall(at, moments[readable_from] + self._delay, lives_from, reasoning)
         return self._make(prompt, made, scope).outcome
 
     def start(
