@@ -15,6 +15,9 @@ from anaphora.values import Usage
 if TYPE_CHECKING:
     from .prefix_index import EarlierCall
 
+#: Bytes that are compared first.
+_STEP = 256
+
 
 class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One call that was sent, as far as it is known."""
@@ -146,10 +149,13 @@ def first_difference(earlier: Rendered, later: Rendered, chunks: int) -> int | N
 
 
 def common_bytes(one: bytes, two: bytes) -> int:
-    """The length of the common beginning, by bisection: `==` compares at memory speed."""
-    low, high = 0, min(len(one), len(two))
-    if one[:high] == two[:high]:
-        return high
+    """The length of the common beginning, by galloping and bisection: `==` compares at memory
+    speed, and little is read behind the first difference."""
+    low, high, end = 0, min(_STEP, len(one), len(two)), min(len(one), len(two))
+    while one[low:high] == two[low:high]:
+        if high == end:
+            return end
+        low, high = high, min(end, 2 * high)
     while high - low > 1:
         middle = (low + high) // 2
         if one[low:middle] == two[low:middle]:
