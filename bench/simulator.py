@@ -304,7 +304,7 @@ def prompt(conversation: int, turn: int) -> TokenRuns:
 
 
 def blocks(calls: int) -> list[float]:
-    """CPU seconds for each block of calls, a call every tenth of a second, in many conversations."""
+    """CPU seconds for each block of calls: one every tenth of a second, in many conversations."""
     simulator = Simulator(catalog.rules("anthropic", "claude-sonnet-4-5"))
     times: list[float] = []
     for first in range(0, calls, BLOCK):
