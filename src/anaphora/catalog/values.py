@@ -279,6 +279,9 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """How often an existing prefix is not found at all."""
     cut_short: Figure[Share] | None = None
     """How often only a part of it is found."""
+    thinking_dropped: Figure[Share] | None = None
+    """How often a model with `strips_thinking` loses the messages at a user turn, where it is not
+    known whether the client resends thinking."""
     key_requests: Figure[Count] | None = None
     """Requests per minute that one cache key routes to the same host."""
     route_seconds: Figure[Amount] | None = None

@@ -22,7 +22,7 @@ from .markers import MarkerCache, MarkerLookup
 from .outcome import Outcome, Span, spans_of
 from .view import KeyOf, PromptView
 
-ChanceReason: TypeAlias = Literal["missed", "cut_short", "late_writes"]
+ChanceReason: TypeAlias = Literal["missed", "cut_short", "late_writes", "thinking_dropped"]
 """The figure of the rules that states the share."""
 
 #: Nine cases in ten are within so many standard deviations.
