@@ -171,10 +171,11 @@ def test_conversations_of_one_log_are_separated(run: Run, tmp_path: Path) -> Non
     assert done.returncode == 0
     assert [turn["verdict"]["result"] for turn in report["turns"]] == [
         "first",
-        "first",
+        "hit",  # a new conversation, which reads what it shares with the other
         "hit",
         "hit",
     ]
+    assert [turn["turn"] for turn in report["turns"]] == [1, 1, 2, 2]
     assert len({turn["conversation"] for turn in report["turns"]}) == 2
 
 

@@ -164,7 +164,7 @@ def _details(entry: JournalEntry) -> dict[str, Any]:
 def _billed_details(entry: JournalEntry, billed: CallRecord) -> dict[str, Any]:
     sent, outcome, facts = billed.sent, billed.outcome, billed.facts
     price = _price(entry)
-    before = verdict.comparable(entry.earlier, facts.rules)
+    before = verdict.comparable(entry.earlier, sent.rendered, facts.rules)
     compared = entry.earlier if before is not None else None
     result: dict[str, Any] = {"result": None, "cause": None}
     try:

@@ -437,3 +437,24 @@ def test_calls_without_a_bill_are_replayed_but_not_compared() -> None:
 
 def test_an_empty_conversation_has_no_calls() -> None:
     assert play(trace_of()) == []
+
+
+def test_a_changed_word_keeps_the_tokens_before_it_where_the_cache_works_on_tokens() -> None:
+    """Two conversations of one account whose system prompts differ near the end."""
+    text = " ".join(f"word{number}" for number in range(6_000))
+    conversations = [
+        trace_of(
+            at(float(number), 2, None),
+            id=f"conversation {number}",
+            group="one account",
+            messages=[TraceMessage(role="system", content=text + f" on day {number}"), user("q")],
+            system_tokens_unknown=False,
+            provider=provider,
+            model=model,
+        )
+        for provider, model in (("openai", "gpt-4.1"), ("deepseek", "deepseek-v4-pro"))
+        for number in range(2)
+    ]
+    openai = play(*conversations[:2])[1].outcome
+    assert openai.total - 256 < openai.read == openai.read // 128 * 128
+    assert play(*conversations[2:])[1].outcome.read == 0

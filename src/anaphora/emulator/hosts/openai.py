@@ -24,6 +24,7 @@ from anaphora.prompt.call import Reasoning
 from anaphora.values import Reply, StopReason, Thinking
 from anaphora.wire import Wire
 from anaphora.wire.openai_chat.reply import write_choice
+from anaphora.wire.openai_responses.parse import input_items
 
 from .host import (
     MODELS_CREATED,
@@ -208,7 +209,7 @@ class OpenAIResponsesHost(OpenAIHost):
     def complete_body(self, request: RoutedRequest) -> CompleteBody:
         """The input of the whole chain that `previous_response_id` continues."""
         fields = request.fields
-        items = _input_items(bytes(fields.get("input", NULL)))
+        items = input_items(fields.get("input", NULL))
         previous = request.value("previous_response_id")
         if previous is None and "model" in fields:
             return CompleteBody(request.body, items)
@@ -299,18 +300,6 @@ def _no_websocket(request: EmulatorRequest) -> Upstream:
         reason = "WebSocket is not supported here: POST the request to this path"
         return RequestRejected(reason, status=426)
     return NotFound("no response is named in the path", status=404, code="not_found_error")
-
-
-def _input_items(raw: bytes) -> tuple[bytes, ...]:
-    """The items of a request's input; a string is a user's message."""
-    if raw == b"null":
-        return ()
-    if raw[:1] == b'"':
-        return (b'{"type":"message","role":"user","content":' + raw + b"}",)
-    try:
-        return tuple(map(bytes, msgspec.json.decode(raw, type=list[msgspec.Raw])))
-    except msgspec.DecodeError as problem:
-        raise RequestRejected(str(problem), status=400, param="input") from None
 
 
 def _response_fields(request: EmulatorRequest, stop: StopReason) -> dict[str, Any]:
