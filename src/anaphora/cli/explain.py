@@ -55,10 +55,13 @@ from .terminal import Line, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
 
-_COLOURS = {"first": "dim", "hit": "green", "partial": "yellow", "miss": "red"}
-
-#: Control characters are shown escaped, so that an excerpt stays on one line.
-_CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n", 9: "\\t"}
+_COLOURS = {
+    "first": "dim",
+    "hit": "green",
+    "partial": "yellow",
+    "miss": "red",
+    "not_cacheable": "dim",
+}
 
 
 class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +86,12 @@ class ExplainSummary(msgspec.Struct, frozen=True, kw_only=True):
     hit: int
     partial: int
     miss: int
+    not_cacheable: int
+    """Below the provider's minimum."""
     broke: int
+    """Those of `partial` and `miss` whose prefix broke."""
     lost: int
+    """Tokens that could have been read and were not."""
     cost_usd: Decimal | None
     """None where a loss has no known price."""
 
@@ -276,7 +283,7 @@ def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
 
 
 def _summary(calls: tuple[ExplainedCall, ...]) -> ExplainSummary:
-    counts = dict.fromkeys(("first", "hit", "partial", "miss"), 0)
+    counts = dict.fromkeys(_COLOURS, 0)
     cost: Decimal | None = Decimal(0)
     for call in calls:
         counts[call.verdict.result] += 1
@@ -301,11 +308,14 @@ def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
     total = explained.summary
     hits = counted(total.hit, "hit")
     counts = f"{hits}, {total.partial} partial, {total.miss} missed, {total.first} first"
+    if total.not_cacheable:
+        counts += f", {total.not_cacheable} below the minimum"
     yield f"{counted(total.turns, 'call')}: {counts}", "bold"
     if total.lost:
-        yield f"{counted(total.lost, 'token')} paid again: {format_loss(total.cost_usd)}"
+        yield f"{counted(total.lost, 'token')} not read: {format_loss(total.cost_usd)}"
     if total.broke:
-        yield f"the prefix broke at {counted(total.broke, 'call')}", "red"
+        among = f"{total.broke} of {total.partial + total.miss}"
+        yield f"partial or missed because the prefix broke: {among}", "red"
     if explained.unpriced:
         yield unpriced_note(explained.unpriced), "dim"
 
@@ -327,15 +337,16 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
 def _call(call: ExplainedCall) -> Iterator[Line]:
     verdict = call.verdict
     gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
-    yield [f"  turn {call.turn}{gap}: ", (verdict.sentence, _COLOURS[verdict.result])]
-    for cause in verdict.causes[1:]:
+    yield [
+        f"  turn {call.turn}{gap}: ",
+        (verdict.describe(excerpts=False), _COLOURS[verdict.result]),
+    ]
+    for cause in verdict.other_causes:
         yield f"    and {cause.text}"
     if verdict.change is not None:
-        for sign, text, colour in (
-            ("-", verdict.change.before, "red"),
-            ("+", verdict.change.after, "green"),
-        ):
-            shown = text.translate(_CONTROLS) if text else "(nothing: the text ends here)"
-            yield f"    {sign} {shown}", colour
-    if verdict.billed is not None and verdict.predicted is not None and verdict.result != "hit":
+        before, after = verdict.change.excerpts
+        yield f"    - {before}", "red"
+        yield f"    + {after}", "green"
+    billed = verdict.billed is not None and verdict.predicted is not None
+    if billed and verdict.result in ("partial", "miss"):
         yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"

@@ -172,6 +172,7 @@ def _billed_details(entry: JournalEntry, billed: CallRecord) -> dict[str, Any]:
             before, sent, facts.rules, outcome=outcome, price=price, profile=facts.profile
         )
         result |= {"result": judged.result, "cause": judged.cause, "sentence": str(judged)}
+        result["change"] = msgspec.to_builtins(judged.change)
     except AnaphoraError as problem:
         result["sentence"] = str(problem)
     cost_usd = None if price is None else price.of(outcome.usage(entry.output))

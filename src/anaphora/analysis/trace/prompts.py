@@ -84,6 +84,8 @@ class Replay:
         """The last call's blocks: identity, and the key of the prefix each one ends."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
+        self._after_mark = 0
+        """Blocks behind the last marker, where none are recorded, by the last bill."""
         self._early: dict[bool, int] = {}
         """What the last call read, inside a tool loop or not, when that was less than expected."""
         self._times: list[float] = []
@@ -200,7 +202,7 @@ class Replay:
         if call.breakpoints is None:
             begun = None if self._moved else self.begun
             unseen = begun is not None and begun.lead.shared is None
-            places = -1 if unseen else self.blocks.lead, len(blocks) - 1
+            places = -1 if unseen else self.blocks.lead, len(blocks) - 1 - self._after_mark
             assumed = zip(places, self.ttls, strict=True)
             marks |= {position: ttl for position, ttl in assumed if position >= 0}
         return tuple(
@@ -278,13 +280,15 @@ class Replay:
         self._learn_beginning(call, billed, expected[1].read, account)
         _, keys = self.sent(call)
         self.left.add(billed.cached)
-        end = billed.total
-        if account.has_markers and billed.cached:
-            marks = () if expected[0].automatic else expected[0].markers
-            last = marks[-1].chunk if marks else len(keys) - 1
+        account.lengths[keys[-1]] = billed.total
+        prompt = expected[0]
+        if billed.cached and (prompt.markers or prompt.automatic):
+            last = len(keys) - 1
+            if prompt.automatic is None:
+                last = prompt.markers[-1].chunk
+                if call.breakpoints is None:
+                    last = self._learn_end(call, billed, account)
             account.lengths[keys[last]] = billed.cached
-            end = billed.cached if last == len(keys) - 1 else end
-        account.lengths[keys[-1]] = end
         self._learn_found(call, billed.cache_read, expected, account)
         reply = self.blocks.reply(call)
         if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
@@ -298,6 +302,19 @@ class Replay:
             # About how long the beginning of other conversations is.
             for key, count in zip(*self._counted(call, account), strict=True):
                 account.lengths.fit(key, count)
+
+    def _learn_end(self, call: TraceCall, billed: TraceUsage, account: Account) -> int:
+        """Learns where the last marker of a call is, where none are recorded: at the last block,
+        unless more is uncached than that leaves; then where what was cached may end."""
+        keys, counts = self._counted(call, account)
+        self._after_mark = 0
+        if billed.input > _FRAMING:
+            near = min(range(len(keys)), key=lambda at: abs(counts[at] - billed.cached))
+            self._after_mark = len(keys) - 1 - max(near, self.blocks.lead)
+            if near <= self.blocks.lead + 1 and self.begun is not None:
+                self._after_mark = len(keys) - 1 - self.blocks.lead
+                self.begun.lead.shared = billed.cached
+        return len(keys) - 1 - self._after_mark
 
     def _counted(self, call: TraceCall, account: Account) -> tuple[list[Hashable], list[int]]:
         """The keys of a call's prefixes, and their tokens by what is known now."""
