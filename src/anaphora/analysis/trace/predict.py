@@ -182,7 +182,7 @@ class Predictor:
         params = replay.cache_params(call, in_loop=in_loop)
         prompt = replay.prompt(call, params, account)
         outcome = account.simulator.predict(prompt, at=at)
-        chances = account.simulator.chances(prompt, at=at)
+        chances = replay.chances(call, params, account, at)
         older = billed is not None and billed.cache_read in replay.left
         changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
 from anaphora import catalog
-from anaphora.cache.simulator import Mark, Outcome, TokenRuns
+from anaphora.cache.simulator import Chance, Mark, Outcome, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
@@ -229,6 +229,31 @@ class Replay:
         the conversation; None where it is not."""
         return self._early.get(in_loop) if account.early_reads.repeat else None
 
+    def chances(
+        self, call: TraceCall, params: dict[str, bytes], account: Account, at: float
+    ) -> tuple[Chance, ...]:
+        """The other outcomes that a call may have, and how often."""
+        chances = account.simulator.chances(self.prompt(call, params, account), at=at)
+        figure, blocks = self.rules.thinking_dropped, self.blocks
+        if figure is None or not self._may_drop_thinking(call):
+            return chances
+        blocks.strips = True
+        outcome = account.simulator.predict(self.prompt(call, params, account), at=at)
+        blocks.strips = False
+        return (*chances, Chance(figure.value, "thinking_dropped", outcome))
+
+    def _may_drop_thinking(self, call: TraceCall) -> bool:
+        """Whether thinking is dropped at this call if the client resends it, which is unknown."""
+        before, blocks = self.before, self.blocks
+        unknown = blocks.may_strip and not blocks.strips
+        return unknown and before is not None and blocks.drops_thinking(before, call)
+
+    def _learn_stripping(self, call: TraceCall, billed: TraceUsage) -> None:
+        """A read of the beginning alone shows that thinking was dropped, and so resent."""
+        before = self.before
+        if before is not None and before.usage is not None and self._may_drop_thinking(call):
+            self.blocks.strips = 0 < billed.cache_read < before.usage.cached
+
     def learn_early(self, read: int, expected: int, account: Account, *, in_loop: bool) -> None:
         """Learns whether reads end early at the same place again; `expected` is without that."""
         slack = max(self.rules.granule_tokens.value, _FRAMING)
@@ -250,7 +275,7 @@ class Replay:
     ) -> None:
         """Learns from the bill of a call: before the call is added to the cache, so that what it
         leaves there is as long as the bill says."""
-        _, keys = self.sent(call)
+        self._learn_stripping(call, billed)
         self._learn_growth(call, billed, account)
         self._learn_beginning(call, billed, expected[1].read, account)
         _, keys = self.sent(call)
