@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 @click.option("--script", type=EXISTING_FILE, help="YAML file of scripted replies.")
 @click.option("--faults", type=EXISTING_FILE, help="YAML file of faults to inject.")
 @click.option("--fault-headers", is_flag=True, help="Let requests ask for a fault in a header.")
+@click.option("--any-model", is_flag=True, help="Accept models that the provider does not have.")
+@click.option("--no-tool-calls", is_flag=True, help="Call only tools that a request forces.")
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
     "--latency",
@@ -48,6 +50,8 @@ def command(
     script: Path | None,
     faults: Path | None,
     fault_headers: bool,
+    any_model: bool,
+    no_tool_calls: bool,
     seed: int,
     latency: str | None,
 ) -> None:
@@ -71,6 +75,8 @@ def command(
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
         fault_headers=fault_headers,
+        any_model=any_model,
+        tool_calls=not no_tool_calls,
     )
     serve(options, host=host, port=port, allow_hosts=allow_hosts, ready=_ready)
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
-from anaphora import catalog, wire
+from anaphora import catalog
 from anaphora.canonical import dumps
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Params
@@ -28,7 +28,7 @@ from .billing import Billing, ModelFacts, UsageWindow, UsageWindows
 from .exchange import EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
 from .faults import KINDS, Faults
 from .generator import Generator
-from .hosts import DEFAULT_WIRE, RouteTable
+from .hosts import RouteTable
 from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Journal, JournalEntry
 from .replies.script import Script
@@ -72,6 +72,10 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Requests may ask for a fault in the header `x-emulator-fault`."""
     strict: bool = True
     """Reject what the provider rejects; otherwise only requests that cannot be read."""
+    any_model: bool = False
+    """Accept models that the provider would not know."""
+    tool_calls: bool = True
+    """Call tools in generated replies. Forced tools are called in any case."""
     remembered: int = 1000
     """How many calls the journal keeps."""
 
@@ -104,7 +108,7 @@ class Engine:
     def codec(self, method: str, path: str, headers: Mapping[str, str]) -> Wire:
         """The wire of a request, which its errors use too."""
         route = self._route(method, path, headers)
-        return wire.get(DEFAULT_WIRE) if route is None else route.codec
+        return self.routes.codec(path, headers) if route is None else route.codec
 
     def _route(self, method: str, path: str, headers: Mapping[str, str]) -> EmulatorRoute | None:
         route, served = self.routes.find(method, path, headers), self.options.providers
@@ -141,9 +145,9 @@ class Engine:
     ) -> EmulatorResponse:
         route = self._route(request.method, request.path, request.headers)
         if route is None:
-            reason = f"no route for {request.method} {request.path}"
+            reason = f"Not found: {request.method} {request.path}"
             error = NotFound(reason, status=404, code="not_found_error")
-            return _error_response(error, entry, wire.get(DEFAULT_WIRE))
+            return _error_response(error, entry, self.routes.codec(request.path, request.headers))
         fields = msgspec.structs.asdict(request) | {"now": now}
         return self._respond_routed(RoutedRequest(**fields, route=route, entry=entry))
 
@@ -189,6 +193,7 @@ class Engine:
             self._check_unreadable(request, problem)
         request.entry.model = prompt.rendered.model
         if self.options.strict:
+            self._check_model(request, prompt.facts)
             tokens = Counts(prompt.rendered).total
             self._check(request, prompt.facts, prompt.call.params, tokens)
         return self._generator.respond(request, prompt)
@@ -204,7 +209,7 @@ class Engine:
         for profile in catalog.models(route.provider):
             if profile.id == route.name:
                 return dumps(host.model_fields(profile))
-        raise NotFound(f"no model {route.name}", status=404)
+        raise NotFound(host.model_error(route.name), status=404, code=host.model_error_code)
 
     def _count(self, request: RoutedRequest) -> int:
         try:
@@ -212,6 +217,7 @@ class Engine:
         except InvalidRequest as problem:
             self._check_unreadable(request, problem)
         if self.options.strict:
+            self._check_model(request, facts)
             # A prompt of any length can be counted.
             self._check(request, facts)
         return Counts(rendered).total
@@ -228,6 +234,22 @@ class Engine:
         counts = request.route.operation == "count"
         checks = request.host.checks
         strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)
+
+    def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
+        """Rejects a model that its provider would not know: one that the catalog does not have, and
+        that is not named like a later version of the provider's models."""
+        model, provider = facts.profile.id, facts.provider
+        if self.options.any_model or catalog.may_serve(provider, model):
+            return
+        similar = catalog.similar_model(provider, model)
+        meant = f"Did you mean {similar}? " if similar else ""
+        hint = f"{meant}With --any-model, any_model=True in Python, the emulator takes any name."
+        raise NotFound(
+            f"{request.host.model_error(model)} ({hint})",
+            status=404,
+            code=request.host.model_error_code,
+            param=request.host.model_error_param,
+        )
 
     def _check_unreadable(self, request: RoutedRequest, problem: InvalidRequest) -> NoReturn:
         """Raises the provider's error for a request that cannot be read, where that is known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -181,10 +182,15 @@ class Generator:
             raise RequestRejected(f"at most {_MOST_REPLIES} replies, not {count}", status=400)
         self._schemas.begin_request()
         seeds = [seed, *(seed + join_seed(b"%d" % index) for index in range(1, count))]
-        replies = [
-            scripted or generate_reply(call, host, profile, self._schemas, seeds[0]),
-            *(generate_reply(call, host, profile, self._schemas, own) for own in seeds[1:]),
-        ]
+        generate = partial(
+            generate_reply,
+            call,
+            host,
+            profile,
+            self._schemas,
+            tool_calls=self._options.tool_calls,
+        )
+        replies = [scripted or generate(seeds[0]), *map(generate, seeds[1:])]
         return [
             msgspec.structs.replace(reply, parts=host.sign_calls(reply.parts, profile, own))
             for reply, own in zip(replies, seeds, strict=True)

@@ -51,6 +51,9 @@ class OllamaHost(Host):
         operation = _OPERATIONS.get((method, path))
         return None if operation is None else (operation, "")
 
+    def model_error(self, model: str) -> str:
+        return f"model '{model}' not found"
+
     def handle(self, request: RoutedRequest) -> bytes:
         if request.route.operation == "version":
             return _VERSION

@@ -88,7 +88,12 @@ class OpenAIHost(Host):
     # A refusal is a field of the message; the reply ends as usual.
     refusal_stop = "end"
     key_error_code = "invalid_api_key"
+    model_error_code = "model_not_found"
+    model_error_param = "model"
     reports_reasoning = True
+
+    def model_error(self, model: str) -> str:
+        return f"The model `{model}` does not exist or you do not have access to it."
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         headers = {
