@@ -3,8 +3,9 @@
     python bench/simulator.py [--traces DIR] [--calls 1000000]
 
 Each prediction uses only the calls before it. Beside ours stands the baseline: a call reads what
-the call before it read and wrote. A pair is a billed call with such a call before it; hit, partial
-and miss show how much of that was read. `--calls 0` leaves the cost out.
+the call before it left in the cache, which is what that read and wrote at markers, or all of its
+prompt in whole granules where there are none. A pair is a billed call with such a call before it;
+hit, partial and miss show how much of that was read. `--calls 0` leaves the cost out.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import gzip
 import json
 import statistics
 import time
-from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 
 from anaphora import catalog
@@ -23,6 +24,8 @@ from anaphora.analysis.trace import read_traces
 from anaphora.analysis.trace.format import Problem, Trace, numbered, unsupported
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, Predicted, Predictor
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
+from anaphora.catalog import CacheRules
+from anaphora.values import Usage
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 
@@ -60,6 +63,8 @@ class Played:
 class Score:
     """How often the predictions were right, ours and the baseline's."""
 
+    titles = ("pairs", "exact", "baseline", "class", "baseline", "read error", "baseline")
+
     def __init__(self, calls: list[Predicted]) -> None:
         pairs = [call for call in calls if call.is_pair]
         loops = [c for c in pairs if c.in_loop and c.gap is not None and c.gap < LOOP]
@@ -70,6 +75,9 @@ class Score:
         self.classes_baseline = sum(call.baseline_class == call.happened for call in pairs)
         self.loops = len(loops)
         self.loops_exact = sum(call.exact for call in loops)
+        reads = sum(map(read_by, pairs))
+        self.reads = share(sum(abs(c.outcome.read - read_by(c)) for c in pairs), reads)
+        self.reads_baseline = share(sum(abs((c.baseline or 0) - read_by(c)) for c in pairs), reads)
 
     def row(self, name: str) -> list[str]:
         return [
@@ -79,8 +87,86 @@ class Score:
             f"{self.exact_baseline:,}",
             f"{self.classes:,}",
             f"{self.classes_baseline:,}",
-            f"{self.loops_exact:,} of {self.loops:,}",
+            percent(self.reads),
+            percent(self.reads_baseline),
         ]
+
+
+class Estimates:
+    """The errors of predicted token counts and bills; the baseline of a count is the prompt before,
+    that of a bill is the billed total of which the baseline is read."""
+
+    titles = (
+        "first calls exact",
+        "tokens: median",
+        "p90",
+        "p99",
+        "baseline p99",
+        "new tokens: median",
+        "bill: median",
+        "baseline",
+    )
+
+    def __init__(self, calls: list[Predicted]) -> None:
+        first = [c for c in calls if c.billed is not None and c.previous is None]
+        self.first, self.first_exact = len(first), sum(call.exact for call in first)
+        self.tokens: list[float] = []
+        self.tokens_baseline: list[float] = []
+        self.new: list[float] = []
+        ours: dict[str, float] = defaultdict(float)
+        plain: dict[str, float] = defaultdict(float)
+        billed: dict[str, float] = defaultdict(float)
+        for call in calls:
+            if call.billed is None or not call.billed.total:
+                continue
+            total = call.billed.total
+            if call.previous is not None:
+                self.tokens.append(abs(call.outcome.total - total) / total)
+                self.tokens_baseline.append(abs(call.previous - total) / total)
+                new, expected = total - call.previous, call.outcome.total - call.previous
+                if new > 0:
+                    self.new.append(abs(expected - new) / new)
+            rules = catalog.rules(call.provider, call.model, call.wire)
+            ours[call.trace] += input_cost(call.outcome.usage(), rules)
+            billed[call.trace] += input_cost(call.billed.usage(), rules)
+            plain[call.trace] += input_cost(baseline_bill(call, total, rules), rules)
+        self.bills = [abs(ours[name] - cost) / cost for name, cost in billed.items()]
+        self.bills_baseline = [abs(plain[name] - cost) / cost for name, cost in billed.items()]
+
+    def row(self, name: str) -> list[str]:
+        return [
+            name,
+            f"{self.first_exact:,} of {self.first:,}",
+            *(percent(quantile(self.tokens, part)) for part in (0.5, 0.9, 0.99)),
+            percent(quantile(self.tokens_baseline, 0.99)),
+            percent(quantile(self.new, 0.5)),
+            percent(quantile(self.bills, 0.5)),
+            percent(quantile(self.bills_baseline, 0.5)),
+        ]
+
+
+def input_cost(usage: Usage, rules: CacheRules) -> float:
+    """The cost of the input, in input tokens."""
+    cost = (usage.uncached or 0) + (usage.read or 0) * rules.read_price.value
+    for ttl, tokens in (usage.written or {}).items():
+        price = rules.write_price.get(ttl) if ttl != "unsplit" else None
+        cost += tokens * (1.0 if price is None else price.value)
+    return cost
+
+
+def baseline_bill(call: Predicted, total: int, rules: CacheRules) -> Usage:
+    read = min(total, call.baseline or 0)
+    if call.implicit or rules.default_ttl is None:
+        return Usage(uncached=total - read, read=read)
+    return Usage(uncached=0, read=read, written={rules.default_ttl.value: total - read})
+
+
+def quantile(values: list[float], part: float) -> float | None:
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))] if values else None
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
 
 
 def read_by(call: Predicted) -> int:
@@ -111,6 +197,16 @@ def share(part: int, whole: int) -> float | None:
     return round(part / whole, 5) if whole else None
 
 
+def worst(counts: Iterable[tuple[int, int, int]]) -> float | None:
+    """The least that ours are better than the baseline in any file, as a share of its pairs."""
+    gains = [round((ours - baseline) / pairs, 5) for ours, baseline, pairs in counts if pairs]
+    return min(gains, default=None)
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 5)
+
+
 def accuracy(files: list[Played]) -> dict[str, float | None]:
     """Prints the tables, and gives the figures."""
     every = [call for file in files for call in file.calls]
@@ -119,9 +215,13 @@ def accuracy(files: list[Played]) -> dict[str, float | None]:
         for provider in ("anthropic", "openai", "google")
     }
     total = Score(of["anthropic"])
-    titles = ["file", "pairs", "exact", "baseline", "class", "baseline", "loops under 5 min exact"]
-    rows = [Score(file.calls).row(file.name) for file in files]
-    table(titles, [*rows, Score(every).row("all"), total.row("Anthropic")])
+    scores = [Score(file.calls) for file in files]
+    rows = [score.row(file.name) for score, file in zip(scores, files, strict=True)]
+    table(["file", *Score.titles], [*rows, Score(every).row("all")])
+    print()
+    estimates = Estimates(every)
+    rows = [Estimates(file.calls).row(file.name) for file in files]
+    table(["file", *Estimates.titles], [*rows, estimates.row("all")])
     print()
 
     deepseek = append_only(files)
@@ -132,6 +232,7 @@ def accuracy(files: list[Played]) -> dict[str, float | None]:
     table(
         ["provider", "what", "right", "of"],
         [
+            ["Anthropic", "loops under 5 min, exact", f"{total.loops_exact:,}", f"{total.loops:,}"],
             ["DeepSeek", "append-only, within one granule", f"{near:,}", f"{len(deepseek):,}"],
             ["OpenAI", "predictions of a legal value", f"{lawful:,}", f"{len(of['openai']):,}"],
             ["Gemini", "hit, partial or miss (not tuned)", f"{same:,}", f"{len(pairs):,}"],
@@ -142,8 +243,10 @@ def accuracy(files: list[Played]) -> dict[str, float | None]:
     skipped(files)
     return {
         "anthropic_loop_exact": share(total.loops_exact, total.loops),
-        "anthropic_class_accuracy": share(total.classes, total.pairs),
-        "baseline_class_accuracy": share(total.classes_baseline, total.pairs),
+        "worst_exact_gain": worst((one.exact, one.exact_baseline, one.pairs) for one in scores),
+        "worst_class_gain": worst((one.classes, one.classes_baseline, one.pairs) for one in scores),
+        "bill_error_median": rounded(quantile(estimates.bills, 0.5)),
+        "tokens_p99": rounded(quantile(estimates.tokens, 0.99)),
         "deepseek_within_granule": share(near, len(deepseek)),
     }
 

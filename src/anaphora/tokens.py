@@ -18,6 +18,7 @@ first point to the last.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from anaphora.catalog import Profile, tool_overhead
-from anaphora.rendered import ChunkLog, Kind, Rendered
+from anaphora.rendered import ChunkLog, ChunkRun, Kind, Rendered
 from anaphora.rendered.media import LONG, TEXT, not_text
 
 #: Tokens of framing without bytes: recorded prompts were billed up to 70 more.
@@ -52,6 +53,10 @@ _LEAST, _GREATEST = 0.75, 1.33
 #: explained by a hidden system prompt of so many tokens.
 _FACTOR = 32
 _HIDDEN = 100_000
+
+#: Blocks that may refer to deferred tools, and the field with the name.
+_REFERRING = (Kind.TOOL_RESULT, Kind.OTHER)
+_TOOL_NAME = re.compile(rb'"tool_name"\s*:\s*"([^"\\]*+)"')
 
 
 class Size(NamedTuple):
@@ -115,7 +120,7 @@ class Counts:
             self._size = 0
             return
         run = rendered.runs[-1]
-        self._odd = odd = odd_chunks(run.log, run.count)
+        self._odd = odd = odd_chunks(run.log, run.count, rendered.runs)
         lead: _Lead | None = odd.before
         if lead is None or not lead.leads(rendered):
             lead = odd.before = _Lead(rendered)
@@ -165,14 +170,19 @@ class Counts:
         ]
 
     def before(self, offset: int) -> int:
-        """The tokens before a byte of the prompt."""
+        """The tokens before a byte of the prompt. Of the chunk that holds it, whole tokens count:
+        the one with the byte is not before it."""
         if offset >= self._rendered.size:
             return self.total
         chunk = self._rendered.at_offset(offset)
+        return self.within(chunk, offset - self._rendered.offset(chunk))
+
+    def within(self, chunk: int, size: int) -> int:
+        """The tokens before the chunk's byte `size`."""
         before, upto = self.size(chunk), self.size(chunk + 1)
-        inside = min(offset - self._rendered.offset(chunk), upto.text - before.text)
-        estimated = Size(before.text + inside, before.other).tokens(self._per_token)
-        return calibrated(self._bills, estimated)
+        text = before.text + min(size, upto.text - before.text)
+        estimated = max(self.estimated(chunk), int(text / self._per_token) + before.other)
+        return calibrated(self._bills, estimated) if self._bills else estimated
 
     def bounds(self, error: float) -> tuple[int, int]:
         """The likely range of the billed tokens: `error` is the relative error of a text estimate
@@ -218,7 +228,8 @@ class _Lead:
             other += tool_overhead(rendered.wire)
         self.rows: list[_Row] = []
         for run in self.runs:
-            row = first, text + len(run.lead), other, run.log.ends, odd_chunks(run.log, run.count)
+            odd = odd_chunks(run.log, run.count, rendered.runs)
+            row = first, text + len(run.lead), other, run.log.ends, odd
             self.rows.append(row)
             first += run.count
             text, other = _upto(row, first)
@@ -301,9 +312,44 @@ def measured(data: bytes, kind: Kind | None = None) -> Size:
     return Size(len(data) - away, tokens)
 
 
-def odd_chunks(log: ChunkLog, count: int) -> Odd:
-    """The chunks of a log that are not all text, at least among its first `count`. A log only
-    grows, so each chunk is examined once."""
+def odd_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
+    """The chunks of a log that are not all text, at least among its first `count`. `runs` are those
+    of the prompt: where a block refers to a deferred tool, its definition is part of the prompt."""
+    odd = _examined(log, count)
+    deferred = [tool for run in runs for tool in run.deferred]
+    referring = _references(log, count) if deferred else ()
+    if not referring:
+        return odd
+    sizes = {tool.name: len(tool.data) for tool in deferred}
+    added = {end: sum(sizes.get(name, 0) for name in names) for end, names in referring}
+    ends = sorted({*odd.ends, *added})
+    definitions = accumulate(added.get(end, 0) for end in ends)
+    totals = [
+        (odd.upto(end)[0] - bytes_, odd.upto(end)[1])
+        for end, bytes_ in zip(ends, definitions, strict=True)
+    ]
+    return Odd(odd.done, ends, totals)
+
+
+def _references(log: ChunkLog, count: int) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The chunks that refer to tools, by their ends, and the names. Each is searched once."""
+    searched, found = log.tool_references
+    if searched < count:
+        ends, more = log.ends, []
+        for index in range(searched, count):
+            if log.kinds[index] not in _REFERRING:
+                continue
+            block = log.slice(ends[index - 1] if index else 0, ends[index])
+            if b'"tool_reference"' in block:
+                names = tuple(name.decode(errors="replace") for name in _TOOL_NAME.findall(block))
+                more.append((index + 1, names))
+        found = (*found, *more)
+        log.tool_references = count, found
+    return found
+
+
+def _examined(log: ChunkLog, count: int) -> Odd:
+    """The chunks of a log that are not all text. A log only grows, so each is examined once."""
     known: Odd = log.odd or Odd()
     if known.done >= count:
         return known

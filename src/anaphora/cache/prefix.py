@@ -101,6 +101,17 @@ def cached_chunks(sent: SentCall) -> int:
     return min(rendered.cacheable, max(mark.chunk for mark in plan.marks) + 1)
 
 
+def tokens_behind(
+    counts: Counts, chunks: int, offset: int, rules: CacheRules | None, *, marked: bool
+) -> int:
+    """What of the first `chunks` chunks is lost when the prompt changes at a byte. A cache that
+    works on tokens had whole granules, and keeps those before the byte."""
+    cached, kept = counts.tokens(chunks), counts.before(offset)
+    if rules is not None and rules.caches_tokens and not (marked and rules.slots.value):
+        cached, kept = rules.whole_granules(cached), rules.whole_granules(kept)
+    return max(0, cached - kept)
+
+
 def begins_with(later: Rendered, earlier: Rendered) -> bool:
     """Whether the later prompt shares in memory everything reusable of the earlier one. Fast, and
     False does not prove a difference: equal bytes may be stored twice."""

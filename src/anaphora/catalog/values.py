@@ -304,6 +304,18 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if (self.lookback_positions is None) != (self.lookback_unit is None):
             raise self._invalid("lookback_positions and lookback_unit come together")
 
+    @property
+    def caches_tokens(self) -> bool:
+        """Whether a prompt without markers is cached token by token, in granules: a difference
+        inside a block keeps what is before it."""
+        return self.automatic_breakpoint.value == "granules"
+
+    def whole_granules(self, tokens: int) -> int:
+        """How much of a prefix is cached: whole granules, and nothing below the minimum."""
+        granule = self.granule_tokens.value
+        whole = tokens // granule * granule
+        return whole if whole >= self.minimum_tokens.value else 0
+
     def may_mark(self, kind: str) -> bool:
         """Whether a block of that kind is known to accept a marker."""
         return kind in self.markable.value

@@ -207,11 +207,21 @@ def _read(file: Path, format_: LogFormat | None) -> Iterator[TraceEntry]:
     yield from problems
     format_ = format_ or detect(lines)
     if format_ == "requests":
-        yield from request_log.read(iter(lines))
+        yield from _of_account(request_log.read(iter(lines)), file)
+    elif format_ == "trace":
+        yield from _of_account(trace.read(format_, iter(lines)), file)
     elif format_ is not None:
-        yield from trace.read(format_, iter(lines))
+        yield from trace.read(format_, iter(lines))  # a session a file, all of one account
     elif lines:
         yield Problem(str(file), "neither a trace, a session nor a request log; pass --format")
+
+
+def _of_account(entries: Iterator[TraceEntry], file: Path) -> Iterator[TraceEntry]:
+    """The conversations, with the file as their account where none is recorded."""
+    for entry in entries:
+        if isinstance(entry, FoundTrace) and entry.trace.account is None:
+            entry = entry._replace(trace=replace(entry.trace, account=str(file)))
+        yield entry
 
 
 class PriceBook:

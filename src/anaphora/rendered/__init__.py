@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anaphora.values.stability import Kind
 
-from .chunks import Chunk, ChunkRun, Rendered
+from .chunks import Chunk, ChunkRun, DeferredTool, Rendered
 from .hashing import digest
 from .log import Body, ChunkLog, LogAppend
 from .plan import (
@@ -26,6 +26,7 @@ __all__ = [
     "ChunkLog",
     "ChunkRun",
     "CreateHandle",
+    "DeferredTool",
     "DeleteHandle",
     "Envelope",
     "ExtendHandle",

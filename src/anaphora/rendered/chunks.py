@@ -21,6 +21,17 @@ from .log import ChunkLog
 from .plan import Envelope, Mark
 
 
+class DeferredTool(msgspec.Struct, frozen=True, gc=False):
+    """A tool that is in the body, but not in the prompt until a block of a message refers to it: no
+    chunk, so it is neither hashed nor marked nor counted."""
+
+    name: str
+    before: int
+    """The chunk of its run that it stands before."""
+    data: bytes
+    """With the comma that separates it from its neighbour."""
+
+
 class ChunkRun(msgspec.Struct, frozen=True, eq=False):
     """Chunks that were rendered together: the tools, the system blocks, or one segment."""
 
@@ -48,6 +59,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
     before: str | None = None
     after: str | None = None
     """The wire roles before and after the run when it was rendered."""
+    deferred: tuple[DeferredTool, ...] = ()
 
     @property
     def size(self) -> int:

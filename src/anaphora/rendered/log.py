@@ -99,6 +99,9 @@ class ChunkLog:
         block, as far as they were computed."""
         self.first_image: tuple[int, int | None] = (0, None)
         """How many chunks were searched for images, and the first one with an image."""
+        self.tool_references: tuple[int, tuple[tuple[int, tuple[str, ...]], ...]] = (0, ())
+        """How many chunks were searched for references to tools; the chunks that have some, by
+        their ends, and the names of the tools."""
         self.odd: Any = None
         """The token estimator's totals of chunks that are not all text."""
         self.message_ends = array("Q", first.message_ends)

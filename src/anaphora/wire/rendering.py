@@ -325,12 +325,12 @@ def assemble(rendered: Rendered, plan: Plan) -> Request:
 
 
 def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece]]:
-    """Each run cut at its marks, with the markers in between."""
+    """Each run cut at its marks, with the markers in between; deferred tools where they stand."""
     first, upcoming = 0, list(reversed(marks))
     sliced: list[list[Piece]] = []
     for run in rendered.runs:
         log, written = run.log, 0
-        pieces: list[Piece] = [run.lead]
+        cuts: list[tuple[int, bytes]] = []
         while upcoming and first <= upcoming[-1].chunk < first + run.count:
             mark = upcoming.pop()
             index = mark.chunk - first
@@ -339,9 +339,14 @@ def _sliced_runs(rendered: Rendered, marks: tuple[Mark, ...]) -> list[list[Piece
                 splice = log.start(index) + mark.splice - (0 if index else len(run.lead))
             elif splice < 0:
                 raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
-            pieces.append((log, written, splice))
-            pieces.append(_marker(rendered.markers, mark.ttl))
-            written = splice
+            cuts.append((splice, _marker(rendered.markers, mark.ttl)))
+        if run.deferred:
+            cuts += [(log.start(tool.before), tool.data) for tool in run.deferred]
+            cuts.sort(key=lambda cut: cut[0])
+        pieces: list[Piece] = [run.lead]
+        for offset, inserted in cuts:
+            pieces += [(log, written, offset), inserted]
+            written = offset
         pieces.append((log, written, log.start(run.count)))
         pieces.append(run.close)
         sliced.append(pieces)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 from support.small_traces import assistant, at, bill, calls_tool, tool, trace_of, user
@@ -76,15 +78,210 @@ def test_writes_of_others_are_known_once_a_bill_shows_them() -> None:
     assert after.outcome.read == 11_000
 
 
-def test_conversations_of_a_group_share_a_beginning_and_others_do_not() -> None:
-    def some(id: str, t: float, group: str) -> Trace:
-        call = at(t, 2, bill(written=3000), breakpoints=((0, "5m"), (1, "5m")))
-        messages = [TraceMessage(role="system", content="guide " * 3000), user(id)]
-        return trace_of(call, id=id, group=group, messages=messages, system_tokens_unknown=False)
+GUIDE = TraceMessage(role="system", content="guide " * 3000)
+MARKED = ((0, "5m"), (1, "5m"))
 
-    alike, other = some("b", 10, "run"), some("b", 10, "another run")
-    assert reads(some("a", 0, "run"), alike)[1] > 1024
-    assert reads(some("a", 0, "run"), other)[1] == 0
+
+def guided(id: str, t: float | None, usage: TraceUsage | None, **more: Any) -> Trace:
+    """One call with the same system prompt and a message of its own."""
+    call = TraceCall(t=t, messages=2, usage=usage, breakpoints=MARKED)
+    messages = [GUIDE, user(id)]
+    return trace_of(call, id=id, messages=messages, system_tokens_unknown=False, **more)
+
+
+@pytest.mark.parametrize("group", ["run", "another run"])
+def test_conversations_of_an_account_share_a_beginning(group: str) -> None:
+    first = guided("a", 0, bill(written=3000), group="run")
+    other = guided("b", 10, None, group=group)
+    assert 1024 < reads(first, other)[1] < 3000
+    assert reads(replace(first, account="mine"), replace(other, account="yours"))[1] == 0
+
+
+def test_the_length_at_a_marker_is_learned_from_the_bill() -> None:
+    """The second call reads the system prompt: the third knows how long it is."""
+    bills = bill(written=3000), bill(read=2987, written=14), bill(read=2987, written=20)
+    calls = [guided(f"n{n}", 10 * n, usage) for n, usage in enumerate(bills)]
+    assert reads(*calls)[2] == 2987
+
+
+def test_a_marker_before_the_end_is_as_long_as_what_was_cached() -> None:
+    """Only the system prompt is marked: what is cached is its length, not that of the prompt."""
+    calls = [
+        TraceCall(t=t, messages=2, usage=bill(written=5752, input=900), breakpoints=((0, "5m"),))
+        for t in (0, 9)
+    ]
+    first, second = (
+        trace_of(call, id=name, messages=[GUIDE, user("q " * 900)], system_tokens_unknown=False)
+        for name, call in zip("ab", calls, strict=True)
+    )
+    last = play(first, second)[1].outcome
+    assert (last.read, last.total) == (5752, 6652)
+
+
+def test_conversations_without_a_clock_follow_each_other_in_the_file() -> None:
+    """Each is two calls, and the first of the second reads what the first conversation wrote."""
+
+    def twice(id: str) -> Trace:
+        calls = [
+            TraceCall(messages=n, usage=usage, breakpoints=((0, "5m"), (n - 1, "5m")))
+            for n, usage in ((2, bill(read=2987, written=13)), (4, bill(read=3000, written=9)))
+        ]
+        messages = [GUIDE, user(id), assistant("a"), user("r")]
+        return trace_of(*calls, id=id, messages=messages, system_tokens_unknown=False)
+
+    played = play(twice("one"), twice("two"))
+    assert [(call.trace, call.call) for call in played] == [
+        ("one", 0), ("one", 1), ("two", 0), ("two", 1)
+    ]  # fmt: skip
+    assert [call.outcome.read for call in played[2:]] == [2987, 3000]
+
+
+def test_a_conversation_without_a_clock_happens_when_its_neighbour_did() -> None:
+    known = guided("a", 1_000_000, bill(written=3000))
+    assert reads(known, guided("b", None, None))[1] > 1024
+
+
+def unrecorded(id: str, t: float, usage: TraceUsage | None, **more: Any) -> Trace:
+    return trace_of(at(t, 1, usage), id=id, messages=[user(f"task {id}")], **more)
+
+
+def test_an_unrecorded_beginning_is_read_by_later_conversations() -> None:
+    """The first bill that reads shows how much of the unrecorded beginning is shared, whatever the
+    group; it stays so when one conversation reads nothing, and while it lives."""
+    bills = [bill(written=9000), bill(read=8123, written=40), None]
+    runs = [unrecorded(str(n), 60 * n, usage, group=f"g{n}") for n, usage in enumerate(bills)]
+    assert reads(*runs) == [0, 0, 8123]
+    lost = unrecorded("lost", 130, bill(written=8170), group="lost")
+    again = unrecorded("again", 140, None, group="again")
+    assert reads(*runs, lost, again)[-1] == 8123
+    assert reads(*runs, unrecorded("late", 1000, None, group="late"))[-1] == 0
+
+
+def test_the_first_conversation_of_a_group_and_its_subagents_begin_differently() -> None:
+    def group(name: str, t: float, known: bool) -> list[Trace]:
+        bills = [bill(read=8000, written=50), bill(read=3000, written=70)]
+        return [
+            unrecorded(f"{name}{n}", t + n, usage if known else None, group=name)
+            for n, usage in enumerate(bills)
+        ]
+
+    assert reads(*group("a", 0, True), *group("b", 9, True), *group("c", 20, False))[-2:] == [
+        8000, 3000,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("provider, model", [("openai", "gpt-4o"), ("openai", "gpt-5.2")])
+def test_automatic_caches_share_an_unrecorded_beginning_in_granules(
+    provider: str, model: str
+) -> None:
+    bills = [bill(input=5000), bill(read=4864, input=140), bill(input=5004), None]
+    runs = [
+        unrecorded(str(n), 9 * n, usage, provider=provider, model=model)
+        for n, usage in enumerate(bills)
+    ]
+    assert reads(*runs)[2:] == [4864, 4864]
+
+
+def test_a_part_of_a_shared_beginning_that_is_read_once_changes_nothing() -> None:
+    """Routing may cut a read short; the same short read twice is another beginning."""
+    bills = [bill(input=5000), bill(read=4864, input=140), bill(read=2048, input=3000)]
+    runs = [
+        unrecorded(str(n), 9 * n, usage, provider="openai", model="gpt-4o")
+        for n, usage in enumerate([*bills, bills[-1], None])
+    ]
+    assert reads(*runs)[3:] == [4864, 2048]
+
+
+def test_tokens_are_counted_by_growth_and_not_by_the_first_bill() -> None:
+    """The first bill contains a system prompt of 30,000 tokens that is not recorded. The text is
+    three times as dense as the catalog says: after some calls the estimates know."""
+    text = "0123456789abcdef " * 200
+    messages = [message for n in range(12) for message in (user(f"{n} {text}"), assistant("ok"))]
+    grown = [at(9 * n, 2 * n + 1, bill(input=30_000 + 2000 * n, output=2)) for n in range(12)]
+    trace = trace_of(*grown, messages=messages, provider="openai", model="gpt-4o")
+    calls = play(trace)
+    assert calls[0].outcome.total < 10_000
+    errors = [abs(call.outcome.total / (30_000 + 2000 * n) - 1) for n, call in enumerate(calls)]
+    assert max(errors[1:]) < 0.06
+    assert max(errors[6:]) < 0.015
+
+
+def test_the_output_tokens_of_a_reply_are_counted_when_it_is_sent_back() -> None:
+    reply = assistant("wörtlich " * 100)
+    trace = trace_of(
+        at(0, 1, bill(written=5000, output=391)),
+        at(9, 3, None),
+        messages=[user("q"), reply, user("r")],
+    )
+    assert 5391 <= play(trace)[1].outcome.total < 5400
+
+
+@pytest.mark.parametrize("output", [2, 4000])
+def test_an_output_that_does_not_fit_the_reply_is_not_used(output: int) -> None:
+    """A count from the middle of a stream, or reasoning that is not sent back."""
+    reply = assistant("word " * 400)
+    trace = trace_of(
+        at(0, 1, bill(written=5000, output=output)),
+        at(9, 3, None),
+        messages=[user("q"), reply, user("r")],
+    )
+    assert 5350 < play(trace)[1].outcome.total < 5800
+
+
+IMAGES: list[Any] = [
+    {"type": "image", "data": "iVBOR" * 40_000, "mimeType": "image/png"},
+    {"type": "image", "source": {"type": "base64", "data": "iVBOR" * 40_000}},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBOR" * 40_000}},
+    {"type": "input_image", "image_url": "data:image/png;base64," + "iVBOR" * 40_000},
+    {"inlineData": {"mimeType": "image/png", "data": "iVBOR" * 40_000}},
+    {"type": "tool_result", "content": [{"type": "image", "data": "iVBOR" * 40_000}]},
+    {"type": "resource", "resource": {"mimeType": "image/png", "data": "iVBOR" * 40_000}},
+]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_images_are_not_counted_as_text(image: Any) -> None:
+    message = TraceMessage(role="user", content=[{"type": "text", "text": "look"}, image])
+    trace = trace_of(at(0, 1, bill(written=5000)), at(9, 3, None), messages=[*LOOP[:2], message])
+    assert 5000 < play(trace)[1].outcome.total < 7000
+
+
+@pytest.mark.parametrize(
+    "provider, model, shared", [("openai", "gpt-4o", False), ("anthropic", "claude-opus-4-5", True)]
+)
+def test_tools_are_hashed_where_the_rules_say(provider: str, model: str, shared: bool) -> None:
+    """Another system prompt leaves the tools' entry on Anthropic, and nothing on OpenAI."""
+    tools = [{"name": "look", "description": "word " * 8000}]
+
+    def one(system: str, t: float) -> Trace:
+        marks = (("tools", "5m"), (0, "5m")) if shared else None
+        call = TraceCall(t=t, messages=2, usage=bill(written=9000), breakpoints=marks)
+        messages = [TraceMessage(role="system", content=f"{system} " * 2000), user("q")]
+        return trace_of(
+            call, id=system, messages=messages, tools=tools, provider=provider, model=model,
+            system_tokens_unknown=False,
+        )  # fmt: skip
+
+    assert (reads(one("first", 0), one("second", 9))[1] > 4096) is shared
+    assert reads(one("first", 0), replace(one("first", 9), id="again"))[1] > 4096
+
+
+def glm(*turns: tuple[int, int, int], model: str = "glm-4.6") -> Trace:
+    """Each turn: read, total, output."""
+    calls = [
+        at(9 * n, 2 * n + 1, bill(read=read, input=total - read, output=output))
+        for n, (read, total, output) in enumerate(turns)
+    ]
+    return trace_of(*calls, provider="zai", model=model)
+
+
+def test_where_a_read_ends_in_the_reply_is_learned_from_bills() -> None:
+    """GLM reads the previous prompt and its output, less a token or two."""
+    turns = [(0, 3000, 40)]
+    for n in range(1, 8):
+        before, output = turns[-1][1], turns[-1][2]
+        turns.append((before + output - 2, before + output + 30, 40 + n))
+    assert [call.exact for call in play(glm(*turns))[2:]] == [True] * 6
 
 
 def test_a_noted_thinking_level_invalidates_the_messages() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache.prefix import first_difference
+from anaphora.cache.prefix import first_difference, tokens_behind
 from anaphora.cache.verdict.changes import change_at
 from anaphora.cache.verdict.json_blocks import (
     UNREADABLE,
@@ -180,7 +180,7 @@ def lint_request(
                 located = located or _LocatedText(text)
                 match = text[hit.start : hit.end].encode(errors="replace")
                 inside = max(inside, chunk.data.find(match, inside))
-                behind = 0 if short else total - counts.before(start + inside)
+                behind = 0 if short else _behind(counts, start + inside, costs)
                 if hit.severity != "note" and not RULES[hit.rule].seldom:
                     volatile.add(chunk.index)
                 yield _volatile(hit, located, costs, behind, total, file=file, path=path)
@@ -199,6 +199,10 @@ def lint_request(
             path="$.prompt_cache_key",
             why="it looks like an id of this one request; other keys do not share its cache",
         )
+
+
+def _behind(counts: Counts, offset: int, costs: Costs) -> int:
+    return tokens_behind(counts, len(counts), offset, costs.rules, marked=costs.marked)
 
 
 def stable_chunks(rendered: Rendered) -> Iterator[Chunk]:
@@ -254,7 +258,7 @@ def lint_samples(
             rule = _CHANGE_RULES.get(change.kind, "changes-between-samples")
             if (rule, change.path) not in reported:
                 reported.add((rule, change.path))
-                behind = counts.total - counts.before(change.offset)
+                behind = _behind(counts, change.offset, costs)
                 named = f" ({change.detail})" if change.detail else ""
                 yield finding_of(
                     rule,

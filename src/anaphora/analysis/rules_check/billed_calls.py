@@ -10,7 +10,7 @@ import msgspec
 
 from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
-from anaphora.analysis.trace.prompts import Replay
+from anaphora.analysis.trace.prompts import Replay, in_order
 from anaphora.cache.simulator.view import lookback_steps
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Kind
@@ -160,16 +160,11 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def billed_calls(traces: Iterable[Trace]) -> Iterator[BilledTraceCall]:
-    """Every billed call, in the order they were made; those of one group together."""
+    """Every billed call, in the order they were made; those of one account together."""
     conversations = [_Conversation(trace) for trace in traces]
-    moments = [
-        (one.replay.scope, at, order, index)
-        for order, one in enumerate(conversations)
-        for index, at in enumerate(one.replay.times())
-    ]
-    scopes: dict[str, _SentPrompts] = {}
-    for name, _, order, index in sorted(moments):
-        call = conversations[order].next(index, scopes.setdefault(name, _SentPrompts()))
+    accounts: dict[str, _SentPrompts] = {}
+    for name, _, order, index in in_order([one.replay for one in conversations]):
+        call = conversations[order].next(index, accounts.setdefault(name, _SentPrompts()))
         if call is not None:
             yield call
 
@@ -246,7 +241,7 @@ class _Conversation:
                 ttl=_ttl(call.usage, rules, before),
                 written=_written(call.usage, began, before),
                 untouched=None if used is None or began is None else began.least - used,
-                answer=None if reply is None else replay.blocks.estimates([reply])[0],
+                answer=None if reply is None else reply.size.tokens(replay.per_token[0]),
             )
             self._last, self._last_keys = billed, keys
         prompts.add(keys, known, began)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
+from anaphora.rendered import Kind
 from anaphora.tokens import Size
 from anaphora.values import TTL_SECONDS, Ttl, Usage, WriteTtl
 from anaphora.wording import counted
@@ -56,6 +58,24 @@ def recorded_marker(written: Breakpoint) -> RecordedMarker:
 
 def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+#: Content blocks that are not text, by their type on any wire.
+BLOCK_KINDS = {
+    "image": Kind.IMAGE,
+    "image_url": Kind.IMAGE,
+    "input_image": Kind.IMAGE,
+    "document": Kind.DOCUMENT,
+    "file": Kind.DOCUMENT,
+    "input_file": Kind.DOCUMENT,
+    "audio": Kind.AUDIO,
+    "input_audio": Kind.AUDIO,
+    "tool_use": Kind.TOOL_CALL,
+    "tool_result": Kind.TOOL_RESULT,
+    "thinking": Kind.THINKING,
+    "redacted_thinking": Kind.THINKING,
+    "reasoning": Kind.THINKING,
+}
 
 
 class TraceUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +194,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     tools_sizes: tuple[Size, ...] | None = None
     """The size of each tool in the request, where that is known."""
     group: str | None = None
-    """Conversations of one run, which may share a beginning."""
+    """Conversations of one run."""
+    account: str | None = None
+    """The key or account that paid: conversations of one account share a cache."""
     source: str = ""
     wire: str | None = None
     """The protocol, where known: some providers cache differently on another."""
@@ -206,6 +228,7 @@ def read_line(line: bytes, place: str) -> Trace:
         trace = _decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidRequest(str(problem), path=place) from None
+    trace = _without_deferred(trace)
     if not trace.usage_unreliable and not any(call.usage_unreliable for call in trace.calls):
         return trace
     calls = (
@@ -215,6 +238,34 @@ def read_line(line: bytes, place: str) -> Trace:
         for call in trace.calls
     )
     return replace(trace, calls=tuple(calls))
+
+
+def _without_deferred(trace: Trace) -> Trace:
+    """Without Anthropic's tools that have `defer_loading`, which are not part of the prompt."""
+    tools = trace.tools or []
+    deferred = [
+        isinstance(tool, dict) and tool.get("defer_loading") is True and "input_schema" in tool
+        for tool in tools
+    ]
+    if not any(deferred) or all(deferred):
+        return trace
+    index = list(accumulate((not one for one in deferred), initial=0))
+    calls = [
+        replace(call, breakpoints=tuple(_moved(one, index) for one in call.breakpoints or ()))
+        if call.breakpoints
+        else call
+        for call in trace.calls
+    ]
+    kept = [tool for tool, away in zip(tools, deferred, strict=True) if not away]
+    return replace(trace, tools=kept, calls=tuple(calls))
+
+
+def _moved(written: Breakpoint, index: list[int]) -> Breakpoint:
+    """A marker on a tool by the tool's index among those that are left."""
+    where, ttl, tool = recorded_marker(written)
+    if where != "tools" or tool is None or tool >= len(index):
+        return written
+    return "tools", index[tool], ttl
 
 
 def unsupported(provider: str, model: str) -> str | None:

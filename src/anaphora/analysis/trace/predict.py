@@ -1,7 +1,7 @@
 """Compare simulated calls with real bills, one call after the other.
 
 A prediction uses only the calls before it and their bills. The baseline is the simplest prediction:
-a call reads what the previous call read and wrote.
+a call reads what the previous call of the conversation left in the cache.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora import catalog
-from anaphora.cache.simulator import Outcome, Simulator
-from anaphora.tokens import bytes_in, tokens_in
+from anaphora.cache.simulator import Outcome
+from anaphora.catalog import CacheRules
 
+from .account import Account
 from .format import Trace, TraceCall, TraceUsage
-from .prompts import BilledLengths, Replay
+from .prompts import Replay, in_order
 
 HitClass: TypeAlias = Literal["hit", "partial", "miss"]
 """Whether all, some or none of what the previous call left in the cache was read."""
@@ -38,9 +38,6 @@ CAUSE_TEXTS: dict[str, str] = {
     "unexplained": "not explained by the recording: lost at the provider, or changed by the client",
 }
 
-_Place: TypeAlias = tuple[str, str, str | None]
-"""Provider, model and wire: each has its own rules."""
-
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """One call: what was predicted and what was billed."""
@@ -59,7 +56,10 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     billed: TraceUsage | None
     """The original bill, even when the call is replayed elsewhere."""
     baseline: int | None
-    """What the previous call read and wrote; None for a first call."""
+    """What the previous call left in the cache: what it read and wrote at markers, or else all of
+    its prompt in granules. None for a first call, and when it left nothing."""
+    previous: int | None = None
+    """The tokens of the previous billed prompt of the conversation."""
     older: bool = False
     """What was read is what some earlier call of the conversation had left."""
     ends_only: bool = False
@@ -146,67 +146,48 @@ def _gap(before: TraceCall | None, call: TraceCall) -> float | None:
 
 
 class Predictor:
-    """Replays conversations in the order they happened, those of one group together."""
+    """Replays conversations in the order they happened, those of one account together."""
 
     def __init__(self, *, elsewhere: tuple[str, str] | None = None) -> None:
         """`elsewhere` is a provider and model to replay everything on instead of its own. The bills
         then give the lengths of the prompts, and nothing about the cache."""
         self._elsewhere = elsewhere
-        self._simulators: dict[_Place, tuple[Simulator, BilledLengths]] = {}
+        self._accounts: dict[tuple[str | None, str, str, str | None], Account] = {}
+        """By account, provider, model and wire."""
 
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
         """A prediction for every call. Unsupported traces raise before the first one."""
         replays = [Replay(trace, self._elsewhere) for trace in traces]
-        moments = [
-            (replay.scope, at, order, index)
-            for order, replay in enumerate(replays)
-            for index, at in enumerate(replay.times())
-        ]
-        for _, at, order, index in sorted(moments):
+        for _, at, order, index in in_order(replays):
             yield self._predict(replays[order], index, at)
+
+    def _account(self, replay: Replay) -> Account:
+        key = replay.trace.account, replay.provider, replay.model, replay.wire
+        if key not in self._accounts:
+            self._accounts[key] = Account(replay.rules, replay.per_token[0])
+        return self._accounts[key]
 
     def _predict(self, replay: Replay, index: int, at: float) -> Predicted:
         trace, call = replay.trace, replay.trace.calls[index]
-        place = replay.provider, replay.model, replay.wire
-        if place not in self._simulators:
-            self._simulators[place] = Simulator(catalog.rules(*place)), BilledLengths()
-        simulator, lengths = self._simulators[place]
-        rules, scope, first = simulator.rules, replay.scope, replay.blocks.first
-        blocks, keys = replay.sent(call)
-        if self._elsewhere is not None and call.usage is not None and keys:
-            # The bill tells how long the prompt is, in another model's tokens.
-            per_token, billed_per_token = replay.per_token
-            size = bytes_in(call.usage.total, billed_per_token)
-            lengths[keys[-1]] = tokens_in(size, per_token)
-        estimates = replay.blocks.estimates(blocks)
-        before = next((one for one in reversed(trace.calls[:index]) if one.usage is not None), None)
+        account, rules = self._account(replay), replay.rules
+        if index == 0:
+            replay.begin(account)
+        billed, before = call.usage, replay.before
+        if self._elsewhere is not None and billed is not None:
+            replay.move(call, billed, account, first=before is None)
         in_loop = before is not None and replay.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
-        # On a beginning that is not recorded, a marker is assumed once a bill has shown one.
-        unknown = trace.system_tokens_unknown and self._elsewhere is None
-        mark_lead = not unknown or all(key in lengths for key in keys[first - 1 : first])
-        sizes = lengths.sizes(keys, estimates)
-        prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
-        outcome = simulator.predict(prompt, at=at, scope=scope)
-        billed, older = call.usage, False
-        if billed is not None and keys and self._elsewhere is None:
-            if unknown and billed.cache_read > outcome.read == 0:
-                # Other calls of the account begin the same: that much is the system prompt.
-                lengths[keys[first - 1]] = billed.cache_read
-                mark_lead = True
-            lead = replay.learn_ttls(billed)
-            if unknown and lead is not None:
-                lengths[keys[first - 1]] = lead
-                mark_lead = True
-            older = billed.cache_read in replay.left
-            replay.learn_length(keys, billed, lengths, rules)
-            # What it left in the cache is as long as the bill says.
-            sizes = lengths.sizes(keys, estimates)
-            prompt = replay.prompt(call, blocks, sizes, rules, params, mark_lead)
+        prompt = replay.prompt(call, params, account)
+        outcome = account.simulator.predict(prompt, at=at)
+        older = billed is not None and billed.cache_read in replay.left
+        if billed is not None and len(prompt) and self._elsewhere is None:
+            replay.learn(call, billed, (prompt, outcome), account)
+            prompt = replay.prompt(call, params, account)
         answered, ended = replay.answered(index)
         reasoning = None if billed is None else billed.reasoning
-        simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning, scope=scope)
-        left = None if before is None or before.usage is None else before.usage.cached or None
+        account.simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning)
+        if billed is not None:
+            replay.before = call
         return Predicted(
             trace=trace.id,
             call=index,
@@ -218,10 +199,23 @@ class Predictor:
             in_loop=in_loop,
             outcome=outcome,
             billed=billed,
-            baseline=left,
+            baseline=None if before is None else _left_by(before, rules),
+            previous=None if before is None or before.usage is None else before.usage.total,
             older=older,
             ends_only=call.t is None and call.dur is None,
-            implicit=rules.mechanism.value == "implicit" or not rules.slots.value,
+            implicit=not account.has_markers,
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,
         )
+
+
+def _left_by(call: TraceCall, rules: CacheRules) -> int | None:
+    """What a call left in the cache by its bill: what it read and wrote at markers, or else all of
+    its prompt in whole granules."""
+    assert call.usage is not None
+    tokens = call.usage.cached
+    if rules.mechanism.value == "implicit" or not rules.slots.value:
+        granule = rules.granule_tokens.value
+        tokens = call.usage.total // granule * granule
+        tokens = 0 if tokens < rules.minimum_tokens.value else tokens
+    return tokens or None

@@ -1,142 +1,55 @@
 """The calls of a trace as a cache sees them.
 
-What a trace does not record is assumed: tools and system prompt as one block at the beginning,
-markers at its end and behind the last message. Token counts are exact where an earlier bill gives
-them, and estimated in between.
+What a trace does not record is assumed: system prompt and tools as two blocks at the beginning, one
+that other conversations share and one that they do not; markers behind the first and at the end.
+Token counts are exact where an earlier bill gives them, and estimated in between.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from itertools import pairwise
-
-import msgspec
-from blake3 import blake3
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import accumulate
 
 from anaphora import catalog
-from anaphora.cache.simulator import Mark, TokenRuns
-from anaphora.canonical import dumps
-from anaphora.catalog import CacheRules, Profile, tool_overhead
+from anaphora.cache.simulator import Mark, Outcome, TokenRuns
+from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
-from anaphora.tokens import Size, calibrated, ends, measured
-from anaphora.values import Section, Ttl
+from anaphora.tokens import Size, bytes_in, ends, tokens_in
+from anaphora.values import Ttl
 
-from .format import RecordedParams, Trace, TraceCall, TraceMessage, TraceUsage
+from .account import Account, Beginning
+from .blocks import TraceBlock, TraceBlocks
+from .format import RecordedParams, Trace, TraceCall, TraceUsage
 
-#: The assumed size of a system prompt and tools that are not recorded.
-_UNKNOWN = Size(0, 3000)
 #: The least time between a call and the next that sends its reply back.
 _LEAST_GAP = 0.001
+#: The assumed time between two calls where no clock is recorded.
+_GAP = 1.0
+#: The tokens of a reply that is sent back are those of its output when they fit its text by this
+#: factor; otherwise a part of it was not sent, or its output is not the whole count.
+_FITS = 1.7
+#: A read is of the entry that was expected when their lengths differ by no more than this share.
+_SAME_ENTRY = 0.25
+#: Tokens of framing that the bytes do not show.
+_FRAMING = 64
+#: The reasons of spans that were found in the cache.
+_FOUND = ("found", "not_whole_granule", "below_minimum")
 
 
-class TraceBlock(msgspec.Struct, eq=False):
-    """One message, the tools, or the system prompt."""
-
-    identity: Hashable
-    kind: Kind
-    section: Section
-    size: Size
-    from_model: bool = False
-    stripped: TraceBlock | None = None
-    """The same without thinking, where it contains any."""
-
-
-class TraceBlocks:
-    """One conversation as blocks: the tools, the system prompt, each message."""
-
-    def __init__(self, trace: Trace, profile: Profile) -> None:
-        self._per_token = profile.bytes_per_token.value
-        self._strips = profile.strips_thinking.value and profile.strips_thinking.verified
-        self.all: list[TraceBlock] = []
-        if trace.tools:
-            self.all += _tool_blocks(trace)
-        if trace.system_tokens_unknown:
-            unknown = ("system", trace.group or trace.id)
-            self.all.append(TraceBlock(unknown, Kind.SYSTEM, "system", _UNKNOWN))
-        self.first = len(self.all)
-        self._user_turns: list[int] = []
-        """User messages that are not tool results."""
-        for message in trace.messages:
-            block = self._message(message)
-            if message.role == "user" and block.kind is not Kind.TOOL_RESULT:
-                self._user_turns.append(len(self.all))
-            self.all.append(block)
-
-    def estimates(self, blocks: list[TraceBlock]) -> list[int]:
-        """The estimated tokens up to the end of each block."""
-        return ends([block.size for block in blocks], self._per_token)
-
-    def sent(self, call: TraceCall) -> list[TraceBlock]:
-        """The blocks of a call as the provider hashes them: without thinking before the last user
-        turn, where the provider drops it."""
-        count = self.first + call.messages
-        blocks = self.all[:count]
-        if self._strips:
-            last = next((turn for turn in reversed(self._user_turns) if turn < count), 0)
-            blocks[:last] = [block.stripped or block for block in blocks[:last]]
-        return blocks
-
-    def _message(self, message: TraceMessage) -> TraceBlock:
-        section: Section = "system" if message.role == "system" else "messages"
-        types = message.block_types
-        kind = Kind.TEXT
-        if message.role == "tool" or "tool_result" in types:
-            kind = Kind.TOOL_RESULT
-        elif message.tool_calls or "tool_use" in types:
-            kind = Kind.TOOL_CALL
-        block = _block(message, message.content, kind, section)
-        if self._strips and message.has_thinking:
-            thinking = ("thinking", "redacted_thinking")
-            pairs = zip(message.content, types, strict=True)
-            kept = [content for content, kind_name in pairs if kind_name not in thinking]
-            block.stripped = _block(message, kept, kind, section)
-        return block
-
-
-def _block(message: TraceMessage, content: object, kind: Kind, section: Section) -> TraceBlock:
-    data = dumps([message.role, content, message.tool_calls, message.tool_call_id])
-    size = message.size
-    if size is None or content is not message.content:
-        size = measured(data)
-    from_model = message.role in ("assistant", "model")
-    return TraceBlock(_identity(data), kind, section, size, from_model)
-
-
-def _identity(data: bytes) -> bytes:
-    return blake3(data).digest(16)
-
-
-def _tool_blocks(trace: Trace) -> list[TraceBlock]:
-    """A block for each tool, so that a marker may be on any of them."""
-    tools = [dumps(tool) for tool in trace.tools or ()]
-    sizes = trace.tools_sizes
-    if sizes is None:
-        overhead = tool_overhead(trace.wire or "")
-        sizes = tuple(Size(len(data), 0 if n else overhead) for n, data in enumerate(tools))
-    return [
-        TraceBlock(_identity(data), Kind.TOOL, "tools", size)
-        for data, size in zip(tools, sizes, strict=True)
-    ]
-
-
-class BilledLengths(dict[Hashable, int]):
-    """Token counts from bills, by prefix. Counts in between are estimated and scaled to fit."""
-
-    def sizes(self, keys: list[Hashable], estimates: list[int]) -> list[int]:
-        """The tokens of each block, so that every prefix with a known count has that count."""
-        points: list[tuple[int, int]] = []
-        for key, end in zip(keys, estimates, strict=True):
-            known = self.get(key)
-            if known is None:
-                continue
-            # The deeper the newer: where an older bill is higher, the prompt has changed since.
-            while points and (points[-1][1] > known or points[-1][0] == end):
-                points.pop()
-            points.append((end, known))
-        counted = [calibrated(points, end) for end in estimates]
-        return [end - start for start, end in pairwise([0, *counted])]
+def in_order(replays: Sequence[Replay]) -> Iterator[tuple[str, float, int, int]]:
+    """All calls in the order they were made, those of one account together: the account, the time,
+    and the indexes of the conversation and the call. Conversations without a clock follow each
+    other in the order given."""
+    moments: list[tuple[str, float, int, int]] = []
+    last: dict[str, float] = {}
+    for order, replay in enumerate(replays):
+        account = replay.trace.account or ""
+        times = replay.times(last.get(account, 0.0))
+        last[account] = times[-1] if times else last.get(account, 0.0)
+        moments += [(account, at, order, index) for index, at in enumerate(times)]
+    yield from sorted(moments)
 
 
 class Replay:
@@ -153,37 +66,47 @@ class Replay:
             profile = catalog.profile(self.provider, self.model)
         except InvalidRequest as problem:
             raise problem.within(f"{trace.id}.provider") from None
-        self.blocks = TraceBlocks(trace, profile)
+        self.rules = catalog.rules(self.provider, self.model, self.wire)
+        self.blocks = TraceBlocks(trace, profile, self.rules)
         per_token = home_per_token = profile.bytes_per_token.value
         if self._moved and home in catalog.shipped().providers:
             home_per_token = catalog.profile(home, trace.model).bytes_per_token.value
         self.per_token = per_token, home_per_token
         """Bytes per token of the model, and of the one that was billed."""
-        self.scope = trace.group or trace.id
+        self.begun: Beginning | None = None
+        """The beginning that is not recorded, from the first call on."""
         self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
         """The TTLs of assumed markers, by the bills: before the messages, and behind the last."""
+        self.before: TraceCall | None = None
+        """The last call with a bill."""
         self._params = RecordedParams(trace)
         self._keys: list[tuple[Hashable, Hashable]] = []
         """The last call's blocks: identity, and the key of the prefix each one ends."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
         self._times: list[float] = []
+        """When each call started, as last computed."""
 
-    def times(self) -> list[float]:
-        """When each call started, or ended where the start is unknown. A call follows the one whose
-        reply it sends back, whatever the clock says."""
-        times = self._times
-        for call in self.trace.calls[len(times) :]:
+    def times(self, after: float) -> list[float]:
+        """When each call started, or ended where the start is unknown; without any clock, `after`
+        the conversation before it in the file. A call follows the one whose reply it sends back,
+        whatever the clock says."""
+        clock = ((n, call.at) for n, call in enumerate(self.trace.calls) if call.at is not None)
+        before, first = next(clock, (0, after + _GAP))
+        times = self._times = []
+        for call in self.trace.calls:
             at = call.at
             if times:
-                at = max(times[-1] + _LEAST_GAP, times[-1] + 1.0 if at is None else at)
-            times.append(at or 0.0)
+                at = max(times[-1] + _LEAST_GAP, times[-1] + _GAP if at is None else at)
+            elif at is None:
+                at = first - _GAP * before
+            times.append(at)
         return times
 
     def answered(self, index: int) -> tuple[float | None, float | None]:
         """When the response to a call began and ended, as far as known. The conversation's next
         call was sent after both."""
-        call, times = self.trace.calls[index], self.times()
+        call, times = self.trace.calls[index], self._times
         before = times[index + 1] - _LEAST_GAP if index + 1 < len(times) else math.inf
         moments = (
             None if moment is None else max(times[index], min(moment, before))
@@ -191,6 +114,23 @@ class Replay:
         )
         began, ended = moments
         return began, ended
+
+    def begin(self, account: Account) -> None:
+        """At its first call, a conversation is assumed to begin as others of the account did."""
+        self.ttls = account.ttls
+        if self.blocks.unrecorded is not None:
+            messages = self.blocks.messages
+            first = messages[0].identity if messages else self.trace.id
+            begun = account.leads.begin(self.trace.group or self.trace.id, first)
+            self._set_beginning(begun, begun.lead.total)
+
+    def _set_beginning(self, begun: Beginning, unrecorded: int) -> None:
+        assert self.blocks.unrecorded is not None
+        self.begun, lead = begun, begun.lead
+        tokens = lead.total if lead.shared is None else lead.shared
+        shared, rest = self.blocks.unrecorded
+        shared.identity, shared.size = lead, Size(0, tokens)
+        rest.identity, rest.size = begun.rest, Size(0, max(0, unrecorded - tokens))
 
     def cache_params(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
         params = self._params.after(call, in_loop=in_loop)
@@ -212,79 +152,211 @@ class Replay:
 
     def only_tools(self, before: TraceCall, call: TraceCall) -> bool:
         """Whether only replies and tool results came between two calls."""
-        new = range(before.messages, call.messages)
-        blocks = (self.blocks.all[self.blocks.first + index] for index in new)
+        new = self.blocks.messages[before.messages : call.messages]
         return bool(new) and all(
-            block.from_model or block.kind is Kind.TOOL_RESULT for block in blocks
+            block.from_model or block.kind is Kind.TOOL_RESULT for block in new
         )
-
-    def learn_ttls(self, billed: TraceUsage) -> int | None:
-        """Learns the TTLs of the markers from a bill. Where they differ ("read A, 1h-write B-A,
-        5m-write C-B"), gives the position of the first."""
-        if not billed.cache_write_1h:
-            self.ttls = (self.ttls[0], "5m") if billed.cache_write_5m else self.ttls
-            return None
-        if not billed.cache_write_5m:
-            self.ttls = ("1h", "1h")
-            return None
-        self.ttls = ("1h", "5m")
-        return billed.cache_read + billed.cache_write_1h
-
-    def learn_length(
-        self, keys: list[Hashable], billed: TraceUsage, lengths: BilledLengths, rules: CacheRules
-    ) -> None:
-        """Learns how long a prompt is from its bill."""
-        self.left.add(billed.cached)
-        marked = rules.mechanism.value != "implicit" and rules.slots.value > 0
-        lengths[keys[-1]] = billed.cached if marked and billed.cached else billed.total
-        reply = self.blocks.all[len(keys)] if len(keys) < len(self.blocks.all) else None
-        cached = rules.reply_cached(billed.reasoning)
-        if cached and billed.output and reply is not None and reply.from_model:
-            # The reply is cached with the reasoning in it.
-            lengths[hash((keys[-1], reply.identity))] = billed.total + billed.output
 
     def prompt(
         self,
         call: TraceCall,
-        blocks: list[TraceBlock],
-        sizes: list[int],
-        rules: CacheRules,
         params: dict[str, bytes],
-        mark_lead: bool,
+        account: Account,
     ) -> TokenRuns:
-        """Where no markers are recorded, one is assumed behind the last message, and with
-        `mark_lead` one before the messages."""
-        explicit = rules.mechanism.value == "explicit"
-        marked = explicit or bool(call.breakpoints)
+        """Where no markers are recorded, one is assumed behind the last message, and one before the
+        messages; on a beginning that is not recorded once a bill has shown it."""
+        rules = self.rules
+        blocks, keys = self.sent(call)
+        if self.begun is not None and self.begun.lead.shared is not None:
+            account.lengths[keys[self.blocks.lead]] = self.begun.lead.shared
+        estimates = ends([block.size for block in blocks], account.scale.per_token)
+        sizes = account.lengths.sizes(keys, estimates)
+        marked = rules.mechanism.value == "explicit" or bool(call.breakpoints)
         return TokenRuns(
             [(block.identity, size) for block, size in zip(blocks, sizes, strict=True)],
-            markers=self._markers(call, blocks, rules, mark_lead) if marked else (),
+            markers=self._markers(call, blocks) if marked else (),
             automatic=_automatic(call, rules),
             kinds=[block.kind for block in blocks],
             sections=[block.section for block in blocks],
             from_model=[block.from_model for block in blocks],
             cache_params=params,
+            texts=[block.data for block in blocks],
         )
 
-    def _markers(
-        self, call: TraceCall, blocks: list[TraceBlock], rules: CacheRules, mark_lead: bool
-    ) -> tuple[Mark, ...]:
-        first = self.blocks.first
+    def _markers(self, call: TraceCall, blocks: list[TraceBlock]) -> tuple[Mark, ...]:
+        rules = self.rules
         marks: dict[int, Ttl | None] = {}
-        tools = [at for at, block in enumerate(blocks[:first]) if block.section == "tools"]
+        tools = [at for at, block in enumerate(blocks) if block.section == "tools"]
         for where, ttl, tool in call.markers:
             if where == "tools":
                 # Tools that are not recorded are part of the block at the beginning.
                 marks[tools[-1 if tool is None else tool] if tools else 0] = ttl
-            elif isinstance(where, int) and first + where < len(blocks):
-                marks[first + where] = ttl
+            elif isinstance(where, int) and where < call.messages:
+                marks[self.blocks.position(where)] = ttl
         if call.breakpoints is None:
-            lead = sum(block.section != "messages" for block in blocks) - 1
-            assumed = zip((lead if mark_lead else -1, len(blocks) - 1), self.ttls, strict=True)
+            begun = None if self._moved else self.begun
+            unseen = begun is not None and begun.lead.shared is None
+            places = -1 if unseen else self.blocks.lead, len(blocks) - 1
+            assumed = zip(places, self.ttls, strict=True)
             marks |= {position: ttl for position, ttl in assumed if position >= 0}
         return tuple(
             Mark(position, _lifetime(marks[position], rules)) for position in sorted(marks)
         )
+
+    # ── Bills ────────────────────────────────────────────────────────────────────────────────────
+
+    def move(self, call: TraceCall, billed: TraceUsage, account: Account, *, first: bool) -> None:
+        """The bill tells how long the prompt is, in another model's tokens."""
+        per_token, billed_per_token = self.per_token
+        total = tokens_in(bytes_in(billed.total, billed_per_token), per_token)
+        if self.begun is not None and first:
+            unrecorded = max(0, total - self._recorded(call, account))
+            if self.begun.lead.shared is None:
+                self.begun.lead.total = self.begun.lead.shared = unrecorded
+            self._set_beginning(self.begun, unrecorded)
+        _, keys = self.sent(call)
+        if keys:
+            account.lengths[keys[-1]] = total
+
+    def learn(
+        self,
+        call: TraceCall,
+        billed: TraceUsage,
+        expected: tuple[TokenRuns, Outcome],
+        account: Account,
+    ) -> None:
+        """Learns from the bill of a call: before the call is added to the cache, so that what it
+        leaves there is as long as the bill says."""
+        _, keys = self.sent(call)
+        self._learn_growth(call, billed, account)
+        self._learn_beginning(call, billed, expected[1].read, account)
+        _, keys = self.sent(call)
+        self.left.add(billed.cached)
+        end = billed.total
+        if account.has_markers and billed.cached:
+            marks = () if expected[0].automatic else expected[0].markers
+            last = marks[-1].chunk if marks else len(keys) - 1
+            account.lengths[keys[last]] = billed.cached
+            end = billed.cached if last == len(keys) - 1 else end
+        account.lengths[keys[-1]] = end
+        self._learn_found(call, billed.cache_read, expected, account)
+        reply = self.blocks.reply(call)
+        if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
+            # The reply is cached with the reasoning in it.
+            key = keys[-1]
+            for block in reply:
+                key = hash((key, block.identity))
+            offset = account.reply_ends.usual
+            account.lengths[key] = billed.total + billed.output + offset
+        self._size_reply(reply, billed, account)
+        if self.before is None:
+            # About how long the beginning of other conversations is.
+            for key, count in zip(*self._counted(call, account), strict=True):
+                account.lengths.fit(key, count)
+
+    def _counted(self, call: TraceCall, account: Account) -> tuple[list[Hashable], list[int]]:
+        """The keys of a call's prefixes, and their tokens by what is known now."""
+        blocks, keys = self.sent(call)
+        estimates = ends([block.size for block in blocks], account.scale.per_token)
+        return keys, list(accumulate(account.lengths.sizes(keys, estimates)))
+
+    def _recorded(self, call: TraceCall, account: Account) -> int:
+        """The estimated tokens of the blocks of a call that are recorded."""
+        sizes = [block.size for block in self.blocks.sent(call) if not self._is_unrecorded(block)]
+        return ends(sizes, account.scale.per_token)[-1] if sizes else 0
+
+    def _is_unrecorded(self, block: TraceBlock) -> bool:
+        return self.blocks.unrecorded is not None and block in self.blocks.unrecorded
+
+    def _learn_growth(self, call: TraceCall, billed: TraceUsage, account: Account) -> None:
+        before = self.before
+        if before is None or before.usage is None or before.messages >= call.messages:
+            return
+        new = [block.size for block in self.blocks.messages[before.messages : call.messages]]
+        text, other = sum(size.text for size in new), sum(size.other for size in new)
+        account.scale.learn(text, billed.total - before.usage.total - other)
+        if self.rules.granule_tokens.value == 1 and before.usage.output is not None:
+            end = before.usage.total + before.usage.output
+            account.reply_ends.learn(billed.cache_read - end)
+
+    def _learn_found(
+        self,
+        call: TraceCall,
+        read: int,
+        expected: tuple[TokenRuns, Outcome],
+        account: Account,
+    ) -> None:
+        """Learns the length of the prefix that was read, where only an estimate was known: of the
+        one that was expected, or else of the marked one with about that length."""
+        (prompt, outcome), (keys, counts) = expected, self._counted(call, account)
+        end = max((span.end for span in outcome.spans if span.reason in _FOUND), default=0)
+        found = [at for at in range(len(keys)) if prompt.tokens(at) <= end][-1:]
+        beyond = end - prompt.tokens(found[0]) if found else 0
+        marked = [mark.chunk for mark in prompt.markers[:-1]]
+        near = [
+            at
+            for at in (found if end else marked)
+            if abs(counts[at] + beyond - read) <= _SAME_ENTRY * read
+        ]
+        if not read or not near:
+            return
+        position = min(near, key=lambda at: abs(counts[at] - read))
+        if keys[position] not in account.lengths:
+            most = read + self.rules.granule_tokens.value - 1
+            account.lengths[keys[position]] = (
+                min(max(counts[position] + beyond, read), most) - beyond
+            )
+
+    def _learn_beginning(
+        self,
+        call: TraceCall,
+        billed: TraceUsage,
+        expected: int,
+        account: Account,
+    ) -> None:
+        begun, first = self.begun, self.before is None
+        lead = self._learn_ttls(billed, account)
+        if begun is None:
+            return
+        recorded = self._recorded(call, account)
+        unrecorded = max(0, billed.total - recorded)
+        read = billed.cache_read
+        if not first and (expected or not read):
+            return
+        if read == expected or read > unrecorded + _SAME_ENTRY * recorded + _FRAMING:
+            read = 0  # as expected, or into the messages
+        if not read and first and lead is not None:
+            read = lead
+        may_be_cut = not account.has_markers
+        account.leads.learn(begun, read, unrecorded, may_be_cut=may_be_cut)
+        self._set_beginning(begun, unrecorded)
+
+    def _learn_ttls(self, billed: TraceUsage, account: Account) -> int | None:
+        """Learns the TTLs of the markers from a bill. Where they differ ("read A, 1h-write B-A,
+        5m-write C-B"), gives the position of the first."""
+        position = None
+        if not billed.cache_write_1h:
+            self.ttls = (self.ttls[0], "5m") if billed.cache_write_5m else self.ttls
+        elif not billed.cache_write_5m:
+            self.ttls = ("1h", "1h")
+        else:
+            self.ttls = ("1h", "5m")
+            position = billed.cache_read + billed.cache_write_1h
+        account.ttls = self.ttls
+        return position
+
+    def _size_reply(self, reply: list[TraceBlock], billed: TraceUsage, account: Account) -> None:
+        """The output tokens of a reply are those that it has when it is sent back."""
+        estimates = [block.size.tokens(account.scale.per_token) for block in reply]
+        estimated, output = sum(estimates), billed.output or 0
+        least, most = estimated / _FITS - _FRAMING, estimated * _FITS + _FRAMING
+        # Hidden reasoning is sent back by some providers only.
+        fitting = (output, output - (billed.reasoning or 0))
+        tokens = next((count for count in fitting if count and least < count < most), None)
+        if tokens is None:
+            return
+        for block, share in zip(reply, estimates, strict=True):
+            block.size = Size(0, round(tokens * share / max(1, estimated)))
 
 
 def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:

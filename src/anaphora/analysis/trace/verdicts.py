@@ -18,20 +18,8 @@ from anaphora.catalog import CacheRules, Price
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Plan, Rendered
 from anaphora.values import CachePolicy, SegmentRole, Ttl
 
-from .format import RecordedParams, Trace, TraceCall
+from .format import BLOCK_KINDS, RecordedParams, Trace, TraceCall
 from .predict import CAUSE_TEXTS, Predicted, Predictor
-
-_KINDS = {
-    "image": Kind.IMAGE,
-    "image_url": Kind.IMAGE,
-    "input_image": Kind.IMAGE,
-    "document": Kind.DOCUMENT,
-    "tool_use": Kind.TOOL_CALL,
-    "tool_result": Kind.TOOL_RESULT,
-    "thinking": Kind.THINKING,
-    "redacted_thinking": Kind.THINKING,
-    "reasoning": Kind.THINKING,
-}
 
 Pricing: TypeAlias = Callable[[str, str, float | None, str | None], Price | None]
 
@@ -155,7 +143,7 @@ def _message_log(trace: Trace) -> tuple[ChunkLog, list[int]]:
         for position, block in enumerate(blocks):
             lead = b"," if position else (b"]}," if index else b"") + opening
             name = block.get("type") if isinstance(block, dict) else None
-            kind = _KINDS.get(str(name), Kind.TEXT)
+            kind = BLOCK_KINDS.get(str(name), Kind.TEXT)
             if message.role == "tool":
                 kind = Kind.TOOL_RESULT
             elif position >= len(blocks) - len(calls):

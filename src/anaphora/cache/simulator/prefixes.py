@@ -3,27 +3,38 @@
 Prompts form a tree of chains. A prompt that begins like an earlier one and then differs branches
 off. The deepest block that a prompt shares with any earlier one is found by galloping back from its
 end, extending a chain costs what is new, and one use is recorded for all blocks of a chain.
+
+Most of these caches work on tokens: a block that differs from every earlier one still shares the
+tokens before the difference. So the bytes of recently used blocks are kept, and chains that branch
+off at one place are sorted by their first block: the neighbours of a block in that order are those
+that agree with it farthest.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Hashable
 
 import msgspec
 
+from anaphora.cache.prefix import common_bytes
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Kind
 from anaphora.values import TTL_SECONDS
 
 from .outcome import Outcome, Reason, Span, spans_of
+from .prompt import salt_of
 from .saved import MOST_SAVED, SavedCache
 from .view import KeyOf, MadeCall, PromptView
 
 #: Blocks that are remembered; the least recently used chains are dropped first.
 _MOST_BLOCKS = 500_000
+#: Bytes of blocks that are kept for each of them, on average, and what an object takes.
+_BYTES_A_BLOCK, _BYTES_OVERHEAD = 512, 40
+#: Neighbours on either side that are tried, where the nearest are expired or not readable yet.
+_MOST_NEIGHBOURS = 32
 
 
 class Reach(msgspec.Struct):
@@ -36,13 +47,15 @@ class Reach(msgspec.Struct):
 class Chain:
     """Consecutive blocks, from where they branched off another chain."""
 
-    __slots__ = ("begin", "keys", "parent", "reaches", "replied", "units", "uses")
+    __slots__ = ("begin", "keys", "parent", "reaches", "replied", "texts", "units", "uses")
 
     def __init__(self, parent: Chain | None, begin: int) -> None:
         self.parent = parent
         self.begin = begin
         """Position of the first block; earlier ones are the parent's."""
         self.keys: list[Hashable] = []
+        self.texts: list[bytes] = []
+        """The blocks themselves; empty where they are not kept."""
         self.reaches: list[Reach] = []
         """In the order of their positions, each once."""
         self.uses: list[tuple[int, float]] = []
@@ -65,6 +78,16 @@ class Chain:
         """When a block was last used. Deep uses come first and are older."""
         index = bisect_right(self.uses, -position, key=lambda use: -use[0])
         return self.uses[index - 1][1] if index else float("-inf")
+
+    def used_since(self, position: int, since: float) -> int:
+        """The deepest position up to this one that was used since then; before the chain's begin
+        where there is none."""
+        index = bisect_left(self.uses, since, key=lambda use: use[1])
+        return min(position, self.uses[index][0]) if index < len(self.uses) else self.begin - 1
+
+    def finds(self, position: int, at: float, since: float) -> bool:
+        """Whether a block was used since then and can be read by now."""
+        return self.readable(self.used_since(position, since), at) == position
 
     def readable(self, position: int, at: float) -> int:
         """The deepest position up to this one that can be read by now; before the chain's begin
@@ -115,10 +138,18 @@ class PrefixMatch(msgspec.Struct, frozen=True):
 
 
 class PrefixTree:
-    def __init__(self, most: int = _MOST_BLOCKS) -> None:
+    def __init__(self, most: int = _MOST_BLOCKS, *, keeps_texts: bool = False) -> None:
+        """`keeps_texts`: to find out how far two different blocks agree (`common_bytes`)."""
         self._chains: dict[Hashable, Chain] = {}
         self._recent: OrderedDict[Chain, None] = OrderedDict()
         self._most = most
+        self._keeps_texts = keeps_texts
+        self._texts: OrderedDict[Chain, int] = OrderedDict()
+        """The chains whose blocks are kept, and their bytes; least recently used first."""
+        self._bytes = 0
+        self._branches: dict[tuple[Chain | None, int, Hashable], list[Chain]] = {}
+        """The chains that begin at one place under the same parameters, sorted by their first
+        block: the parent, the position, and the salt of the key."""
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -151,14 +182,46 @@ class PrefixTree:
                 self.use(chain, position, at)
                 return chain
             chain = Chain(chain, position + 1)
-        for new in range(chain.end, len(prompt)):
+        first = chain.end
+        for new in range(first, len(prompt)):
             key = key_of(new)
             chain.keys.append(key)
             self._chains[key] = chain
+        if self._keeps_texts:
+            self._keep_texts(chain, prompt, first)
         self.use(chain, len(prompt) - 1, at)
         while len(self._chains) > self._most and len(self._recent) > 1:
             self._forget(next(iter(self._recent)))
+        while self._bytes > self._most * _BYTES_A_BLOCK and len(self._texts) > 1:
+            self._drop_texts(next(iter(self._texts)))
         return chain
+
+    def common_bytes(
+        self, prompt: PromptView, key_of: KeyOf, match: PrefixMatch, at: float, since: float
+    ) -> int:
+        """How many bytes of the block after the match an earlier prompt has there too: one that was
+        used since then and can be read by now."""
+        chain, position = match.chain, match.position + 1
+        if not self._keeps_texts or position >= len(prompt):
+            return 0
+        salt = salt_of(key_of(position))
+        branches = self._branches.get((chain, position, salt), [])
+        continued = chain if chain is not None and position < chain.end else None
+        if continued is None and not branches:
+            return 0
+        data = prompt.data(position)
+        place = bisect_left(branches, data, key=_first_text)
+        before = reversed(branches[max(0, place - _MOST_NEIGHBOURS) : place])
+        behind = branches[place : place + _MOST_NEIGHBOURS]
+        most = 0
+        for others in ([] if continued is None else [continued], before, behind):
+            # The farther away in this order, the less is the same.
+            for other in others:
+                index = position - other.begin
+                if salt_of(other.keys[index]) == salt and other.finds(position, at, since):
+                    most = max(most, common_bytes(data, other.texts[index]))
+                    break
+        return most
 
     def chain_of(self, key: Hashable) -> Chain | None:
         return self._chains.get(key)
@@ -179,13 +242,48 @@ class PrefixTree:
                 chain.use(position, at)
             self._recent[chain] = None
             self._recent.move_to_end(chain)
+            if chain in self._texts:
+                self._texts.move_to_end(chain)
             position, chain = chain.begin - 1, chain.parent
 
+    def _keep_texts(self, chain: Chain, prompt: PromptView, first: int) -> None:
+        """Keeps the blocks from `first` on; earlier ones of the chain may have been dropped."""
+        new = [prompt.data(position) for position in range(first, len(prompt))]
+        chain.texts += new
+        if not any(new):
+            return
+        size = sum(map(len, new)) + _BYTES_OVERHEAD * len(new)
+        self._texts[chain] = self._texts.get(chain, 0) + size
+        self._bytes += size
+        if first == chain.begin and new[0]:
+            key = chain.parent, first, salt_of(chain.keys[0])
+            insort(self._branches.setdefault(key, []), chain, key=_first_text)
+
+    def _drop_texts(self, chain: Chain) -> None:
+        self._bytes -= self._texts.pop(chain)
+        key = chain.parent, chain.begin, salt_of(chain.keys[0])
+        branches = self._branches.get(key, [])
+        for place in range(bisect_left(branches, chain.texts[0], key=_first_text), len(branches)):
+            if branches[place] is chain:
+                del branches[place]
+                break
+            if branches[place].texts[0] != chain.texts[0]:
+                break
+        if not branches:
+            self._branches.pop(key, None)
+        chain.texts = [b""] * len(chain.keys)
+
     def _forget(self, chain: Chain) -> None:
+        if chain in self._texts:
+            self._drop_texts(chain)
         del self._recent[chain]
         for key in chain.keys:
             if self._chains.get(key) is chain:
                 del self._chains[key]
+
+
+def _first_text(chain: Chain) -> bytes:
+    return chain.texts[0]
 
 
 class PrefixLookup(msgspec.Struct, frozen=True):
@@ -196,6 +294,8 @@ class PrefixLookup(msgspec.Struct, frozen=True):
     """The deepest position that can be read; -1 where none can."""
     reason: Reason
     detail: str = ""
+    inside: int = 0
+    """Bytes of the next block that can be read as well."""
 
 
 class PrefixCache:
@@ -208,7 +308,9 @@ class PrefixCache:
         self._uncached_tail = 1 if rules.isolation.value == "server" else 0
         ttl, ttls = rules.default_ttl, rules.ttls.value
         self._lifetime = TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0
-        self._tree = PrefixTree(_MOST_BLOCKS if most is None else most)
+        self._tree = PrefixTree(
+            _MOST_BLOCKS if most is None else most, keeps_texts=rules.caches_tokens
+        )
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -298,22 +400,30 @@ class PrefixCache:
     def _look_up(self, prompt: PromptView, key_of: KeyOf, at: float) -> PrefixLookup:
         match = self._tree.match(prompt, key_of)
         chain, position = match.chain, match.position
+        since = at - self._lifetime
         reason: Reason = "new"
         detail = ""
-        while chain is not None and position >= 0:
-            age = at - chain.last_used(position)
-            if age > self._lifetime:
-                reason, detail = "expired", f"{age - self._lifetime:.0f} s ago"
-            else:
-                readable = chain.readable(position, at)
-                if readable >= chain.begin:
-                    kept = self._kept(prompt, chain, readable)
-                    return PrefixLookup(match, kept, "not_persisted" if kept < readable else "new")
-                reason = "not_readable_yet"
-            position, chain = chain.begin - 1, chain.parent
-        if reason == "expired":
+        while chain is not None:
+            alive = chain.used_since(position, since)
+            if alive < position:
+                age = since - chain.last_used(position)
+                reason, detail = "expired", f"{age:.0f} s ago"
+            readable = chain.readable(alive, at)
+            if readable < alive:
+                reason, detail = "not_readable_yet", ""
+            position = readable
+            if readable >= chain.begin:
+                break
+            chain = chain.parent
+        if chain is None and reason == "expired":
             match = PrefixMatch(-1, None)
-        return PrefixLookup(match, -1, reason, detail)
+        if chain is not None:
+            kept = self._kept(prompt, chain, position)
+            if kept != position:
+                return PrefixLookup(match, kept, "not_persisted" if kept < position else "new")
+        found = PrefixMatch(position, chain)
+        inside = self._tree.common_bytes(prompt, key_of, found, at, since)
+        return PrefixLookup(match, position, reason, detail, inside)
 
     def _kept(self, prompt: PromptView, chain: Chain, position: int) -> int:
         """What the provider kept of a readable prefix, with the reply where it is cached."""
@@ -333,10 +443,9 @@ class PrefixCache:
     def _outcome(self, prompt: PromptView, lookup: PrefixLookup) -> Outcome:
         total = prompt.total if len(prompt) else 0
         shared = prompt.tokens(lookup.position)
-        granule = self._rules.granule_tokens.value
-        read = min(shared, max(0, total - self._uncached_tail)) // granule * granule
-        if read < max(1, self._rules.minimum_tokens.value):
-            read = 0
+        if lookup.inside:
+            shared = prompt.tokens_within(lookup.position + 1, lookup.inside)
+        read = self._rules.whole_granules(min(shared, max(0, total - self._uncached_tail)))
         short: Reason = "not_whole_granule" if read else "below_minimum"
         return Outcome(
             spans_of(

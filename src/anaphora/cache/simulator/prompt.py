@@ -54,12 +54,18 @@ class RenderedPrompt(RenderedBlocks):
         """`leading` is the last block before the messages; -1 where there is none."""
         params = rendered.envelope.cache_params
         if before is not None and before._rendered.envelope.cache_params == params:
+            self._params: Mapping[str, bytes] = before._params
             self.cache_params = before.cache_params
         else:
-            self.cache_params = dict(params)
+            self._params = self.cache_params = dict(params)
         self.mark(plan)
 
     def mark(self, plan: Plan) -> None:
+        key = None if plan.key is None else plan.key.encode()
+        if key is None:
+            self.cache_params = self._params
+        elif self.cache_params.get("cache_key") != key:
+            self.cache_params = {**self._params, "cache_key": key}
         self.markers, self.automatic, held = plan.marks, plan.automatic, plan.held
         self.held, self.handle = (0, "") if held is None else (held.chunks, held.handle)
 
@@ -87,6 +93,10 @@ class RenderedPrompt(RenderedBlocks):
         if tokens is None:
             tokens = self._tokens[position] = self.counts.tokens(position + 1)
         return tokens
+
+    def tokens_within(self, position: int, size: int) -> int:
+        """The tokens before the byte `size` of a block."""
+        return self.counts.within(position, size)
 
     @property
     def counts(self) -> Counts:
@@ -125,6 +135,13 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
             keys.append(last)
             begin = end
     return keys
+
+
+def salt_of(key: Hashable) -> Hashable:
+    """The part of an entry key that is common to one account under the same parameters."""
+    if isinstance(key, bytes):
+        return key[:SALT]
+    return key[0] if isinstance(key, tuple) else None
 
 
 class ScopedKeys:

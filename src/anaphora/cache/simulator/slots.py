@@ -14,7 +14,7 @@ import msgspec
 from anaphora.cache.prefix import common_bytes
 
 from .outcome import Outcome, Span, spans_of
-from .prompt import SALT
+from .prompt import salt_of
 from .saved import SavedCache
 from .view import KeyOf, MadeCall, PromptView
 
@@ -208,13 +208,10 @@ def _shared_tokens(slot: Slot, prompt: PromptView, key_of: KeyOf, shared: int) -
     before = prompt.tokens(shared - 1)
     if slot.prompt is None or shared >= min(len(slot.keys), len(prompt)):
         return before
-    if _salt_of(slot.keys[shared]) != _salt_of(key_of(shared)):
+    if salt_of(slot.keys[shared]) != salt_of(key_of(shared)):
         return before
-    data = prompt.data(shared)
-    if not data:
-        return before
-    part = common_bytes(data, slot.prompt.data(shared)) / len(data)
-    return before + int(part * (prompt.tokens(shared) - before))
+    same = common_bytes(prompt.data(shared), slot.prompt.data(shared))
+    return prompt.tokens_within(shared, same)
 
 
 def _shared_blocks(keys: list[Hashable], prompt: PromptView, key_of: KeyOf) -> int:
@@ -223,10 +220,3 @@ def _shared_blocks(keys: list[Hashable], prompt: PromptView, key_of: KeyOf) -> i
     if high and keys[high - 1] == key_of(high - 1):
         return high
     return bisect_left(range(high), True, key=lambda position: keys[position] != key_of(position))
-
-
-def _salt_of(key: Hashable) -> Hashable:
-    """The part of an entry key that is common to one account under the same parameters."""
-    if isinstance(key, bytes):
-        return key[:SALT]
-    return key[0] if isinstance(key, tuple) else None

@@ -49,7 +49,10 @@ class RenderedBlocks:
         return run.log.kinds[position - first]
 
     def data(self, position: int) -> bytes:
-        return self._rendered.chunk(position).data
+        run, first = self._run_of(position)
+        log, index = run.log, position - first
+        data = log.slice(log.start(index), log.ends[index])
+        return data if index else run.lead + data
 
     def from_model(self, position: int) -> bool:
         run, first = self._run_of(position)
@@ -105,7 +108,10 @@ class TokenRuns:
         from_model: Sequence[bool] | None = None,
         held: int = 0,
         handle: str = "",
+        texts: Sequence[bytes] | None = None,
     ) -> None:
+        """`texts` are the bytes of the blocks, where a cache that works on tokens is to find out
+        how far two different blocks agree."""
         self._keys: list[int] = []
         key = 0
         for identity, _ in blocks:
@@ -115,6 +121,7 @@ class TokenRuns:
         self._kinds = kinds
         self._sections = sections
         self._from_model = from_model
+        self._texts = texts
         self.markers = markers
         self.automatic = automatic
         self.cache_params = cache_params or {}
@@ -144,8 +151,13 @@ class TokenRuns:
     def section(self, position: int) -> Section:
         return "messages" if self._sections is None else self._sections[position]
 
-    def data(self, _: int) -> bytes:
-        return b""
+    def data(self, position: int) -> bytes:
+        return b"" if self._texts is None else self._texts[position]
+
+    def tokens_within(self, position: int, size: int) -> int:
+        """The tokens before the byte `size` of a block."""
+        before, length = self.tokens(position - 1), len(self.data(position))
+        return before + (self.tokens(position) - before) * size // length if length else before
 
     def from_model(self, position: int) -> bool:
         return self._from_model is not None and self._from_model[position]

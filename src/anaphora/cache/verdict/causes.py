@@ -7,7 +7,7 @@ from decimal import Decimal, localcontext
 
 from msgspec.structs import replace
 
-from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
+from anaphora.cache.prefix import SentCall, cached_chunks, first_difference, tokens_behind
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Price, Profile
@@ -134,8 +134,9 @@ def preflight(
     notices = [] if change is None else _bound_thinking(earlier, later, change)
     kept = first_difference(earlier, later, cached_chunks(before)) is None
     if change is not None and not kept:
-        counts = Counts(earlier, later.bills)
-        lost = counts.tokens(cached_chunks(before)) - counts.before(change.offset)
+        counts, cached = Counts(earlier, later.bills), cached_chunks(before)
+        marked = bool(before.marks.marks) or before.marks.automatic is not None
+        lost = tokens_behind(counts, cached, change.offset, rules, marked=marked)
         notices.append(Notice("prefix_breaks", str(change), change.path, tokens=lost))
     if rules is None:
         return tuple(notices)

@@ -61,6 +61,8 @@ def judge(
     lost = 0
     if result != "hit" or billed_read is None:  # a billed hit proves that no change mattered
         change = find_change(earlier, later)
+    if result == "hit" and change is not None and read < expected.left:
+        result = "partial"  # a prediction of both calls is exact
     if result != "hit":
         causes = find_causes(earlier, later, rules, change, profile, read, expected)
         # Tokens that are no longer sent are not paid again.
@@ -118,9 +120,7 @@ def predict_read(
     if not explicit and (not kept or (missed and not rules.slots.value)):
         # Where the provider caches by itself, the whole prompt is cached whatever was read.
         total = wrote.total if usage is None or not usage.input else usage.input
-        granule = rules.granule_tokens.value
-        left = total // granule * granule
-        left = left if left >= max(1, rules.minimum_tokens.value) else 0
+        left = rules.whole_granules(total)
     elif usage is not None and usage.read is not None:
         left = usage.read + (usage.written_total or 0)
     else:

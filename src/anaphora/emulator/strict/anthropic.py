@@ -279,6 +279,23 @@ def _only_white_space(blocks: list[Object]) -> bool:
     )
 
 
+def _deferred_tools(request: CheckedRequest) -> None:
+    """router-for-me/CLIProxyAPI#4561; one tool is not deferred: Anthropic's page on tool search."""
+    tools = [tool for _, tool in objects(request.body.get("tools"))]
+    deferred = [tool for tool in tools if tool.get("defer_loading") is True]
+    for tool in deferred:
+        if tool.get("cache_control") is not None:
+            name = text(tool.get("name"))
+            reason = (
+                f"Tool '{name}' cannot have both defer_loading=true and cache_control set. Tools "
+                "with defer_loading cannot use prompt caching."
+            )
+            raise _rejected_at("", reason)
+    if tools and len(deferred) == len(tools):
+        reason = "All tools have defer_loading set. At least one tool must be non-deferred."
+        raise _rejected_at("", reason)
+
+
 # ── Cache markers ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -381,6 +398,7 @@ CHECKS = WireChecks(
         _roles,
         _tool_pairs,
         _markers,
+        _deferred_tools,
         _thinking,
         _prewarm,
         _features,

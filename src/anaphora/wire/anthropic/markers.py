@@ -9,7 +9,7 @@ from anaphora.values import AnyTool, Extras, ToolResult, Ttl
 from anaphora.wire.markers import MarkLocation, find_message
 from anaphora.wire.reading import ErrorFactory, LenientDecoder, Members, Unknown
 
-from .parts import nested_splice, sent_parts
+from .parts import loaded_tools, nested_splice, sent_parts
 from .types import WIRE, CacheControl, ContentBlock, MessagesRequest, ToolDefinition
 
 MARKERS: dict[Ttl, bytes] = {
@@ -69,16 +69,19 @@ def locate(
     runs: list[ChunkRun],
 ) -> MarkLocation:
     """The chunk a mark means, or why there is none."""
+    loaded = loaded_tools(tools)
     if isinstance(request, ToolMark):
-        for index, tool in enumerate(tools):
+        for index, tool in enumerate(loaded):
             if tool.name == request.name:
                 return index, None
+        if any(tool.name == request.name for tool in tools):
+            return f"tool {request.name} is deferred, so it cannot be cached"
         return f"no tool {request.name}"
     if isinstance(request, BlockMark):
         position = call.ir.system_field_index(request.index)
         if position is None:
             return f"no system block {request.index}, or a blank one"
-        return len(tools) + position, None
+        return len(loaded) + position, None
     match = find_message(runs, request.message_id)
     if match is None:
         return f"no message {request.message_id}"

@@ -35,7 +35,7 @@ from anaphora.prompt import (
     PromptIR,
     ToolMark,
 )
-from anaphora.rendered import Kind, Rendered
+from anaphora.rendered import DeferredTool, Kind, Rendered
 from anaphora.values import (
     AnyTool,
     Bytes,
@@ -90,6 +90,7 @@ from . import types
 from .markers import MARKERS, marker_of, take_marker
 from .messages import RoleWithFields
 from .params import AUTOMATIC_FIELDS, PARAMS, PATH
+from .parts import placed
 from .render import CLOSE, WIRE_ROLES, joins, opening
 from .types import MARKABLE_OPAQUE, MEMO, MESSAGE_FIELDS, WIRE
 
@@ -397,12 +398,32 @@ def _split_section(section: Section, raw: bytes) -> SplitSection | None:
         raw = b'[{"type":"text","text":' + raw + b"}]"
     blocks: list[SplitBlock] = []
     labels: list[str] = []
-    for index, element in enumerate(list_elements(raw, f"$.{section}", request_error)):
-        members, marks = _unmarked(element, f"$.{section}[{index}]")
-        name = known_text(members, "name") if section == "tools" else ""
+    deferred: list[DeferredTool] = []
+    paths: list[str] = []
+    elements = list_elements(raw, f"$.{section}", request_error)
+    read = [_unmarked(each, f"$.{section}[{index}]") for index, each in enumerate(elements)]
+    tools = section == "tools"
+    # Where all are deferred, which the provider rejects, they are compared as any others.
+    may_defer = tools and not all(_is_deferred(members) for members, _ in read)
+    for index, (members, marks) in enumerate(read):
+        name = known_text(members, "name") if tools else ""
+        if may_defer and _is_deferred(members):
+            deferred.append(placed(name, len(blocks), encode_members(members)))
+            continue
         labels.append(f"tool {name}" if name else f"{section}{index}")
         blocks.append(SplitBlock(Kind.OTHER, encode_members(members), BEFORE_BRACE, marks))
-    return cut_section(section, blocks, labels, lead=b'"%b":[' % section.encode(), close=b"],")
+        paths.append(f"{section}[{index}]")
+    lead = b'"%b":[' % section.encode()
+    if not deferred:
+        return cut_section(section, blocks, labels, lead=lead, close=b"],")
+    cut = cut_section(section, blocks, labels, lead=lead, close=b"],", paths=tuple(paths))
+    if cut is None:
+        return None
+    return msgspec.structs.replace(cut[0], deferred=tuple(deferred)), cut[1]
+
+
+def _is_deferred(members: Members) -> bool:
+    return bytes(members.get("defer_loading", b"")) == b"true"
 
 
 def _split_message(raw: msgspec.Raw, path: str) -> SplitMessage:

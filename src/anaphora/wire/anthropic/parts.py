@@ -10,11 +10,13 @@ import base64
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
+
 from anaphora.canonical import check_object, dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptBlock
-from anaphora.rendered import ChunkLog, Kind
+from anaphora.rendered import ChunkLog, DeferredTool, Kind
 from anaphora.values import (
     AnyTool,
     Audio,
@@ -47,6 +49,8 @@ TEXT = b'{"type":"text","text":'
 #: Where in a block its marker goes, counted back from its end.
 BEFORE_BRACE = -1
 
+_DEFERRED = "defer_loading"
+
 _BLANK = Notice("blank_text", "a blank text block is refused, so it is left out")
 UNSIGNED = Notice(
     "unsigned_thinking", "reasoning without a signature is refused, so it is left out"
@@ -59,6 +63,42 @@ UNSIGNED = Notice(
 def tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
     blocks = render_items("tools", tools, _tool, BEFORE_BRACE)
     return ChunkLog.of(blocks, [f"tool {tool.name}" for tool in tools], [t.cache for t in tools])
+
+
+def is_deferred(tool: AnyTool) -> bool:
+    """Whether a tool has `defer_loading`: the provider keeps it out of the prompt."""
+    if isinstance(tool, ProviderTool):
+        members = tool.json
+    else:
+        members = tool.extras.get(WIRE, "") if tool.extras is not None else ""
+    if _DEFERRED not in members:
+        return False
+    decoded = msgspec.json.decode(check_object(members, path="tools"))
+    return bool(decoded.get(_DEFERRED) is True)
+
+
+def loaded_tools(tools: tuple[AnyTool, ...]) -> tuple[AnyTool, ...]:
+    """The tools that the prompt begins with. The same tuple where that is all of them: its log is
+    found by identity. So where all are deferred, which the provider rejects."""
+    loaded = tuple(tool for tool in tools if not is_deferred(tool))
+    return tools if len(loaded) in (0, len(tools)) else loaded
+
+
+def deferred_tools(tools: tuple[AnyTool, ...]) -> tuple[DeferredTool, ...]:
+    """The others, where they stand among them."""
+    found: list[DeferredTool] = []
+    before = 0
+    for tool in tools:
+        if is_deferred(tool):
+            found.append(placed(tool.name, before, _tool(tool)))
+        else:
+            before += 1
+    return tuple(found)
+
+
+def placed(name: str, before: int, data: bytes) -> DeferredTool:
+    """A deferred tool before a chunk of the others, which begin with a comma but for the first."""
+    return DeferredTool(name, before, b"," + data if before else data + b",")
 
 
 def system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:

@@ -15,7 +15,7 @@ from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptCachePlan, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
-from anaphora.values import Message, Notice, SegmentRole, Text, ToolCall, ToolResult, Ttl
+from anaphora.values import AnyTool, Message, Notice, SegmentRole, Text, ToolCall, ToolResult, Ttl
 from anaphora.wire.markers import nearest_ttls, supported_ttl
 from anaphora.wire.rendering import (
     cacheable_count,
@@ -39,7 +39,15 @@ from .messages import (
     unmoved,
 )
 from .params import envelope_of
-from .parts import BEFORE_BRACE, ENCODERS, TEXT, system_log, tool_log
+from .parts import (
+    BEFORE_BRACE,
+    ENCODERS,
+    TEXT,
+    deferred_tools,
+    loaded_tools,
+    system_log,
+    tool_log,
+)
 from .types import MEMO, WIRE
 
 # Looked up once: access to an enum member is slow, and every turn needs it.
@@ -80,8 +88,7 @@ def render(
     runs: list[ChunkRun] = []
     tools, notices = without_foreign_tools(call.tools, (WIRE,))
     if tools:
-        lead = b'"tools":['
-        runs.append(section_run("tools", tools, tool_log, previous, MEMO, lead=lead, close=b"],"))
+        runs.append(_tools_run(tools, previous))
     if blocks := call.ir.system_field_blocks():
         lead = b'"system":['
         runs.append(
@@ -110,6 +117,17 @@ def render(
         request_markers=markers if own else {},
         binds_thinking=True,
     )
+
+
+def _tools_run(tools: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRun:
+    loaded, lead = loaded_tools(tools), b'"tools":['
+    run = section_run("tools", loaded, tool_log, previous, MEMO, lead=lead, close=b"],")
+    if loaded is tools and not run.deferred:
+        return run
+    if run.deferred and run.source == tools:
+        return run  # the last turn's
+    deferred = () if loaded is tools else deferred_tools(tools)
+    return msgspec.structs.replace(run, source=tools, deferred=deferred)
 
 
 def _automatic(

@@ -1,0 +1,172 @@
+"""What the bills of one account on one model have shown: the token counts of prefixes, the bytes of
+a token, and how long the beginnings are that a recording leaves out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from anaphora.cache.simulator import Simulator
+from anaphora.catalog import CacheRules
+from anaphora.tokens import calibrated
+from anaphora.values import Ttl
+
+#: The assumed tokens of a system prompt and tools that are not recorded.
+_UNKNOWN = 3000
+#: The catalog's ratio counts like so many billed tokens.
+_PRIOR = 2000
+#: A growth by more or less than this factor is not explained by the text: something was dropped, or
+#: sent without being recorded.
+_FACTOR = 3.0
+#: The most that one call adds to what is known about the ratio.
+_HEAVIEST = 2000
+#: How far a read may end from the end of a reply, where it ends there at all.
+_NEAR = 8
+
+
+class BilledLengths(dict[Hashable, int]):
+    """Token counts from bills, by prefix. Counts in between are estimated and scaled to fit."""
+
+    def __init__(self) -> None:
+        self._fitted: dict[Hashable, int] = {}
+
+    def fit(self, key: Hashable, tokens: int) -> None:
+        """A count that was estimated between bills, for other prompts with that beginning."""
+        self._fitted[key] = tokens
+
+    def sizes(self, keys: Sequence[Hashable], estimates: Sequence[int]) -> list[int]:
+        """The tokens of each block, so that every prefix with a known count has that count."""
+        points: list[tuple[int, int]] = []
+        for key, end in zip(keys, estimates, strict=True):
+            known = self.get(key, self._fitted.get(key))
+            if known is None:
+                continue
+            # The deeper the newer: where an older bill is higher, the prompt has changed since.
+            while points and (points[-1][1] > known or points[-1][0] == end):
+                points.pop()
+            points.append((end, known))
+        last = points[-1:]
+        counted = [
+            calibrated(points if last and end < last[0][0] else last, end) for end in estimates
+        ]
+        return [end - start for start, end in pairwise([0, *counted])]
+
+
+class TokenScale:
+    """Bytes of text per token, learned from how much the bills grew from one call to the next. A
+    first bill shows nothing: it contains what is not recorded."""
+
+    def __init__(self, per_token: float) -> None:
+        self._stated = per_token
+        self._estimated = self._billed = float(_PRIOR)
+
+    @property
+    def per_token(self) -> float:
+        return self._stated * self._estimated / self._billed
+
+    def learn(self, text: int, tokens: int) -> None:
+        """A growth by so many bytes of text was billed as so many tokens."""
+        estimated = text / self._stated
+        if tokens > 0 and 1 / _FACTOR < tokens / max(1.0, estimated) < _FACTOR:
+            weight = min(1.0, _HEAVIEST / estimated)
+            self._estimated += weight * estimated
+            self._billed += weight * tokens
+
+
+class Lead(msgspec.Struct, eq=False):
+    """An unrecorded beginning of conversations: system prompt and tools."""
+
+    total: int = _UNKNOWN
+    """Its tokens in the latest conversation that had it."""
+    shared: int | None = None
+    """The part that other conversations read, by their bills; None until one has."""
+    shorter: int | None = None
+    """A shorter read that was billed once: part of a read may be lost on the way."""
+
+
+class Beginning(msgspec.Struct, eq=False):
+    """The unrecorded beginning of one conversation: what it shares, and the rest."""
+
+    lead: Lead
+    rest: Hashable
+    opens_group: bool
+
+
+class Leads:
+    """The unrecorded beginnings of an account's conversations. Which one a new conversation has is
+    not recorded: the one of an earlier conversation that began with the same message, or else the
+    latest one. The first conversation of a group and the later ones, such as subagents, are told
+    apart."""
+
+    def __init__(self) -> None:
+        self._by_message: dict[Hashable, Beginning] = {}
+        self._latest: dict[bool, Lead] = {}
+        self._by_length: dict[int, Lead] = {}
+        self._groups: set[str] = set()
+
+    def begin(self, group: str, message: Hashable) -> Beginning:
+        """The likely beginning of a new conversation."""
+        opens = group not in self._groups
+        self._groups.add(group)
+        same = self._by_message.get(message)
+        if same is not None:
+            return Beginning(same.lead, same.rest, opens)
+        lead = self._latest.get(opens) or self._latest.get(not opens) or Lead()
+        begun = self._by_message[message] = Beginning(lead, ("rest", group), opens)
+        self._latest[opens] = lead
+        return begun
+
+    def learn(self, begun: Beginning, read: int, total: int, *, may_be_cut: bool) -> None:
+        """Learns from the first bill of a conversation: what it read of its beginning, and how many
+        tokens were not recorded. `may_be_cut`: a part of a read may be lost."""
+        lead = begun.lead
+        if read and lead.shared is None:
+            lead.shared = read
+            self._by_length.setdefault(read, lead)
+        elif read and read != lead.shared:
+            other = self._by_length.get(read)
+            cut = may_be_cut and lead.shared is not None and read < lead.shared
+            if other is None and cut and read != lead.shorter:
+                lead.shorter = read
+            else:
+                lead = other or Lead(shared=read)
+                self._by_length[read] = lead
+        lead.total = total
+        begun.lead = self._latest[begun.opens_group] = lead
+
+
+class ReplyEnds:
+    """How far from the end of a reply a later read ends, by the bills: providers without granules
+    leave out its last token or two."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[int] = Counter()
+
+    @property
+    def usual(self) -> int:
+        return self._seen.most_common(1)[0][0] if self._seen else 0
+
+    def learn(self, difference: int) -> None:
+        if abs(difference) <= _NEAR:
+            self._seen[difference] += 1
+
+
+class Account:
+    """One account's cache on one model, and what its bills have shown."""
+
+    def __init__(self, rules: CacheRules, per_token: float) -> None:
+        self.rules = rules
+        self.simulator = Simulator(rules)
+        self.lengths = BilledLengths()
+        self.scale = TokenScale(per_token)
+        self.leads = Leads()
+        self.reply_ends = ReplyEnds()
+        self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
+        """The TTLs of assumed markers: before the messages, and behind the last."""
+
+    @property
+    def has_markers(self) -> bool:
+        return self.rules.mechanism.value != "implicit" and self.rules.slots.value > 0
