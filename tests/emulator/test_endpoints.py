@@ -178,8 +178,8 @@ def test_script_matches_any_tool_and_any_schema() -> None:
 
         def text(**more: Any) -> str:
             ask: Any = {"model": "claude-opus-5-5", "max_tokens": 99, "messages": HELLO, **more}
-            block = client.messages.create(**ask).content[0]
-            return block.text if block.type == "text" else block.type
+            block: Any = client.messages.create(**ask).content[0]
+            return str(block.text if block.type == "text" else block.type)
 
         assert text(tools=[TOOL]) == "tool_use"
         assert text(output_config={"format": SCHEMA}) == '{"city": "Oslo"}'

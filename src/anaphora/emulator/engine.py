@@ -25,7 +25,7 @@ from anaphora.yaml_values import seconds_in
 
 from . import strict
 from .billing import Billing, ModelFacts, UsageWindow, UsageWindows
-from .exchange import EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
+from .exchange import JSON, EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
 from .faults import KINDS, Faults
 from .generator import Generator
 from .hosts import RouteTable
@@ -72,6 +72,8 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Requests may ask for a fault in the header `x-emulator-fault`."""
     strict: bool = True
     """Reject what the provider rejects; otherwise only requests that cannot be read."""
+    background: float = 1.0
+    """Seconds by the emulator's clock that background responses and batches take."""
     any_model: bool = False
     """Accept models that the provider would not know."""
     tool_calls: bool = True
@@ -97,6 +99,8 @@ class Engine:
         self._windows = UsageWindows()
         self._billing = Billing()
         self.routes = RouteTable(self._billing, self._ids)
+        for host in self.routes.hosts.values():
+            host.run, host.background = self._run_batched, options.background
         self._generator = Generator(options, self._billing, self._ids, self.journal)
 
     def set_offset(self, offset: float, now: float) -> None:
@@ -124,12 +128,23 @@ class Engine:
             response.call.end(began + sum(rest))
         return response
 
-    def receive(self, request: EmulatorRequest) -> EmulatorResponse:
+    def _run_batched(self, batch: RoutedRequest, path: str, body: bytes) -> EmulatorResponse:
+        """A request of a batch, in the workspace of a request about the batch."""
+        headers = {**batch.headers, "content-type": JSON}
+        headers.pop("x-emulator-fault", None)
+        now = batch.now - self.offset
+        request = EmulatorRequest(method="POST", path=path, headers=headers, body=body, now=now)
+        response = self.receive(request, batch=True)
+        if response.call is not None:
+            response.call.end(batch.now)
+        return response
+
+    def receive(self, request: EmulatorRequest, *, batch: bool = False) -> EmulatorResponse:
         """The response to a request, before it is sent: what the call wrote can be read once
         `CallRecord.begin` or `CallRecord.end` was called, as the provider's rules say."""
         now = request.now + self.offset
         entry = self.journal.open(now, request.method, request.path)
-        entry.request_id = self._ids.next("req_01")
+        entry.request_id, entry.batch = self._ids.next("req_01"), batch
         try:
             response = self._respond(request, now, entry)
             entry.status = response.status
@@ -164,7 +179,8 @@ class Engine:
             elif route.operation == "generate":
                 response = self._generate(request)
             else:
-                response = json_response(self._other_body(request))
+                body = self._other_body(request)
+                response = json_response(body) if isinstance(body, bytes) else body
             window = self._count_usage(request)
         except (Upstream, InvalidRequest) as problem:
             response = _error_response(problem, entry, route.codec)
@@ -198,7 +214,7 @@ class Engine:
             self._check(request, prompt.facts, prompt.call.params, tokens)
         return self._generator.respond(request, prompt)
 
-    def _other_body(self, request: RoutedRequest) -> bytes:
+    def _other_body(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         host, route = request.host, request.route
         if route.operation == "count":
             return host.count_body(self._count(request))

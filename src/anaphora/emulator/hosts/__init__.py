@@ -29,6 +29,7 @@ HOSTS: dict[str, type[Host]] = {
 #: The format of errors at paths where no host answers.
 DEFAULT_WIRE = "openai_chat"
 _ROUTES = 1024
+_SHARED = ("models", "model", "files", "file", "file_content")
 
 
 class RouteTable:
@@ -81,8 +82,8 @@ class RouteTable:
             operation, name = host.operation(method, path[len(root) :]) or (None, "")
             if operation is None:
                 continue
-            # Three providers list their models at one path: the headers tell their clients apart.
-            shared = operation in ("models", "model") and not provider
+            # Models and files of several providers have one path: the headers tell clients apart.
+            shared = operation in _SHARED and not provider
             if shared and (google or anthropic != (row.wire == "anthropic")):
                 continue
             return EmulatorRoute(host, row, wire.codec_for(row), operation, path, name)

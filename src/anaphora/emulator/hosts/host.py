@@ -7,7 +7,7 @@ engine makes its own hosts, which hold what the provider would store.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -32,7 +32,9 @@ from anaphora.wire import Wire
 
 Operation: TypeAlias = Literal[
     "generate", "count", "models", "model",
-    "stored", "stored_items", "websocket", "caches", "cache", "show", "version",
+    "files", "file", "file_content", "batches", "batch", "batch_cancel", "batch_results",
+    "stored", "stored_items", "stored_cancel", "compact", "websocket",
+    "caches", "cache", "show", "version", "loaded", "embed", "complete",
 ]  # fmt: skip
 """What a route does. Those after the first four belong to one wire: see `Host.handle`."""
 
@@ -129,6 +131,11 @@ class Host:
     unknown_event: ClassVar[tuple[str, bytes]]
     """Name and data of a harmless event that no client knows."""
 
+    run: Callable[[RoutedRequest, str, bytes], EmulatorResponse]
+    """Answers a request that a batch holds: path and body."""
+    background: float = 0.0
+    """Seconds that background responses and batches take."""
+
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         self.billing = billing
         self.ids = ids
@@ -185,8 +192,8 @@ class Host:
     def is_stream(self, request: RoutedRequest, call: Call) -> bool:
         return call.params.stream
 
-    def handle(self, request: RoutedRequest) -> bytes:
-        """The response body of an operation that only this wire has."""
+    def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
+        """The response, or its JSON body, of an operation that only some wires have."""
         raise NotImplementedError
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:

@@ -15,7 +15,13 @@ from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import INPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
-from anaphora.emulator.exchange import NULL, EmulatorRequest, decode_object, nested
+from anaphora.emulator.exchange import (
+    NULL,
+    EmulatorRequest,
+    EmulatorResponse,
+    decode_object,
+    nested,
+)
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
@@ -39,6 +45,7 @@ from .host import (
     read_tokens,
     thinking_text,
 )
+from .openai_files import OpenAIFiles
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
 #: Hosts that report usage in every stream, without `include_usage`.
@@ -136,6 +143,16 @@ class OpenAIChatHost(OpenAIHost):
         "",
         b'{"id":"","object":"emulator.unknown","created":0,"model":"","choices":[]}',
     )
+
+    def __init__(self, billing: Billing, ids: IdGenerator) -> None:
+        super().__init__(billing, ids)
+        self._files = OpenAIFiles(ids)
+
+    def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
+        return super().operation(method, path) or self._files.operation(method, path)
+
+    def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
+        return self._files.handle(request)
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if not profile.can("reasoning"):
