@@ -30,6 +30,7 @@ from .faults import KINDS, Faults
 from .generator import Generator
 from .hosts import RouteTable
 from .hosts.host import EmulatorRoute, RoutedRequest
+from .hosts.openai import OpenAIResponsesHost
 from .journal import Journal, JournalEntry
 from .replies.script import Script
 from .replies.text import IdGenerator
@@ -176,7 +177,7 @@ class Engine:
             fault = self._faults.next(request, route.provider)
             if fault is not None and KINDS[fault.name].unbilled:
                 response = json_response(b"")
-            elif route.operation == "generate":
+            elif route.operation in ("generate", "compact"):
                 response = self._generate(request)
             else:
                 body = self._other_body(request)
@@ -212,7 +213,11 @@ class Engine:
             self._check_model(request, prompt.facts)
             tokens = Counts(prompt.rendered).total
             self._check(request, prompt.facts, prompt.call.params, tokens)
-        return self._generator.respond(request, prompt)
+        response = self._generator.respond(request, prompt)
+        if request.route.operation == "compact" and isinstance(request.host, OpenAIResponsesHost):
+            body = request.host.compacted(request, prompt.items, response.body)
+            response.chunks = [ResponseChunk(response.chunks[0].delay, body)]
+        return response
 
     def _other_body(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         host, route = request.host, request.route

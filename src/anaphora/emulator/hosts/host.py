@@ -199,6 +199,10 @@ class Host:
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
         """Stores a reply, where the provider does so."""
 
+    def first_body(self, request: RoutedRequest, reply: Reply) -> bytes | None:
+        """What is sent instead of a reply that is still to come."""
+        return None
+
     # ── Replies ──────────────────────────────────────────────────────────────────────────────────
 
     def generate_thinking(self, call: Call, profile: Profile, random: SeededRandom) -> Thought:
