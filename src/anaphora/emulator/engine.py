@@ -30,13 +30,14 @@ from .faults import KINDS, Faults
 from .generator import Generator
 from .hosts import RouteTable
 from .hosts.host import EmulatorRoute, RoutedRequest
-from .hosts.openai import OpenAIResponsesHost
 from .journal import Journal, JournalEntry
 from .replies.script import Script
 from .replies.text import IdGenerator
 
 #: The latest time of the clock: the year 9000. Dates a few centuries later can still be written.
 _LATEST = 221_845_392_000.0
+#: Operations that generate a reply; the others look something up.
+_GENERATING = ("generate", "complete", "compact")
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -177,8 +178,8 @@ class Engine:
             fault = self._faults.next(request, route.provider)
             if fault is not None and KINDS[fault.name].unbilled:
                 response = json_response(b"")
-            elif route.operation in ("generate", "compact"):
-                response = self._generate(request)
+            elif route.operation in _GENERATING:
+                response = self._generate(host.rewrite(request))
             else:
                 body = self._other_body(request)
                 response = json_response(body) if isinstance(body, bytes) else body
@@ -214,9 +215,7 @@ class Engine:
             tokens = Counts(prompt.rendered).total
             self._check(request, prompt.facts, prompt.call.params, tokens)
         response = self._generator.respond(request, prompt)
-        if request.route.operation == "compact" and isinstance(request.host, OpenAIResponsesHost):
-            body = request.host.compacted(request, prompt.items, response.body)
-            response.chunks = [ResponseChunk(response.chunks[0].delay, body)]
+        request.host.finish(request, prompt.items, response)
         return response
 
     def _other_body(self, request: RoutedRequest) -> bytes | EmulatorResponse:

@@ -199,6 +199,15 @@ class Host:
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
         """Stores a reply, where the provider does so."""
 
+    def rewrite(self, request: RoutedRequest) -> RoutedRequest:
+        """A request of another endpoint that generates, as a request of the wire."""
+        return request
+
+    def finish(
+        self, request: RoutedRequest, items: tuple[bytes, ...], response: EmulatorResponse
+    ) -> None:
+        """Changes the response to a request of another endpoint in place."""
+
     def first_body(self, request: RoutedRequest, reply: Reply) -> bytes | None:
         """What is sent instead of a reply that is still to come."""
         return None

@@ -19,6 +19,7 @@ from anaphora.emulator.exchange import (
     NULL,
     EmulatorRequest,
     EmulatorResponse,
+    ResponseChunk,
     decode_object,
     decode_value,
     nested,
@@ -240,10 +241,14 @@ class OpenAIResponsesHost(OpenAIHost):
             return None
         return self._stored[request.workspace, reply.id].shown(request.now)
 
-    def compacted(self, request: RoutedRequest, items: tuple[bytes, ...], reply: bytes) -> bytes:
+    def finish(
+        self, request: RoutedRequest, items: tuple[bytes, ...], response: EmulatorResponse
+    ) -> None:
         """The compaction of a conversation: its user messages, and an item that stands for all
         else. Usage and id are those of a reply to it."""
-        fields = msgspec.json.decode(reply, type=dict[str, msgspec.Raw])
+        if request.route.operation != "compact":
+            return
+        fields = msgspec.json.decode(response.body, type=dict[str, msgspec.Raw])
         random = SeededRandom(b"".join(items))
         item = {
             "type": "compaction",
@@ -262,7 +267,8 @@ class OpenAIResponsesHost(OpenAIHost):
             "output": [*kept, item],
             "usage": fields["usage"],
         }
-        return msgspec.json.encode(body)
+        delay = response.chunks[0].delay
+        response.chunks = [ResponseChunk(delay, msgspec.json.encode(body))]
 
     def complete_body(self, request: RoutedRequest) -> CompleteBody:
         """The input of the whole chain that `previous_response_id` continues."""
