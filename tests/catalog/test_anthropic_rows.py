@@ -128,7 +128,7 @@ def test_one_model_in_full() -> None:
     assert rules.longer_ttl_first.value
     assert rules.default_ttl.value == "5m"
     assert rules.reads_refresh.value
-    assert (rules.ttl_from.value, rules.readable_from.value) == ("request_start", "response_start")
+    assert (rules.ttl_from.value, rules.readable_from.value) == ("response_start", "response_start")
     assert rules.visibility_delay.value == 2.5
     assert rules.isolation.published == ("workspace", "organization")
     assert rules.granule_tokens.value == 1

@@ -345,3 +345,96 @@ def test_reply_is_predicted_where_no_reasoning_was_hidden(
     ]
     gpt = trace(provider="openai", model="gpt-5.2", messages=messages, calls=calls)
     assert simulated(log(gpt))["rows"][1]["predicted"]["read"] == read
+
+
+def openai_calls(count: int) -> Json:
+    """Follow-ups that read all of the previous prompt; one in five reads half of it, or nothing."""
+    calls, messages = [], []
+    for at in range(count):
+        read = 2048 + 128 * (at - 1)
+        if at % 5 == 0:
+            read = read // 256 * 128 if at % 20 else 0
+        tokens = 2048 + 128 * at
+        usage = {"input": tokens - read, "cache_read": read, "output": 9, "reasoning": 9}
+        calls.append({"t": 1000.0 + 20 * at, "messages": 1 + 2 * at, "usage": usage})
+        messages += [{"role": "user", "content": f"q{at}"}, {"role": "assistant", "content": "a"}]
+    return trace(provider="openai", model="gpt-5.2", messages=messages, calls=calls)
+
+
+def test_random_misses_give_expected_reads_with_a_range(log: Callable[..., Path]) -> None:
+    found = simulated(log(openai_calls(40)))
+    total = found["total"]
+    expected, predicted = total["expected_usage"], total["predicted"]
+    read, cost = expected["read"], expected["cost_usd"]
+    assert read["low"] < read["expected"] < read["high"] < predicted["read"]
+    assert read["low"] < total["billed"]["read"] < read["high"]
+    assert float(predicted["cost_usd"]) < float(cost["low"]) < float(cost["expected"])
+    assert float(cost["low"]) < float(total["billed"]["cost_usd"]) < float(cost["high"])
+    row = found["rows"][7]
+    assert [(one["reason"], one["share"]) for one in row["chances"]] == [
+        ("missed", 0.04),
+        ("cut_short", 0.15),
+    ]
+    assert row["chances"][0]["read"] == 0
+    assert float(row["chances"][0]["cost_usd"]) > float(row["predicted"]["cost_usd"])
+    # The prediction itself is the most likely outcome, as it is where nothing is random.
+    assert row["predicted"]["read"] == row["billed"]["read"]
+
+
+def test_range_is_printed_with_its_reason(log: Callable[..., Path]) -> None:
+    text = simulate(log(openai_calls(10))).stdout
+    assert "Expected where providers miss at random, and the range of nine cases in ten" in text
+    assert "openai/gpt-5.2: 4% of reads find nothing, 15% find a part" in text
+
+
+def test_no_range_where_nothing_is_random(log: Callable[..., Path]) -> None:
+    file = log(trace())
+    assert "miss at random" not in simulate(file).stdout
+    for row in simulated(file)["rows"]:
+        read, tokens = row["expected_usage"]["read"], row["predicted"]["read"]
+        assert (read["expected"], read["low"], read["high"]) == (tokens, tokens, tokens)
+        assert row["expected_usage"]["cost_usd"]["low"] == row["predicted"]["cost_usd"]
+
+
+def test_other_model_has_a_range_too(log: Callable[..., Path]) -> None:
+    found = simulated(log(openai_calls(10)), "--as", "zai/glm-4.6")
+    read = found["total"]["expected_usage"]["read"]
+    assert read["low"] < read["expected"] < found["total"]["predicted"]["read"]
+
+
+def test_write_that_may_not_be_visible_yet(log: Callable[..., Path]) -> None:
+    """Anthropic: within 2.5 s of a write an older entry may be read."""
+    calls = [
+        {"t": 1000.0, "messages": 1, "usage": usage(0, 5000)},
+        {"t": 1100.0, "messages": 3, "usage": usage(5000, 700)},
+        {"t": 1101.0, "messages": 5, "usage": usage(5000, 900)},
+    ]
+    rows = simulated(log(trace(model="claude-sonnet-4-6", calls=calls)))["rows"]
+    assert rows[1]["chances"] == []
+    (chance,) = rows[2]["chances"]
+    assert (chance["reason"], chance["share"], chance["read"]) == ("late_writes", 0.35, 5000)
+    assert rows[2]["predicted"]["read"] == 5700
+    assert rows[2]["expected_usage"]["read"]["expected"] == round(5700 - 0.35 * 700)
+
+
+@pytest.mark.parametrize("gap, read", [(299, 5000), (308, 5000), (313, 0)])
+@pytest.mark.parametrize("first", [{}, {"t_first": 1008.0}])
+def test_lifetime_counts_from_the_response(
+    log: Callable[..., Path], gap: int, read: int, first: Json
+) -> None:
+    """Anthropic, inside tool loops: 308 s after the request before an entry was alive, after 313 s
+    gone. Where the start of the response is not recorded, it is assumed after 8 s."""
+    calls = [
+        {"t": 1000.0, "t_end": 1030.0, **first, "messages": 1, "usage": usage(0, 5000)},
+        {"t": 1000.0 + gap, "messages": 3, "usage": usage(read, 5200 - read)},
+    ]
+    row = simulated(log(trace(calls=calls)))["rows"][1]
+    assert (row["predicted"]["read"], row["exact"]) == (read, True)
+
+
+def test_short_response_begins_before_it_ends(log: Callable[..., Path]) -> None:
+    calls = [
+        {"t": 1000.0, "t_end": 1002.0, "messages": 1, "usage": usage(0, 5000)},
+        {"t": 1306.0, "messages": 3, "usage": usage(0, 5200)},
+    ]
+    assert simulated(log(trace(calls=calls)))["rows"][1]["predicted"]["read"] == 0

@@ -237,6 +237,14 @@ def test_simultaneous_calls_all_write() -> None:
     assert [bool(usage["cache_read_input_tokens"]) for usage in together] == [False, False, True]
 
 
+@pytest.mark.parametrize("after, found", [(308.0, True), (310.0, False)])
+def test_lifetime_counts_from_the_response(after: float, found: bool) -> None:
+    engine = Engine(EmulatorOptions(latency=Latency(first=9.0)))
+    ask(engine, body(LONG), 0.0)
+    usage = json.loads(ask(engine, body(LONG), after).body)["usage"]
+    assert bool(usage["cache_read_input_tokens"]) is found
+
+
 @pytest.mark.parametrize("wrong", ["", "5", "5m", "1s,2s,3s", "fast", "-1s"])
 def test_invalid_latency_is_rejected(wrong: str) -> None:
     with pytest.raises(InvalidRequest, match="latency"):

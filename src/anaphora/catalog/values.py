@@ -60,11 +60,13 @@ Feature: TypeAlias = Literal[
     "altered_sampling",
     "stop",
     "unsigned_calls",
+    "unbound_thinking",
 ]
 """Parts of a request that some model or API version refuses with a 400: temperature, top_p and
 top_k; tool choice any or a named tool; thinking turned off; thinking with a token budget;
 documents in assistant messages; citations on user text; temperature or top_p other than their
-default 1; stop sequences; tool calls of the current turn without the signature they came with."""
+default 1; stop sequences; tool calls of the current turn without the signature they came with;
+signed thinking behind another prompt than the one it was written for."""
 
 Capability: TypeAlias = Literal[
     "images",
@@ -260,9 +262,14 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     lifetime: Figure[Lifetime] | None = None
     reads_refresh: Figure[bool]
     ttl_from: Figure[Moment]
+    response_seconds: Figure[Amount] | None = None
+    """From a request to the start of its response, as far as `ttl_from` needs it and a recording
+    lacks it."""
     readable_from: Figure[Moment]
     visibility_delay: Figure[Amount]
     """Seconds after `readable_from` in which a read may still find the older entry."""
+    late_writes: Figure[Share] | None = None
+    """How often a write is not visible yet within `visibility_delay`."""
     aborted_writes: Figure[bool] | None = None
     """An aborted call has written as well."""
     prewarm: Figure[Prewarm] | None = None

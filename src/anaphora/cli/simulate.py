@@ -15,6 +15,12 @@ from click.shell_completion import CompletionItem
 from anaphora import catalog
 from anaphora.analysis.trace.format import FoundTrace, Problem, stand_in
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
+from anaphora.cache.simulator.chances import (
+    CallChance,
+    ExpectedUsage,
+    SimulatedCall,
+    expected_usage,
+)
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.values import Usage
@@ -33,6 +39,7 @@ from .log_files import (
     unpriced_note,
 )
 from .simulate_plot import draw
+from .simulate_ranges import range_table, reasons
 from .terminal import Line, Rows, print_report, problem_lines, table, tracked
 
 #: Rows that are shown before the rest becomes a number; --json has all of them.
@@ -78,6 +85,10 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None
     because: str
     spans: tuple[Span, ...]
+    chances: tuple[CallChance, ...] = ()
+    """The other outcomes that it may have, where its provider misses at random."""
+    expected_usage: ExpectedUsage
+    """All of its outcomes by their shares."""
 
 
 class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +104,8 @@ class CallTotals(msgspec.Struct, frozen=True, kw_only=True):
     right: int
     """Pairs whose hit, partial or miss was predicted."""
     predicted: TokenCost
+    expected_usage: ExpectedUsage
+    """What is expected where providers miss at random, and its range."""
     billed: TokenCost | None
     without_cache: Decimal | None
     original_cost_usd: Decimal | None
@@ -234,6 +247,10 @@ def _row(call: Predicted, source: FoundTrace, prices: PriceBook, *, moved: bool)
         billed = _token_cost(recorded, price)
     real = recorded if recorded is not None and not moved else usage
     cause = None if moved else call.cause
+    predicted = _token_cost(usage, price)
+    chances = tuple(
+        chance.priced(usage.output, lambda usage: _cost(price, usage)) for chance in call.chances
+    )
     return CallRow(
         conversation=call.trace,
         place=source.place,
@@ -244,7 +261,7 @@ def _row(call: Predicted, source: FoundTrace, prices: PriceBook, *, moved: bool)
         gap=call.gap,
         in_loop=call.in_loop,
         pair=call.is_pair and not moved,
-        predicted=_token_cost(usage, price),
+        predicted=predicted,
         billed=billed,
         without_cache=_cost(price, Usage(uncached=real.input, output=real.output)),
         original_cost_usd=original,
@@ -254,6 +271,8 @@ def _row(call: Predicted, source: FoundTrace, prices: PriceBook, *, moved: bool)
         cause=cause,
         because=CAUSE_TEXTS[cause] if cause is not None else "",
         spans=call.outcome.spans,
+        chances=chances,
+        expected_usage=expected_usage([SimulatedCall(predicted.read, predicted.cost_usd, chances)]),
     )
 
 
@@ -293,6 +312,12 @@ def _totals(name: str, rows: list[CallRow]) -> CallTotals:
         pairs=len(pairs),
         right=sum(row.expected == row.happened for row in pairs),
         predicted=_sum([row.predicted for row in compared]),
+        expected_usage=expected_usage(
+            [
+                SimulatedCall(row.predicted.read, row.predicted.cost_usd, row.chances)
+                for row in compared
+            ]
+        ),
         billed=_sum([row.billed for row in billed if row.billed is not None]) if billed else None,
         without_cache=_sum_known([row.without_cache for row in compared]),
         original_cost_usd=_sum_known([row.original_cost_usd for row in rows]),
@@ -328,10 +353,12 @@ def _lines(report: SimulationReport) -> Iterator[Line]:
             " first, whose hit, partial or miss was predicted",
             "dim",
         )
+        yield from _ranges(report)
         yield from _differences(report)
     else:
         yield f"The same calls on {report.elsewhere}\n", "bold"
         yield _moved(report)
+        yield from _ranges(report)
     if report.total.predicted.cost_usd is None:
         reason = "some calls did not report their tokens"
         if report.unpriced:
@@ -394,6 +421,21 @@ def _shown(report: SimulationReport) -> Iterator[CallTotals]:
     kept = {id(one) for one in by_size[:_CONVERSATIONS]}
     yield from (one for one in report.conversations if id(one) in kept)
     yield report.total
+
+
+def _ranges(report: SimulationReport) -> Iterator[Line]:
+    """What is expected where a provider misses at random; nothing where none does."""
+    uncertain = [one for one in _shown(report) if not one.expected_usage.certain]
+    if not uncertain:
+        return
+    yield "\nExpected where providers miss at random, and the range of nine cases in ten", "bold"
+    yield range_table((one.conversation, one.expected_usage) for one in uncertain)
+    for line in reasons(
+        (f"{row.provider}/{row.model}", chance.reason, chance.share)
+        for row in report.rows
+        for chance in row.chances
+    ):
+        yield f"  {line}", "dim"
 
 
 def _differences(report: SimulationReport) -> Iterator[Line]:

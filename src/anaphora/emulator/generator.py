@@ -50,6 +50,8 @@ class ParsedPrompt(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     facts: ModelFacts
     items: tuple[bytes, ...] = ()
     """Responses: the input items of the whole chain."""
+    dropped: tuple[str, ...] = ()
+    """Anthropic: the paths of thinking that is not shown to the model."""
 
 
 class Generator:
@@ -71,6 +73,13 @@ class Generator:
         body = complete.body
         call = route.codec.parse(body, route.path)
         rendered, facts = self._split(request.fields if body is request.body else body, route)
+        dropped: tuple[str, ...] = ()
+        if self._options.strict:
+            kept = request.host.unbound_thinking(request, facts.profile, rendered)
+            if kept is not None:
+                body, dropped = kept
+                call = route.codec.parse(body, route.path)
+                rendered, facts = self._split(body, route)
         plan = request_plan(rendered, facts.rules, call.ir.cache.mode)
         if complete.held is not None:
             if complete.held_model != rendered.model:
@@ -85,6 +94,7 @@ class Generator:
             prefixes=RenderedPrompt(rendered, plan),
             facts=facts,
             items=complete.items,
+            dropped=dropped,
         )
 
     def split(self, request: RoutedRequest) -> tuple[Rendered, ModelFacts]:
@@ -115,7 +125,12 @@ class Generator:
         compared = call.ir.cache.compare_with
         earlier = None if compared is None else self._journal.sent(workspace, compared.id)
         context = ReplyContext(
-            request=request, call=call, reply=generated, sent=sent, earlier=earlier
+            request=request,
+            call=call,
+            reply=generated,
+            sent=sent,
+            earlier=earlier,
+            dropped=prompt.dropped,
         )
         reply = Reply(
             id=self._ids.next(host.reply_id_prefix),
@@ -183,10 +198,12 @@ class Generator:
             tool_calls=self._options.tool_calls,
         )
         replies = [scripted or generate(seeds[0]), *map(generate, seeds[1:])]
-        return [
-            msgspec.structs.replace(reply, parts=host.sign_calls(reply.parts, profile, own))
-            for reply, own in zip(replies, seeds, strict=True)
-        ]
+        signed: list[GeneratedReply] = []
+        for reply, own in zip(replies, seeds, strict=True):
+            parts = host.sign_calls(reply.parts, profile, own)
+            parts = host.bind_thinking(parts, profile, prompt.rendered)
+            signed.append(msgspec.structs.replace(reply, parts=parts))
+        return signed
 
 
 def request_plan(rendered: Rendered, rules: CacheRules, mode: str | None = None) -> Plan:

@@ -549,3 +549,28 @@ def test_a_provider_that_follows_its_rules_contradicts_none(
 ) -> None:
     one = replayed(where, [size for size, _ in turns], [gap for _, gap in turns])
     assert [row for row in rows_of(one).values() if row.contradicted] == []
+
+
+@pytest.mark.parametrize(
+    "ended, gap, read, expected",
+    [
+        (12, 308, 5000, YES),
+        (12, 308, 0, NOTHING),  # it may have begun at once
+        (12, 299, 5000, NOTHING),
+        (5, 308, 5000, NOTHING),  # too late by either
+    ],
+)
+def test_ttl_from(ended: float, gap: float, read: int, expected: tuple[int, int]) -> None:
+    calls = [
+        call(0, 1, bill(wrote=5000), t_end=ended),
+        call(gap, 3, bill(read, 5200 - read), t_end=gap + 5),
+    ]
+    assert evidence_of("ttl_from", trace(SONNET, calls)) == expected
+
+
+def test_lifetime_ends_after_the_response_before() -> None:
+    """Forty seconds until the response began: 330 s after the request is within the lifetime."""
+    calls = [call(0, 1, bill(wrote=5000), t_end=60), call(330, 3, bill(5000, 200))]
+    assert evidence_of("lifetime", trace(SONNET, calls)) == NOTHING
+    calls = [call(0, 1, bill(wrote=5000), t_end=10), call(330, 3, bill(5000, 200))]
+    assert evidence_of("lifetime", trace(SONNET, calls)) == NO

@@ -330,6 +330,17 @@ def test_the_time_between_calls_is_found_as_cause(planted: str) -> None:
     assert not found.broke
 
 
+@pytest.mark.parametrize("began, cause", [(1009.0, "provider_side"), (1001.0, "expired")])
+def test_lifetime_counts_from_the_response(began: float, cause: str) -> None:
+    """Anthropic: 308 s after a request whose response took 9 s to begin, its entry is alive."""
+    place = PLACES["anthropic"]
+    one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))
+    found = verdict_of(place, one, two, earlier={"began": began}, later={"at": 1308.0})
+    assert found.cause == cause
+    if cause == "expired":
+        assert "the cache entry expired 7 s ago" in found.sentence
+
+
 def test_the_sentence_names_when_an_entry_expired() -> None:
     place = PLACES["anthropic"]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))

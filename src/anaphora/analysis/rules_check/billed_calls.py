@@ -12,6 +12,7 @@ from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.prompts import Replay, in_order
 from anaphora.cache.simulator.view import lookback_steps
+from anaphora.cache.verdict.judgement import NEARLY
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import Kind
 from anaphora.values import TTL_SECONDS, Ttl
@@ -154,9 +155,12 @@ class BilledTraceCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def floor(self) -> int:
         """The fewest tokens that the next call reads when it finds everything."""
+        if self.marked:
+            return self.left
         granule = self.rules.granule_tokens.value
         # An implicit cache may leave out the last tokens, up to two granules.
-        return self.left if self.marked else max(1, self.left - 2 * max(granule, 64))
+        floor = self.left - 2 * max(granule, 64)
+        return max(1, floor if granule > 1 else min(floor, int(self.left * NEARLY)))
 
 
 def billed_calls(traces: Iterable[Trace]) -> Iterator[BilledTraceCall]:
@@ -182,9 +186,8 @@ class _SentPrompts:
         """How many leading blocks some call has sent before."""
         return next((n for n in range(len(keys), 0, -1) if keys[n - 1] in self._blocks), 0)
 
-    def add(self, keys: list[Hashable], known: int, began: Between | None) -> None:
+    def add(self, keys: list[Hashable], known: int, when: float | None) -> None:
         self._blocks.update(keys[known:])
-        when = None if began is None else began.most
         for key in [*(key for key in keys if key in self._used), *keys[-1:]]:
             self._used[key] = when
 
@@ -244,7 +247,7 @@ class _Conversation:
                 answer=None if reply is None else reply.size.tokens(replay.per_token[0]),
             )
             self._last, self._last_keys = billed, keys
-        prompts.add(keys, known, began)
+        prompts.add(keys, known, _used(call, began, replay.rules))
         self._noted = self._noted or "_change:" in (call.note or "")
         self._ended = call.t_end if call.t_end is not None else call.at
         return billed
@@ -269,6 +272,14 @@ def _written(
     if before is not None and before.billed.cached == billed.cached:
         return before.written
     return None
+
+
+def _used(call: TraceCall, began: Between | None, rules: CacheRules) -> float | None:
+    """When a call used its prompt, at the latest: lifetimes may count from its response."""
+    if began is None:
+        return None
+    from_response = rules.ttl_from.value != "request_start" and call.ended is not None
+    return max(began.most, call.ended or began.most) if from_response else began.most
 
 
 def _began(call: TraceCall, ended: float | None) -> Between | None:

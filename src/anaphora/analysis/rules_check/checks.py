@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from anaphora import catalog, wire
-from anaphora.catalog import CacheParam, Lifetime, LookbackUnit, Mechanism
+from anaphora.catalog import CacheParam, Lifetime, LookbackUnit, Mechanism, Moment
 from anaphora.values import TTL_SECONDS, Section, Ttl
 
 from .billed_calls import BilledTraceCall
@@ -336,6 +336,21 @@ def lifetime(call: BilledTraceCall, value: Lifetime) -> Evidence | None:
     return Evidence(not found or value == "at_least", bill_and_gap(call), rule)
 
 
+def ttl_from(call: BilledTraceCall, value: Moment) -> Evidence | None:
+    """What is found when the TTL is over from the start of the request before, and not yet over
+    from the end of its response. What is not found then may have ended at either."""
+    before, gap, rest = call.before, call.gap, call.rest
+    exact = call.rules.lifetime is not None and call.rules.lifetime.value == "exact"
+    if before is None or gap is None or rest is None or not exact or before.life is None:
+        return None
+    if gap.least <= before.life + 1.0 or rest > before.life or not _expected(call):
+        return None
+    if call.billed.cache_read < before.floor:
+        return None
+    rule = f"the lifetime counts from the {value.replace('_', ' ')}"
+    return Evidence(value != "request_start", bill_and_gap(call), rule)
+
+
 def default_ttl(call: BilledTraceCall, value: Ttl) -> Evidence | None:
     """What is found later than a follow-up, and before the TTL is over. Where the lifetime is a
     maximum, nothing is promised."""
@@ -368,6 +383,18 @@ def cut_short(call: BilledTraceCall, value: float | None) -> Evidence | None:
         return None
     rule = "all of a prefix is found" if value is None else f"{value:.0%} find a part"
     return Evidence(read >= before.floor, bill_and_gap(call), rule)
+
+
+def late_writes(call: BilledTraceCall, value: float | None) -> Evidence | None:
+    """Follow-ups within the delay that find an older entry than the last write."""
+    before, gap, delay = call.before, call.gap, call.rules.visibility_delay.value
+    if before is None or gap is None or not before.billed.written or gap.most > delay:
+        return None
+    read = call.billed.cache_read
+    if not _expected(call) or (read != before.left and read not in _left_earlier(before)):
+        return None
+    rule = f"within {delay:g} s {value or 0:.0%} of the writes are not visible yet"
+    return Evidence(read == before.left, bill_and_gap(call), rule)
 
 
 def reads_refresh(call: BilledTraceCall, value: bool) -> Evidence | None:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.simulator import Outcome
+from anaphora.cache.simulator import Chance, Outcome
 from anaphora.catalog import CacheRules
 
 from .account import Account
@@ -53,6 +53,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     in_loop: bool
     """Only tool results since the previous call."""
     outcome: Outcome
+    chances: tuple[Chance, ...] = ()
+    """The other outcomes that it may have had, and how often."""
     billed: TraceUsage | None
     """The original bill, even when the call is replayed elsewhere."""
     baseline: int | None
@@ -179,6 +181,7 @@ class Predictor:
         params = replay.cache_params(call, in_loop=in_loop)
         prompt = replay.prompt(call, params, account)
         outcome = account.simulator.predict(prompt, at=at)
+        chances = account.simulator.chances(prompt, at=at)
         older = billed is not None and billed.cache_read in replay.left
         if billed is not None and len(prompt) and self._elsewhere is None:
             replay.learn(call, billed, (prompt, outcome), account)
@@ -198,6 +201,7 @@ class Predictor:
             gap=_gap(before, call),
             in_loop=in_loop,
             outcome=outcome,
+            chances=chances,
             billed=billed,
             baseline=None if before is None else _left_by(before, rules),
             previous=None if before is None or before.usage is None else before.usage.total,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from anaphora.cache.simulator import Outcome, PromptView, Simulator
+from anaphora.cache.simulator import Chance, Outcome, PromptView, Simulator
 from anaphora.cache.simulator.saved import Position, Time
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
@@ -326,6 +326,11 @@ class AppMemory:
         """What a call would read and write now. Records nothing."""
         self._simulate_pending()
         return self.simulator.predict(prompt, at=at)
+
+    def chances(self, prompt: PromptView, at: float) -> tuple[Chance, ...]:
+        """The other outcomes that a call may have now."""
+        self._simulate_pending()
+        return self.simulator.chances(prompt, at=at)
 
     def single_call(
         self, prompt: PromptView, shared: int | None, state: ConversationState, at: float

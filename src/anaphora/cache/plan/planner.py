@@ -14,7 +14,7 @@ from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator import Chance, Outcome, RenderedPrompt
 from anaphora.cache.simulator.saved import SavedCache
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
@@ -113,6 +113,12 @@ class Planner:
         prompt = self._prompt_of(rendered)
         prompt.mark(plan)
         return self._memory.predict(prompt, at)
+
+    def chances(self, rendered: Rendered, plan: Plan, *, at: float) -> tuple[Chance, ...]:
+        """The other outcomes that the call may have now, where its provider misses at random."""
+        prompt = self._prompt_of(rendered)
+        prompt.mark(plan)
+        return self._memory.chances(prompt, at)
 
     def counts(self, rendered: Rendered) -> Counts:
         """The estimated tokens of the prompt, chunk by chunk."""

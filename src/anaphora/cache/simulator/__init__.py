@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from anaphora.rendered import Mark
 
+from .chances import Chance, ExpectedUsage
 from .outcome import Fate, Outcome, Reason, Span
 from .prompt import RenderedPrompt
 from .simulator import OpenCall, Simulator
@@ -18,6 +19,8 @@ from .slot_predictor import SlotPredictor
 from .view import PromptView, TokenRuns
 
 __all__ = [
+    "Chance",
+    "ExpectedUsage",
     "Fate",
     "Mark",
     "OpenCall",

@@ -138,6 +138,17 @@ class MarkerCache:
         lost = MarkerLookup(-1, writes, "lost", marks=lookup.marks)
         return self._outcome(prompt, lost), lost
 
+    def older(self, prompt: PromptView, key_of: KeyOf, lookup: MarkerLookup, at: float) -> Outcome:
+        """The same when the entry that is read were not there: an older one is read, if any."""
+        marks, found = lookup.marks, -1
+        for position in self._positions(prompt, marks):
+            entry = self._entries.get(key_of(position)) if position < lookup.position else None
+            if entry is not None and entry.readable < at <= entry.expires:
+                found = position
+                break
+        writes = tuple(mark for mark in self._writing(prompt, marks) if mark.chunk > found)
+        return self._outcome(prompt, MarkerLookup(found, writes, "not_readable_yet", marks=marks))
+
     def commit(
         self, prompt: PromptView, key_of: KeyOf, lookup: MarkerLookup, made: MadeCall
     ) -> list[CacheEntry]:

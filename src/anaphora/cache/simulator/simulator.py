@@ -12,6 +12,7 @@ from blake3 import blake3
 
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 
+from .chances import Chance, find_chances
 from .handles import HandleSimulator
 from .markers import MarkerCache
 from .outcome import Outcome, Span
@@ -106,6 +107,14 @@ class Simulator(HandleSimulator):
         cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
         return self._look_up(cache, prompt, key_of, at, scope)[0]
 
+    def chances(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> tuple[Chance, ...]:
+        """The other outcomes that a call at that time may have, and how often: reads that the
+        provider misses at random, by the shares that its rules state."""
+        if prompt.held:
+            return ()
+        cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
+        return find_chances(self.rules, cache, prompt, key_of, at)
+
     def call(
         self,
         prompt: PromptView,
@@ -127,8 +136,11 @@ class Simulator(HandleSimulator):
         readable_from: Moment = self.rules.readable_from.value
         if readable_from == "response_start" and began is None:
             readable_from = "response_end"  # it began before that
-        readable, lives_from = moments[readable_from], moments[self.rules.ttl_from.value]
-        made = MadeCall(at, readable + self._delay, lives_from, reasoning)
+        lives_from = moments[self.rules.ttl_from.value]
+        assumed = self.rules.response_seconds
+        if began is None and ended is not None and assumed is not None:
+            lives_from = min(ended, at + assumed.value)
+        made = MadeCall(at, moments[readable_from] + self._delay, lives_from, reasoning)
         return self._make(prompt, made, scope).outcome
 
     def start(

@@ -147,20 +147,21 @@ def preflight(
 
 
 def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[Notice]:
-    """Signed thinking that is sent again behind a change."""
+    """Signed thinking that is sent behind a change: that of the earlier call, and that of its
+    reply."""
     if not later.binds_thinking:
         return []
 
     def thinking(rendered: Rendered) -> list[Chunk]:
-        chunks = (rendered.chunk(index) for index in range(change.chunk, len(rendered)))
-        return [chunk for chunk in chunks if chunk.kind is Kind.THINKING]
+        chunks = range(change.chunk, len(rendered))
+        return [rendered.chunk(at) for at in chunks if _kind(rendered, at) is Kind.THINKING]
 
     known = {block_of(chunk).raw for chunk in thinking(earlier)}
     bound = [
         chunk
         for chunk in thinking(later)
-        if block_of(chunk).raw in known
-        and (b'"signature"' in chunk.data or b'"redacted_thinking"' in chunk.data)
+        if (b'"signature"' in chunk.data or b'"redacted_thinking"' in chunk.data)
+        and (block_of(chunk).raw in known or _is_reply(earlier, later, chunk.index))
     ]
     if not bound:
         return []
@@ -172,6 +173,21 @@ def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[
         f" {change}: {end}"
     )
     return [Notice("thinking_bound", reason, bound[0].path)]
+
+
+def _is_reply(earlier: Rendered, later: Rendered, chunk: int) -> bool:
+    """Whether a block is in the message that answered the earlier call: the first one behind its
+    messages, by number or by the block before it."""
+    end = earlier.cacheable - 1
+    run, index = later.locate(chunk)
+    message, block = run.position(index)
+    if end < 0 or _kind(earlier, end) in (Kind.TOOL, Kind.SYSTEM):
+        return False
+    last, position = earlier.locate(end)
+    if message == last.position(position)[0] + 1:
+        return True
+    before = chunk - block - 1
+    return before >= 0 and block_of(later.chunk(before)).raw == block_of(earlier.chunk(end)).raw
 
 
 def _local(
@@ -271,8 +287,11 @@ def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> 
         return None
     gap = later.at - earlier.at
     ttl = _longest_ttl(earlier.marks, rules)
-    if ttl is not None and gap > TTL_SECONDS[ttl]:
-        ago = format_duration(gap - TTL_SECONDS[ttl])
+    lives_from = earlier.at
+    if rules.ttl_from.value != "request_start" and earlier.began is not None:
+        lives_from = earlier.began
+    if ttl is not None and later.at - lives_from > TTL_SECONDS[ttl]:
+        ago = format_duration(later.at - lives_from - TTL_SECONDS[ttl])
         text = f"the cache entry expired {ago} ago (TTL {ttl}, previous call"
         return Cause("expired", f"{text} {format_duration(gap)} earlier)")
     readable = earlier.at

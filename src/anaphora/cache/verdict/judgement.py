@@ -19,7 +19,7 @@ from .diagnosis import agrees
 from .values import Cause, Change, Diagnosis, Prediction, Result, Verdict
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
-_NEARLY = 0.92
+NEARLY = 0.92
 
 
 def judge(
@@ -94,7 +94,7 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
         return "miss"
     least = float(expected.left)
     if not expected.exact:
-        least = least - granule if granule > 1 else least * _NEARLY
+        least = least - granule if granule > 1 else least * NEARLY
     return "hit" if read >= least else "partial"
 
 

@@ -8,6 +8,12 @@ from typing import Literal
 
 import msgspec
 
+from anaphora.cache.simulator.chances import (
+    CallChance,
+    ExpectedUsage,
+    SimulatedCall,
+    expected_usage,
+)
 from anaphora.cache.verdict import Change, Prediction, SentCall, find_change, format_usd, preflight
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.options import OnPrefixBreak
@@ -23,6 +29,10 @@ from .provider_state import ProviderState
 
 #: Codes of `preflight` for a lost prefix; its other notices are about requests that may be refused.
 _LOSSES = frozenset(("prefix_breaks", "parameter_changed", "model_changed", "images_changed"))
+
+
+#: A sentence mentions that less is expected than predicted when it is less by this share.
+_MENTIONED = 0.05
 
 
 class PrefixWarning(UserWarning):
@@ -42,6 +52,10 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: Decimal | None
     """Cost of the input; None where a price is unknown."""
     uncached_cost_usd: Decimal | None
+    chances: tuple[CallChance, ...] = ()
+    """What else may happen, and how often, where the provider misses reads at random."""
+    expected_usage: ExpectedUsage
+    """Tokens read and the cost with those chances, and the range of nine cases in ten."""
     markers: tuple[str, ...] = ()
     wait: float = 0.0
     """Seconds that rate limits would delay it."""
@@ -55,6 +69,11 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
         )
         if self.cost_usd is not None:
             text += f", {format_usd(self.cost_usd)} for the input"
+        read = self.expected_usage.read
+        if read.expected < (1 - _MENTIONED) * (usage.read or 0):
+            lost = sum(chance.share for chance in self.chances)
+            text += f"; {lost:.0%} of such reads find less, so that {read.expected:,} are expected"
+            text += f" ({read.low:,} to {read.high:,})"
         if self.wait:
             text += f", after a wait of {self.wait:.1f} s"
         return text
@@ -62,7 +81,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
     target, rendered, plan = state.target, prepared.rendered, prepared.plan
-    usage = _expected_usage(state.predict(prepared))
+    usage = _predicted_usage(state.predict(prepared))
     tier = service_tier(prepared)
     price = target.price(prepared.at, tier)
     cost_usd = None if price is None else price.of(usage)
@@ -70,6 +89,10 @@ def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
     uncached = msgspec.structs.replace(usage, uncached=usage.input, read=0, written={})
     assembled = state.endpoint.wire.assemble(rendered, msgspec.structs.replace(plan, preludes=()))
     broken = check_prefix(state, prepared, "notice")
+    chances = tuple(
+        chance.priced(0, lambda usage: None if price is None else price.of(usage))
+        for chance in state.chances(prepared)
+    )
     return Preview(
         provider=state.endpoint.id,
         model=target.model,
@@ -78,13 +101,15 @@ def preview_of(state: ProviderState, prepared: PreparedRequest) -> Preview:
         bounds=Counts(rendered).bounds(target.profile.token_error.value),
         cost_usd=cost_usd,
         uncached_cost_usd=None if price is None else price.of(uncached),
+        chances=chances,
+        expected_usage=expected_usage([SimulatedCall(usage.read or 0, cost_usd, chances)]),
         markers=tuple(f"{rendered.chunk(mark.chunk).path} {mark.ttl}" for mark in plan.marks),
         wait=target.gate.wait(state.tokens(prepared)),
         notices=(*prepared.notices, *rendered.notices, *plan.notices, *broken, *unknown),
     )
 
 
-def _expected_usage(expected: Prediction) -> Usage:
+def _predicted_usage(expected: Prediction) -> Usage:
     outcome = expected.outcome
     read = min(expected.read, outcome.total)
     written = outcome.written

@@ -15,7 +15,7 @@ import msgspec
 
 from anaphora.cache.plan import Planner
 from anaphora.cache.prefix import begins_with
-from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator import Chance, Outcome, RenderedPrompt
 from anaphora.cache.simulator.handles import StoredHandle
 from anaphora.cache.simulator.saved import SavedCache
 from anaphora.cache.verdict import Prediction, SentCall, Verdict, diagnosis_of, judge
@@ -110,6 +110,11 @@ class ProviderState:
         planner = self.planner(prepared.at)
         outcome = planner.predict(prepared.rendered, prepared.plan, at=prepared.at)
         return self._prediction(prepared.rendered, outcome)
+
+    def chances(self, prepared: PreparedRequest) -> tuple[Chance, ...]:
+        """What else may become of the call, where the provider misses reads at random."""
+        planner = self.planner(prepared.at)
+        return planner.chances(prepared.rendered, prepared.plan, at=prepared.at)
 
     def tokens(self, prepared: PreparedRequest) -> int:
         """About how many tokens count against the provider's rate limits."""

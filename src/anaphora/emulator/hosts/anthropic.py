@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from blake3 import blake3
 
 from anaphora.cache import verdict
+from anaphora.cache.verdict.json_blocks import block_of
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
-from anaphora.emulator.exchange import (
-    NULL,
-    EmulatorResponse,
-    ResponseChunk,
-    json_response,
-    whole_number,
-)
+from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk, nested, whole_number
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
+from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.anthropic import CHECKS
-from anaphora.errors import RequestRejected
 from anaphora.prompt.call import Reasoning
-from anaphora.values import Reply, Thinking
+from anaphora.rendered import Chunk, Kind, Rendered
+from anaphora.values import Part, Reply, Thinking
 from anaphora.wire import sse
-from anaphora.wire.reading import DECODE_ERRORS
 
-from .batches import Batch, BatchedRequest, BatchStore
-from .files import FILE_OPERATIONS, FileStore, StoredFile, page_of, uploaded_file
+from .anthropic_files import AnthropicFiles
 from .host import (
     MODELS_CREATED,
     Host,
@@ -43,17 +39,6 @@ from .host import (
     read_tokens,
     thinking_text,
 )
-
-_BATCHES = "/messages/batches"
-#: By method, whether the path names a batch, and what follows.
-_BATCH_OPERATIONS: dict[tuple[str, bool, str], Operation] = {
-    ("POST", False, ""): "batches",
-    ("GET", False, ""): "batches",
-    ("GET", True, ""): "batch",
-    ("DELETE", True, ""): "batch",
-    ("POST", True, "cancel"): "batch_cancel",
-    ("GET", True, "results"): "batch_results",
-}
 
 
 class AnthropicHost(Host):
@@ -71,21 +56,13 @@ class AnthropicHost(Host):
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
-        self._files = FileStore()
-        self._batches = BatchStore()
+        self._files = AnthropicFiles(ids)
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
-        for begin, names in ((_BATCHES, _BATCH_OPERATIONS), ("/files", FILE_OPERATIONS)):
-            if path == begin or path.startswith(begin + "/"):
-                name, _, rest = path[len(begin) + 1 :].partition("/")
-                operation = names.get((method, bool(name), rest))
-                return None if operation is None else (operation, name)
-        return super().operation(method, path)
+        return super().operation(method, path) or self._files.operation(method, path)
 
     def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
-        if request.route.operation.startswith("file"):
-            return self._handle_file(request)
-        return self._handle_batch(request)
+        return self._files.handle(request)
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         headers = {"request-id": request.entry.request_id}
@@ -112,15 +89,65 @@ class AnthropicHost(Host):
     def script_thinking(self, text: str, profile: Profile, random: SeededRandom) -> Thought:
         return Thinking(text, signature=random.id(64), provider=self.wire), 0
 
+    def bind_thinking(
+        self, parts: tuple[Part, ...], profile: Profile, prompt: Rendered
+    ) -> tuple[Part, ...]:
+        signed = any(isinstance(part, Thinking) and part.signature for part in parts)
+        if not signed or not profile.refuses("unbound_thinking"):
+            return parts
+        binding = _binding(prompt)
+        return tuple(
+            msgspec.structs.replace(part, signature=part.signature + binding)
+            if isinstance(part, Thinking) and part.signature
+            else part
+            for part in parts
+        )
+
+    def unbound_thinking(
+        self, request: RoutedRequest, profile: Profile, prompt: Rendered
+    ) -> tuple[bytes, tuple[str, ...]] | None:
+        if _BOUND not in request.body or not profile.refuses("unbound_thinking"):
+            return None
+        unbound = _unbound(prompt)
+        if not unbound:
+            return None
+        body = msgspec.json.decode(request.body)
+        paths = _drop_blocks(body["messages"], unbound)
+        behaviour = nested(body, "thinking", "block_binding", "prefix_mismatch_behavior")
+        if behaviour == "drop_block":
+            return msgspec.json.encode(body), tuple(paths)
+        # anomalyco/opencode#48637, with the path and the reason.
+        message = (
+            f"{paths[0]}: Invalid `signature` in `thinking` block. The block is bound to a "
+            "different conversation. Remove the block, or set "
+            '`thinking.block_binding.prefix_mismatch_behavior` to "drop_block". That setting '
+            f"requires the `{_BINDING_BETA}` value in the `anthropic-beta` header."
+        )
+        if next(iter(unbound.values())):
+            message += " The `system` prompt differs from the one this block was created with."
+        raise rejected(message, param=paths[0], code="invalid_request_error")
+
     def extra_fields(self, context: ReplyContext) -> dict[str, Any]:
-        if not context.call.ir.cache.diagnose:
-            return {}
-        return {"diagnostics": _diagnostics(context)}
+        fields: dict[str, Any] = {}
+        if context.call.ir.cache.diagnose:
+            fields["diagnostics"] = _diagnostics(context)
+        if _BINDING_BETA in context.request.headers.get("anthropic-beta", ""):
+            fields["input_transformations"] = [
+                {"path": path, "reason": "prefix_binding_mismatch", "type": "thinking_dropped"}
+                for path in context.dropped
+            ]
+        return fields
 
     def edit_stream(self, request: RoutedRequest, reply: Reply, response: EmulatorResponse) -> None:
-        """Adds the ping, and the diagnostics to the event that begins the message."""
+        """Adds the ping, the diagnostics to the event that begins the message, and what was dropped
+        to the one that ends it."""
         first, *_, last = response.chunks
         extras = msgspec.json.decode((reply.extras or {}).get(self.wire, "{}"))
+        if "input_transformations" in extras:
+            begin = b'{"type":"message_delta",'
+            field = b'"input_transformations":' + dumps(extras["input_transformations"]) + b","
+            for chunk in response.chunks:
+                chunk.data = chunk.data.replace(begin, begin + field, 1)
         if "diagnostics" in extras:
             field = b'"diagnostics":' + dumps(extras["diagnostics"]) + b',"stop_reason":null'
             first.data = first.data.replace(b'"stop_reason":null', field, 1)
@@ -151,143 +178,79 @@ class AnthropicHost(Host):
             **model_limits(profile, "max_input_tokens", "max_tokens"),
         }
 
-    # ── Files ────────────────────────────────────────────────────────────────────────────────────
 
-    def _handle_file(self, request: RoutedRequest) -> bytes:
-        files, workspace, name = self._files, request.workspace, request.route.name
-        if request.route.operation == "files":
-            if request.method == "POST":
-                return dumps(
-                    _file_fields(files.add(workspace, uploaded_file(request, self._id("file_01"))))
-                )
-            return dumps(_list_files(files.list(workspace), request.query))
-        file = files.get(workspace, name)
-        if request.route.operation == "file_content":
-            reason = "only files that a tool generated can be downloaded"
-            raise RequestRejected(reason, status=400, code="file_not_downloadable")
-        if request.method == "DELETE":
-            files.delete(workspace, name)
-            return dumps({"id": name, "type": "file_deleted"})
-        return dumps(_file_fields(file))
+# ── Thinking bound to its prompt ─────────────────────────────────────────────────────────────────
 
-    def _id(self, prefix: str) -> str:
-        return self.ids.next(prefix)
-
-    # ── Batches ──────────────────────────────────────────────────────────────────────────────────
-
-    def _handle_batch(self, request: RoutedRequest) -> bytes | EmulatorResponse:
-        batches, name, operation = self._batches, request.route.name, request.route.operation
-        if operation == "batches" and request.method == "POST":
-            batch = Batch(
-                id=self._id("msgbatch_01"), requests=_batched(request), created=request.now
-            )
-            batches.add(request.workspace, batch)
-            return dumps(_batch_fields(batch, request))
-        if operation == "batches":
-            own = batches.list(request)
-            page, ends = page_of(own, [batch.id for batch in own], request.query, 20)
-            return dumps({"data": [_batch_fields(batch, request) for batch in page], **ends})
-        if operation == "batch_cancel":
-            return dumps(_batch_fields(batches.cancel(request, name), request))
-        batch = batches.get(request, name)
-        if operation == "batch_results":
-            return _batch_results(batch)
-        if request.method == "DELETE":
-            if batch.ended is None:
-                raise RequestRejected("a batch in progress cannot be deleted", status=400)
-            batches.delete(request, name)
-            return dumps({"id": name, "type": "message_batch_deleted"})
-        return dumps(_batch_fields(batch, request))
+#: In a signature, behind its own text: digests of the prompt that the thinking was written for.
+_BOUND = b"Bound"
+_WHOLE, _SYSTEM = 18, 6
+"""Bytes of a digest; three are four characters of base64."""
+_CHARACTERS = (_WHOLE + _SYSTEM) // 3 * 4
+_BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 
-def _file_fields(file: StoredFile) -> dict[str, Any]:
-    return {
-        "type": "file",
-        "id": file.id,
-        "filename": file.name,
-        "mime_type": file.media_type,
-        "size_bytes": len(file.data),
-        "created_at": _date(file.created),
-        "downloadable": False,
-    }
+def _digests(prompt: Rendered) -> Iterator[tuple[Chunk, str, str]]:
+    """Each chunk with the digests, at its end, of the prompt and of the system blocks. Thinking is
+    not part of them: a prefix check that fails names what stands around it."""
+    whole, system = blake3(), blake3()
+    for chunk in prompt:
+        if chunk.kind is not Kind.THINKING:
+            block = chunk.section.encode() + _without_glue(chunk.data)
+            whole.update(block)
+            if chunk.section == "system":
+                system.update(block)
+        yield chunk, _text(whole.digest(_WHOLE)), _text(system.digest(_SYSTEM))
 
 
-def _list_files(files: list[StoredFile], query: Mapping[str, str]) -> dict[str, Any]:
-    """A page of files. Its cursor is the id of its last file; older clients send that id itself."""
-    cursor = query.get("page", "").removeprefix("page_")
-    query = {**query, "after_id": cursor} if cursor else query
-    page, ends = page_of(files, [file.id for file in files], query, 20)
-    cursor = f"page_{ends['last_id']}" if ends["has_more"] else ""
-    return {"data": [_file_fields(file) for file in page], **ends, "next_page": cursor or None}
+def _without_glue(data: bytes) -> bytes:
+    """A block without what stands between it and the one before, which may have been thinking."""
+    if data[:1] == b"{" or data[:2] == b",{":
+        return data.lstrip(b",")
+    return data[data.index(b"[", data.index(b'"content":') if b'"role":' in data else 0) + 1 :]
 
 
-def _batched(request: RoutedRequest) -> tuple[BatchedRequest, ...]:
-    """The requests of a new batch."""
-    try:
-        listed = msgspec.json.decode(request.fields.get("requests", NULL), type=list[_BatchItem])
-    except DECODE_ERRORS as problem:
-        raise RequestRejected(f"requests: {problem}", status=400) from None
-    if not listed or len({item.custom_id for item in listed}) < len(listed):
-        reason = "requests: must not be empty, and every custom_id must be unique"
-        raise RequestRejected(reason, status=400)
-    path = request.path.partition("/batches")[0]
-    return tuple(BatchedRequest(item.custom_id, path, bytes(item.params)) for item in listed)
+def _text(digest: bytes) -> str:
+    return base64.b64encode(digest, altchars=b"ab").decode()
 
 
-class _BatchItem(msgspec.Struct):
-    custom_id: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
-    params: msgspec.Raw
+def _binding(prompt: Rendered) -> str:
+    """What a signature ends with."""
+    *_, (_, whole, system) = _digests(prompt)
+    return _BOUND.decode() + whole + system
 
 
-def _batch_fields(batch: Batch, request: RoutedRequest) -> dict[str, Any]:
-    ended, failed, done = batch.ended is not None, batch.failed, len(batch.results)
-    left = len(batch.requests) - done
-    status = "ended" if ended else "in_progress" if batch.canceled is None else "canceling"
-    root = request.path.partition("/batches")[0]
-    host = request.headers.get("host", "127.0.0.1")
-    return {
-        "id": batch.id,
-        "type": "message_batch",
-        "processing_status": status,
-        "request_counts": {
-            "processing": 0 if ended else left,
-            "succeeded": done - failed,
-            "errored": failed,
-            "canceled": left if ended else 0,
-            "expired": 0,
-        },
-        "created_at": _date(batch.created),
-        "expires_at": _date(batch.created + 86_400),
-        "ended_at": None if batch.ended is None else _date(batch.ended),
-        "cancel_initiated_at": None if batch.canceled is None else _date(batch.canceled),
-        "archived_at": None,
-        "results_url": f"http://{host}{root}/batches/{batch.id}/results" if ended else None,
-    }
+def _unbound(prompt: Rendered) -> dict[str, bool]:
+    """The signatures of thinking that no prompt before it in this request belongs to, and whether
+    the system prompt is another. Signatures of other origin are taken as they are."""
+    found: dict[str, bool] = {}
+    seen: set[str] = set()
+    for chunk, whole, system in _digests(prompt):
+        if chunk.kind is not Kind.THINKING:
+            seen.add(whole)
+            continue
+        block = block_of(chunk).value
+        signature = block.get("signature") if isinstance(block, dict) else None
+        _, mark, binding = str(signature or "").rpartition(_BOUND.decode())
+        if mark and len(binding) == _CHARACTERS and binding[: _WHOLE // 3 * 4] not in seen:
+            found[str(signature)] = binding[_WHOLE // 3 * 4 :] != system
+    return found
 
 
-def _batch_results(batch: Batch) -> EmulatorResponse:
-    """One line for each request, whether it ran or not."""
-    if batch.ended is None:
-        raise RequestRejected("the batch has not ended: it has no results yet", status=400)
-    lines = []
-    for result in batch.results:
-        body: dict[str, Any] = msgspec.json.decode(result.body)
-        if result.status < 400:
-            body["usage"]["service_tier"] = "batch"
-            outcome = {"type": "succeeded", "message": body}
-        else:
-            outcome = {"type": "errored", "error": body}
-        lines.append(dumps({"custom_id": result.custom_id, "result": outcome}))
-    lines += [
-        dumps({"custom_id": one.custom_id, "result": {"type": "canceled"}})
-        for one in batch.requests[len(batch.results) :]
-    ]
-    data = b"".join(line + b"\n" for line in lines)
-    return json_response(data, headers={"content-type": "application/x-jsonl"})
-
-
-def _date(seconds: float) -> str:
-    return f"{datetime.datetime.fromtimestamp(int(seconds), datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
+def _drop_blocks(messages: Any, signatures: Collection[str]) -> list[str]:
+    """Removes the thinking with these signatures from the messages; where it was."""
+    paths: list[str] = []
+    for index, message in enumerate(messages):
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, list):
+            continue
+        kept = []
+        for place, block in enumerate(content):
+            if isinstance(block, dict) and block.get("signature") in signatures:
+                paths.append(f"messages.{index}.content.{place}")
+            else:
+                kept.append(block)
+        message["content"] = kept
+    return paths
 
 
 def _diagnostics(context: ReplyContext) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from anaphora.emulator.strict import WireChecks
 from anaphora.errors import Unauthenticated, Upstream
 from anaphora.prompt import Call
 from anaphora.prompt.call import Reasoning
-from anaphora.rendered import CacheHandle
+from anaphora.rendered import CacheHandle, Rendered
 from anaphora.values import Part, Reply, StopReason, Thinking, Usage
 from anaphora.wire import Wire
 
@@ -99,6 +99,8 @@ class ReplyContext(msgspec.Struct, frozen=True, kw_only=True):
     sent: SentCall
     earlier: SentCall | None
     """The call that the request asks to be compared with, while it is kept."""
+    dropped: tuple[str, ...] = ()
+    """The paths of thinking that was dropped from the request."""
 
 
 class Host:
@@ -234,6 +236,19 @@ class Host:
     ) -> tuple[Part, ...]:
         """The parts of a reply, their tool calls signed where the provider wants that back."""
         return parts
+
+    def bind_thinking(
+        self, parts: tuple[Part, ...], profile: Profile, prompt: Rendered
+    ) -> tuple[Part, ...]:
+        """The parts of a reply, their thinking bound to the prompt where the provider does that."""
+        return parts
+
+    def unbound_thinking(
+        self, request: RoutedRequest, profile: Profile, prompt: Rendered
+    ) -> tuple[bytes, tuple[str, ...]] | None:
+        """The body without thinking that is bound to another prompt, and the paths of what was
+        dropped; None where there is none. Raises where the provider rejects it."""
+        return None
 
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
