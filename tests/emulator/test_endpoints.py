@@ -30,6 +30,12 @@ SCHEMA: Any = {
 }
 
 
+@pytest.fixture(scope="module")
+def emu() -> Iterator[Emulator]:
+    with emulator.running() as running:
+        yield running
+
+
 @pytest.fixture
 def claude(emu: Emulator) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:

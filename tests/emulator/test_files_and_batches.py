@@ -154,7 +154,7 @@ def test_anthropic_batch_needs_unique_ids(claude: anthropic.Anthropic, ids: list
     ],
 )
 def test_openai_batch(emu: Emulator, gpt: openai.OpenAI, url: Any, body: Any) -> None:
-    bodies = {"one": body, "two": body, "bad": {"model": "gpt-nope", "messages": HELLO}}
+    bodies = {"one": body, "two": body, "bad": {"model": "gpt-4o", "messages": []}}
     lines = [
         json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body})
         for name, body in bodies.items()
