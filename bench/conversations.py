@@ -6,8 +6,14 @@ Each request makes a new session with its whole history, whose messages are new 
 a turn to a provider that answers at once. "no id" is that alone; the others also load the
 conversation from a store, compare the prompt with the last one, and save what was added; "new
 process" does so with a new client; "changed" has another system prompt at every turn, so that the
-stored bytes are read to name the byte. CPU time in milliseconds, the median. The last line is one
-JSON object.
+stored bytes are read to name the byte.
+
+"prefix index" is what it costs to find and remember the earlier call of a request that another
+program sent, once it is split: with more messages, and with more remembered calls. "unseen" is a
+conversation whose every byte is new to the index; the calls that are counted as remembered are of
+other conversations with the same system prompt.
+
+CPU time in milliseconds, the median. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -21,7 +27,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from anaphora import AsyncClient, Message
+from anaphora import AsyncClient, Message, wire
+from anaphora.cache import PrefixIndex
 from anaphora.values import from_json, to_json
 
 WORDS = [f"word{number * 7919 % 10007}" for number in range(2000)]
@@ -141,6 +148,61 @@ async def measure(
     return result
 
 
+def split(talk: int, messages: int) -> Any:
+    """A request of 20 tools, a system prompt and messages of 1,000 characters."""
+    tools = [
+        {"name": f"tool_{number}", "description": prose(400, number), "input_schema": {}}
+        for number in range(20)
+    ]
+    listed = [
+        {
+            "role": "assistant" if number % 2 else "user",
+            "content": [{"type": "text", "text": prose(1000, talk * 10_007 + number)}],
+        }
+        for number in range(messages)
+    ]
+    body = {"model": "claude-sonnet-4-5", "tools": tools, "system": prose(3000, -1)}
+    return wire.get("anthropic").split(json.dumps(body | {"messages": listed}).encode())
+
+
+def measure_index(messages: int, remembered: int = 10, rounds: int = 15) -> dict[str, float]:
+    """The next turn of a conversation, and a conversation that is not known."""
+    index: PrefixIndex[int] = PrefixIndex()
+    for number in range(remembered):
+        index.add(split(number, 1), number)
+    times: dict[str, list[float]] = {"grown": [], "unseen": []}
+    for number in range(rounds):
+        talk = remembered + 2 * number
+        index.add(split(talk, messages - 2), -1)
+        for name, rendered in (
+            ("grown", split(talk, messages)),
+            ("unseen", split(talk + 1, messages)),
+        ):
+            began = time.process_time()
+            found = index.add(rendered, number)
+            times[name].append((time.process_time() - began) * 1000)
+            assert found is not None
+            assert found.continues == (name == "grown")
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def report_index() -> dict[str, float]:
+    by_length = {messages: measure_index(messages) for messages in (42, 168, 672)}
+    by_calls = {remembered: measure_index(42, remembered) for remembered in (10, 100, 1000)}
+    print(f"{'prefix index':<28}{'ms':>12}{'unseen ms':>12}")
+    rows = [(f"{messages} messages", case) for messages, case in by_length.items()]
+    rows += [(f"42 messages, {calls:,} calls", case) for calls, case in by_calls.items()]
+    for name, case in rows:
+        print(f"{name:<28}{case['grown']:>12.3f}{case['unseen']:>12.3f}")
+    first = by_length[42]["grown"]
+    return {
+        "prefix_index_ms_at_42": round(first, 3),
+        "prefix_index_unseen_ms_at_42": round(by_length[42]["unseen"], 3),
+        "prefix_index_growth_with_length": round(by_length[672]["grown"] / first, 2),
+        "prefix_index_growth_with_calls": round(by_calls[1000]["grown"] / by_calls[10]["grown"], 2),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The cost of conversations with an id.")
     parser.add_argument("--megabytes", type=float, default=2.0)
@@ -167,6 +229,7 @@ def main() -> None:
     for name, case in cases.items():
         shown = (f"{case[each]:>12,.1f}" if each in case else " " * 12 for each in columns)
         print(f"{name:<12}" + "".join(shown))
+    index = report_index()
     plain = cases["no id"]["ms"]
     print(
         json.dumps(
@@ -179,6 +242,7 @@ def main() -> None:
                 "read_bytes": round(cases["mapping"]["read"]),
                 "written_bytes": round(cases["mapping"]["written"]),
                 "stored_bytes": round(cases["mapping"]["stored"]),
+                **index,
             }
         )
     )

@@ -93,8 +93,9 @@ class Score:
 
 
 class Estimates:
-    """The errors of predicted token counts and bills; the baseline of a count is the prompt before,
-    that of a bill is the billed total of which the baseline is read."""
+    """The errors of predicted token counts, and of the bills of conversations of several calls. The
+    baseline of a count is the prompt before, that of a bill is the billed total of which the
+    baseline is read."""
 
     titles = (
         "first calls exact",
@@ -130,8 +131,10 @@ class Estimates:
             ours[call.trace] += input_cost(call.outcome.usage(), rules)
             billed[call.trace] += input_cost(call.billed.usage(), rules)
             plain[call.trace] += input_cost(baseline_bill(call, total, rules), rules)
-        self.bills = [abs(ours[name] - cost) / cost for name, cost in billed.items()]
-        self.bills_baseline = [abs(plain[name] - cost) / cost for name, cost in billed.items()]
+        several = {call.trace for call in calls if call.billed is not None and call.previous}
+        costs = [(name, cost) for name, cost in billed.items() if name in several]
+        self.bills = [abs(ours[name] - cost) / cost for name, cost in costs]
+        self.bills_baseline = [abs(plain[name] - cost) / cost for name, cost in costs]
 
     def row(self, name: str) -> list[str]:
         return [

@@ -1,8 +1,8 @@
-"""LiteLLM and pydantic-ai with their caching on, as clients of the emulator: the second call reads
-what the first one wrote, by the emulator's journal.
+"""Programs and test suites that we did not write, as clients of the emulator: nothing that the
+provider would accept fails, and what is said twice is read from the cache, by the emulator's journal.
 
-They live in an environment of their own (strangers/environment.py); where there is no package
-registry the tests are skipped.
+They live in environments of their own (strangers/environment.py); where one cannot be made, for want of
+a package registry or of npm, its tests are skipped and the reason is printed. Prints a table in the end.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from strangers import programs, suites
+from strangers.environment import Unavailable
+from strangers.environment import programs as programs_of
+from strangers.results import CaseResult, table
 
 from anaphora import emulator
 
@@ -21,14 +29,70 @@ HERE = Path(__file__).parent / "strangers"
 
 
 @pytest.fixture(scope="module")
+def results() -> Iterator[list[CaseResult]]:
+    """All results, which are printed in the end."""
+    found: list[CaseResult] = []
+    yield found
+    print(f"\n\n{table(found)}")
+
+
+@pytest.mark.parametrize("name", [*programs.PROGRAMS, *suites.SUITES])
+def test_nothing_that_the_provider_accepts_fails(name: str, results: list[CaseResult]) -> None:
+    play = programs.play if name in programs.PROGRAMS else suites.play
+    try:
+        own = play(name)
+    except Unavailable as problem:
+        results.append(CaseResult(name, "installation", "skipped", str(problem)))
+        pytest.skip(f"{name}: {problem}")
+    results += own
+    assert any(result.verdict == "passed" for result in own)
+    assert [result for result in own if result.verdict == "failed"] == []
+
+
+def test_documented_commands_run(tmp_path: Path) -> None:
+    """The commands of docs/emulator.md, with the address of this emulator."""
+    try:
+        folders = [str(programs_of(family)) for family in ("npm", "llm")]
+    except Unavailable as problem:
+        pytest.skip(str(problem))
+    page = (HERE.parent.parent / "docs" / "emulator.md").read_text()
+    block = page.partition("## Real programs")[2].partition("```text\n")[2].partition("```")[0]
+    (tmp_path / ".gemini").mkdir()
+    settings = '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
+    assert settings in page
+    (tmp_path / ".gemini" / "settings.json").write_text(settings)
+    path = os.pathsep.join((*folders, os.environ.get("PATH", "")))
+    with emulator.running() as emu:
+        for command in block.splitlines():
+            run = subprocess.run(
+                ["sh", "-c", command.replace("http://127.0.0.1:8787", emu.url)],
+                cwd=tmp_path,
+                env={"PATH": path, "HOME": str(tmp_path), "LANG": "C.UTF-8"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+            assert run.returncode == 0, f"{command}: {run.stderr[-600:]}"
+        assert {one["wire"] for one in emu.requests() if "verdict" in one} == {
+            "anthropic",
+            "openai_responses",
+            "gemini",
+            "ollama",
+        }
+
+
+# ── LiteLLM and pydantic-ai, with their caching on ───────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
 def python() -> str:
-    """The interpreter of an environment with the pinned clients in it."""
-    made = subprocess.run(
-        [sys.executable, str(HERE / "environment.py")], capture_output=True, text=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(made.stderr.strip())
-    return made.stdout.strip()
+    """The interpreter of the environment with both in it."""
+    try:
+        return str(programs_of("frameworks") / "python")
+    except Unavailable as problem:
+        pytest.skip(str(problem))
 
 
 def calls(python: str, *words: str) -> list[dict[str, Any]]:
@@ -46,17 +110,25 @@ def calls(python: str, *words: str) -> list[dict[str, Any]]:
         )
         assert run.returncode == 0, run.stderr[-3000:]
         requests = emu.requests()[::-1]
-    assert [one["status"] for one in requests] == [200, 200], [one["error"] for one in requests]
+    assert {one["status"] for one in requests} == {200}, [one["error"] for one in requests]
     return requests
 
 
 def test_litellm_reads_what_it_wrote(python: str) -> None:
-    first, second = calls(python, "through_litellm.py")
+    first, second = calls(python, "through_litellm.py", "anthropic/claude-sonnet-4-5")
     assert first["markers"] == second["markers"] == [{"path": "system[0]", "ttl": "5m"}]
     assert first["read"] == 0
     assert second["read"] == first["written"]["5m"] > 4000
     assert second["written"] == {}
     assert second["verdict"]["result"] == "hit"
+
+
+def test_litellm_reads_replies_of_groq(python: str) -> None:
+    """It does not without a service tier in them."""
+    model = "groq/openai/gpt-oss-120b"
+    first, second = calls(python, "through_litellm.py", model, "/groq/openai/v1")
+    assert {first["provider"], second["provider"]} == {"groq"}
+    assert second["read"] > first["read"] == 0
 
 
 def test_pydantic_ai_reads_what_it_wrote_at_anthropic(python: str) -> None:
@@ -77,3 +149,9 @@ def test_pydantic_ai_reads_what_it_left_at_openai(python: str, wire: str, path: 
     assert first["read"] == 0
     assert second["read"] % 128 == 0
     assert first["uncached"] - 128 < second["read"] <= first["uncached"]
+
+
+def test_pydantic_ai_at_google_sends_a_header_twice(python: str) -> None:
+    first, second = calls(python, "through_pydantic_ai.py", "google")
+    assert first["read"] == 0
+    assert second["read"] > 3000

@@ -281,7 +281,7 @@ def test_suggested_commands_work_from_a_wheel(
     assert len(commands) == 5
     expected = {
         "ask": r"\w+",
-        "explain": r"turn 2: Miss: .* a date changed at byte \d+",
+        "explain": r"turn 2: Miss: .* a date changed at character \d+",
         "lint": r"\[volatile-date\]",
         "demo": r'"providers": \[',
     }

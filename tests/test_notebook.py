@@ -161,8 +161,8 @@ def test_reply_shows_all_parts_and_usage() -> None:
 
 def test_verdict_shows_figures_and_change() -> None:
     text = Seen(verdict_with(HOSTILE)._repr_html_()).text
-    assert text.count(HOSTILE) == 6
-    for reported in ("5,000 tokens", "byte 1,234 in", "$0.015", "$-0.01"):
+    assert text.count(HOSTILE) == 5
+    for reported in ("5,000 tokens", "at byte 1,234 of the prompt", "$0.015", "$-0.01"):
         assert reported in text
     first = Verdict(result="first")._repr_html_()
     assert Seen(first).tags == {"div", "b"}

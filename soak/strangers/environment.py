@@ -1,37 +1,111 @@
-"""An environment of their own for clients that we did not write: .soak/strangers, made with pip.
+"""Environments of their own for programs that we did not write, below .soak: one for each list in
+requirements/, made with pip, and `npm`, made with npm.
 
-    python soak/strangers/environment.py
+    python soak/strangers/environment.py langchain
 
-Makes it, unless it is there and has what requirements.txt says, and prints its interpreter. Where it
-cannot be made (there is no package registry), the reason goes to stderr and the status is 1.
+Makes it, unless it is there and has what its list says, and prints the folder of its programs. Where
+it cannot be made (there is no package registry, or no npm), the reason goes to stderr and the status
+is 1.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-VENV = HERE.parent.parent / ".soak" / "strangers"
-PINS = HERE / "requirements.txt"
+SOAK = HERE.parent.parent / ".soak"
+#: How much of an installer's last words a reason holds.
+_SHOWN = 300
 
 
-def interpreter() -> str:
-    """The interpreter of the environment, made first where it has to be."""
-    stamp, python = VENV / "stamp", VENV / "bin" / "python"
-    if stamp.exists() and stamp.read_text() == PINS.read_text():
-        return str(python)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
-    pip = [str(python), "-m", "pip", "install", "-q", "--no-input", "-r", str(PINS)]
-    run = subprocess.run(pip, capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise SystemExit(
-            f"the clients cannot be installed (is there a registry?): {run.stderr[-300:]}"
+class Unavailable(Exception):
+    """An environment cannot be made; the message says why."""
+
+
+def programs(family: str) -> Path:
+    """The folder of an environment's programs; the environment is made first where it has to be."""
+    list_file, folder = HERE / "requirements" / f"{family}.txt", SOAK / family
+    pins, stamp = list_file.read_text(), folder / "stamp"
+    found = folder / "node_modules" / ".bin" if family == "npm" else folder / "bin"
+    if stamp.exists() and stamp.read_text() == pins:
+        return found
+    if family == "npm":
+        _install_npm(folder, _names(pins))
+    else:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        _run(
+            [
+                str(found / "python"),
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--no-input",
+                "-r",
+                str(list_file),
+            ]
         )
-    stamp.write_text(PINS.read_text())
-    return str(python)
+    if family == "sdks":
+        _unpack_tests(found / "python", folder, [name for name in _names(pins) if "[aio" in name])
+    stamp.write_text(pins)
+    return found
+
+
+def version(family: str, package: str) -> str:
+    """The pinned version of a package."""
+    pins = _names((HERE / "requirements" / f"{family}.txt").read_text())
+    separator = "@" if family == "npm" else "=="
+    versions = dict(pin.rsplit(separator, 1) for pin in pins)
+    return next(versions[name] for name in versions if name.partition("[")[0] == package)
+
+
+def _install_npm(folder: Path, packages: list[str]) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise Unavailable("npm is not installed")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    options = ["--no-package-lock", "--no-save", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    _run([npm, "install", *options, *packages])
+
+
+def _unpack_tests(python: Path, folder: Path, packages: list[str]) -> None:
+    """The tests of the SDKs, which only their source distributions hold."""
+    names = [name.replace("[aiohttp]", "") for name in packages]
+    options = ["-q", "--no-deps", "--no-binary", ":all:", "-d", str(folder / "sources")]
+    _run([str(python), "-m", "pip", "download", "--no-input", *options, *names])
+    for archive in (folder / "sources").glob("*.tar.gz"):
+        with tarfile.open(archive) as opened:
+            inside = [
+                member
+                for member in opened.getmembers()
+                # Not the sources: the installed package is tested.
+                if Path(member.name).parts[1:2] in (("tests",), ("pyproject.toml",))
+            ]
+            opened.extractall(folder / "sources", members=inside, filter="data")
+
+
+def _run(command: list[str]) -> None:
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{command[1:4]} took longer than 20 minutes") from None
+    if run.returncode:
+        lines = [line for line in run.stderr.splitlines() if not line.startswith("WARNING")]
+        reason = "\n".join(lines)[-_SHOWN:]
+        raise Unavailable(f"cannot be installed (is there a package registry?): {reason}")
+
+
+def _names(pins: str) -> list[str]:
+    return [line for line in pins.splitlines() if line and not line.startswith("#")]
 
 
 if __name__ == "__main__":
-    print(interpreter())
+    try:
+        print(programs(sys.argv[1]))
+    except Unavailable as problem:
+        raise SystemExit(f"{sys.argv[1]}: {problem}") from None

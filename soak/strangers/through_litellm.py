@@ -1,4 +1,7 @@
-"""LiteLLM asks twice, with a marker on the system prompt.  python through_litellm.py URL"""
+"""LiteLLM asks twice, with a marker on the system prompt.
+
+python through_litellm.py URL MODEL [PATH]
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ MARKED = {"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}
 
 for question in ("One?", "Two?"):
     litellm.completion(
-        model="anthropic/claude-sonnet-4-5",
-        api_base=sys.argv[1],
+        model=sys.argv[2],
+        api_base="".join((sys.argv[1], *sys.argv[3:])),
         api_key="litellm",
         max_tokens=64,
         messages=[

@@ -1,6 +1,6 @@
 """pydantic-ai holds a conversation of two turns with its cache settings on.
 
-python through_pydantic_ai.py URL anthropic|chat|responses
+python through_pydantic_ai.py URL anthropic|google|chat|responses
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from pydantic_ai import Agent  # type: ignore[import-not-found]
 from pydantic_ai.models.anthropic import AnthropicModel  # type: ignore[import-not-found]
+from pydantic_ai.models.google import GoogleModel  # type: ignore[import-not-found]
 from pydantic_ai.models.openai import (  # type: ignore[import-not-found]
     OpenAIChatModel,
     OpenAIResponsesModel,
 )
 from pydantic_ai.providers.anthropic import AnthropicProvider  # type: ignore[import-not-found]
+from pydantic_ai.providers.google import GoogleProvider  # type: ignore[import-not-found]
 from pydantic_ai.providers.openai import OpenAIProvider  # type: ignore[import-not-found]
 
 LONG = "A beginning that stays the same. " * 400
@@ -31,6 +33,9 @@ def agent(url: str, kind: str) -> Any:
             "anthropic_cache_messages": True,
         }
         model = AnthropicModel("claude-sonnet-4-5", provider=anthropic)
+    elif kind == "google":
+        google = GoogleProvider(api_key="k", base_url=url)
+        model, settings = GoogleModel("gemini-2.5-pro", provider=google), {}
     else:
         openai = OpenAIProvider(openai_client=AsyncOpenAI(api_key="k", base_url=f"{url}/v1"))
         settings = {"openai_prompt_cache_key": "talk", "openai_prompt_cache_retention": "24h"}

@@ -49,6 +49,7 @@ _COLOURS: dict[Result, str] = {
     "first": "#808080",
     "hit": "#2e9e5b",
     "partial": "#c98a1b",
+    "not_cacheable": "#888888",
     "miss": "#d9534f",
 }
 
@@ -132,9 +133,8 @@ def _source(source: Source) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     dot = f'<b style="color:{_COLOURS[verdict.result]}">●</b>'
-    sentence = f"<div>{dot} {_escaped(verdict.sentence or verdict.result)}</div>"
-    # The first cause is in the sentence.
-    also = "".join(_faint(f"also: {cause.text}") for cause in verdict.causes[1:])
+    sentence = f"<div>{dot} {_escaped(verdict.describe(excerpts=False))}</div>"
+    also = "".join(_faint(f"also: {cause.text}") for cause in verdict.other_causes)
     return _box(sentence, _figures(verdict), also, _change(verdict.change))
 
 
@@ -143,7 +143,7 @@ def _figures(verdict: Verdict) -> str:
         ("cached by the call before", verdict.left),
         ("expected to be read", verdict.predicted),
         ("read, as billed", verdict.billed),
-        ("paid for again", verdict.lost or None),
+        ("paid again" if verdict.left else "could have been read", verdict.lost or None),
     )
     money = (("lost", verdict.cost_usd), ("saved", verdict.saved))
     rows = [(name, f"{counted(count, 'token')}") for name, count in tokens if count is not None]
@@ -154,7 +154,7 @@ def _figures(verdict: Verdict) -> str:
 def _change(change: Change | None) -> str:
     if change is None:
         return ""
-    title = f"byte {change.offset:,} in {change.label} ({change.path})"
+    title = change.place
     texts = _faint("before") + _code(change.before) + _faint("after") + _code(change.after)
     return _folded(title, texts)
 

@@ -109,7 +109,7 @@ def test_memory_is_bounded(
         assert len(index._branches) <= 2 * sum(map(len, kept))
         assert len(index._ends) <= 2 * len(index)
         assert len(index._replies) <= len(index)
-        assert sum(map(len, index._conversations.values())) <= len(index)
+        assert sum(map(len, index._conversations.values())) <= 2 * len(index)
     while index._calls:
         index._forget(next(iter(index._calls)))
     for kept_keys in (index._branches, index._ends, index._replies, index._conversations):
@@ -233,6 +233,18 @@ def test_hints_separate_conversations(one: dict[str, str], two: dict[str, str]) 
         found = index.find(call("a", "b", "c"), hints=CallHints(**hints))
         assert found is not None
         assert (found.call, found.continues) == (name, True)
+
+
+@pytest.mark.parametrize("hints", [{"user": "ann"}, {"conversation": "a", "user": "ann"}])
+@pytest.mark.parametrize("system", [GUIDE, GUIDE + "It is Monday."])
+def test_missing_hints_separate_nothing(hints: dict[str, str], system: str) -> None:
+    sent = CallHints(**hints)
+    for before, after in ((sent, None), (None, sent)):
+        index: PrefixIndex[str] = PrefixIndex()
+        index.add(call("a"), "one", hints=before)
+        found = index.find(call("a", "b", "c", system=system), hints=after)
+        assert found is not None
+        assert (found.call, found.continues) == ("one", True)
 
 
 def test_scopes_and_models_are_never_compared() -> None:

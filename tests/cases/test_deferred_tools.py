@@ -26,7 +26,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.tools import ToolRegistry
 from anaphora.values import CachePolicy, Conversation, Message, Tool, Usage
-from anaphora.wire import anthropic
+from anaphora.wire import anthropic, openai_responses
 
 Json = dict[str, Any]
 
@@ -182,6 +182,51 @@ class TestEmulator:
         response = self.post(emu, request(tools))
         assert response.status_code == 400
         assert reason in response.json()["error"]["message"]
+
+
+class TestOpenAI:
+    """The model still sees the names and descriptions of what it can search for (OpenAI's guide on
+    tool search), so only the schemas of deferred functions are not counted."""
+
+    @staticmethod
+    def function(name: str, **more: Any) -> Json:
+        properties = {f"{name}{at}": {"type": "string"} for at in range(400)}
+        schema = {"type": "object", "properties": properties}
+        return {"type": "function", "name": name, "parameters": schema, **more}
+
+    def counted(self, emu: Emulator, *tools: Json) -> int:
+        request = {"model": "gpt-5.6", "input": "hello", "tools": [{"type": "tool_search"}, *tools]}
+        response = httpx.post(
+            f"{emu.url}/v1/responses", json=request, headers={"authorization": "Bearer k"}
+        )
+        assert response.status_code == 200, response.text
+        counted: int = response.json()["usage"]["input_tokens"]
+        return counted
+
+    def test_schema_of_a_deferred_function_is_not_billed(self, emu: Emulator) -> None:
+        none, loaded = self.counted(emu), self.counted(emu, self.function("f"))
+        deferred = self.counted(emu, self.function("f", defer_loading=True))
+        described = self.counted(emu, self.function("f", defer_loading=True, description=LONG))
+        assert loaded - none > 2000
+        assert 0 < deferred - none < 60
+        assert described - deferred > 2000
+
+    def test_deferred_function_of_a_namespace_is_not_billed(self, emu: Emulator) -> None:
+        space: Json = {"type": "namespace", "name": "crm", "description": "CRM tools."}
+        inner = [self.function("f"), self.function("g", defer_loading=True, description=LONG)]
+        one, both = ({**space, "tools": tools} for tools in (inner[:1], inner))
+        assert 0 <= self.counted(emu, both) - self.counted(emu, one) < 20
+
+    @pytest.mark.parametrize("deferred", [False, True])
+    def test_added_function_is_a_change(self, deferred: bool) -> None:
+        def rendered(*tools: Json) -> Rendered:
+            body = {"model": "gpt-5.6", "input": "hello", "tools": [*tools]}
+            return openai_responses.split(json.dumps(body).encode())
+
+        more = {"defer_loading": True} if deferred else {}
+        first = self.function("f")
+        (notice,) = preflight(rendered(first), rendered(first, self.function("g", **more)))
+        assert notice.code == "prefix_breaks"
 
 
 DEFERRED = Tool(

@@ -102,7 +102,7 @@ def test_text_shows_the_figures_of_the_json(piped: str, data: Any) -> None:
         broken["verdict"],
         broken["before"].strip("…"),
         broken["after"].strip("…"),
-        f"byte {broken['offset']:,}",
+        broken["warning"][1:],
         f"{broken['restored_read']:,} of {broken['restored_input']:,} tokens",
         f"{data['calls']:,} calls",
     ):

@@ -45,11 +45,10 @@ def test_two_requests_of_each_wire(
 ) -> None:
     done = run("explain", *two(tmp_path, wire), *options)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "a date changed at byte" in done.stdout
-    assert path in done.stdout.replace("\n", " ")
-    assert '- day is 2026-11-15."}' in done.stdout
-    assert '+ day is 2026-11-16."}' in done.stdout
-    assert "the prefix broke at 1 call" in done.stdout
+    assert f"a date changed at character 57 of {path}" in " ".join(done.stdout.split())
+    assert "- day is 2026-11-15.\n" in done.stdout
+    assert "+ day is 2026-11-16.\n" in done.stdout
+    assert "partial or missed because the prefix broke: 1 of 1" in done.stdout
 
 
 def test_grown_conversation_is_a_hit(run: Run, tmp_path: Path) -> None:
@@ -171,11 +170,60 @@ def test_conversations_of_one_log_are_separated(run: Run, tmp_path: Path) -> Non
     assert done.returncode == 0
     assert [turn["verdict"]["result"] for turn in report["turns"]] == [
         "first",
-        "first",
+        "hit",  # a new conversation, which reads what it shares with the other
         "hit",
         "hit",
     ]
+    assert [turn["turn"] for turn in report["turns"]] == [1, 1, 2, 2]
     assert len({turn["conversation"] for turn in report["turns"]}) == 2
+
+
+def test_each_call_is_counted_once_in_the_summary(run: Run, tmp_path: Path) -> None:
+    """Calls whose edit lost nothing are hits and did not break; the others are one or the other."""
+    place = PLACES["openai_chat"]
+    prompts = [grown(spec()) for _ in range(4)]
+    for turn, prompt in enumerate(prompts):
+        prompt["messages"][-1] = ("user", [f"Question {turn}."])
+    files = [wrote(tmp_path, f"{turn}.json", body(place, one)) for turn, one in enumerate(prompts)]
+    done = run("explain", *files)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "4 calls: 3 hits, 0 partial, 0 missed, 1 first" in done.stdout
+    assert "broke" not in done.stdout
+    prompts[2]["system"][0] = "Another beginning."
+    files[2] = wrote(tmp_path, "2.json", body(place, prompts[2]))
+    done = run("explain", *files)
+    assert done.returncode == 1
+    assert "4 calls: 1 hit, 0 partial, 2 missed, 1 first" in done.stdout
+    assert "partial or missed because the prefix broke: 2 of 2" in done.stdout
+
+
+def test_short_conversation_is_not_a_miss(run: Run, tmp_path: Path) -> None:
+    short = {**spec(), "system": ["Be brief."], "tools": [], "messages": [("user", ["Go."])]}
+    edited = {**grown(short), "system": ["Be very brief."]}
+    file = log(tmp_path, exchange(short, 1000, 0, 0), exchange(edited, 1000.5, 0, 0))
+    done = run("explain", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    assert "Not cacheable: the prompt is below the minimum of 1,024 tokens" in text
+    assert "and the text was edited at character 3 of system[0].text" in text
+    assert "2 calls: 0 hits, 0 partial, 0 missed, 1 first, 1 below the minimum" in text
+    assert "not read" not in text
+    assert "broke" not in text
+
+
+def test_an_edit_at_the_end_shares_the_loss_with_the_provider(run: Run, tmp_path: Path) -> None:
+    """Nothing was read, and the edit explains only what stands behind it."""
+    one, two = spec(), spec()
+    one["messages"][-1] = ("user", ["Which colour? " * 400])
+    two["messages"][-1] = ("user", ["Which shape? " * 400])
+    pair = exchange(one, 1000, 0, 7000), exchange(two, 1060, 0, 7000)
+    files = [wrote(tmp_path, f"{turn}.json", data) for turn, data in enumerate(pair)]
+    done = run("explain", "--json", *files)
+    verdict = json.loads(done.stdout)["turns"][1]["verdict"]
+    shares = {cause["kind"]: cause["tokens"] for cause in verdict["causes"]}
+    assert set(shares) == {"provider_side", "changed"}
+    assert sum(shares.values()) == verdict["lost"] == 7000
+    assert shares["provider_side"] == verdict["predicted"]
 
 
 def test_provider_diagnosis_is_merged(run: Run, tmp_path: Path) -> None:

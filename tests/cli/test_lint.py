@@ -171,6 +171,69 @@ def test_configuration_sets_severity_and_model() -> None:
     assert done.exit_code == 0
 
 
+# ── Markers ──────────────────────────────────────────────────────────────────────────────────────
+
+MARKER = {"type": "ephemeral"}
+
+
+def marked(text: str, marker: Json | None = MARKER) -> Json:
+    return {"type": "text", "text": text} | ({} if marker is None else {"cache_control": marker})
+
+
+def request(*messages: tuple[str, Json], system: Json | None = None, **fields: Any) -> str:
+    sent = [{"role": role, "content": [block]} for role, block in messages]
+    data = {"model": "claude-opus-4-8", "max_tokens": 9, "messages": sent, **fields}
+    return json.dumps(data | {"system": [system or marked(GUIDE)]})
+
+
+def marker_findings(*arguments: str) -> list[Json]:
+    found = json.loads(lint("--json", *arguments).stdout)["findings"]
+    return [finding for finding in found if finding["rule"] == "wasted-marker"]
+
+
+@pytest.mark.parametrize("question", ["Go.", GUIDE])
+def test_marker_on_a_thinking_block_is_found_in_requests_of_any_length(question: str) -> None:
+    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s", "cache_control": MARKER}
+    turns = [("user", marked(question, None)), ("assistant", thinking), ("user", marked("And?"))]
+    (found,) = marker_findings(wrote("a.json", request(*turns)))
+    assert (found["path"], found["severity"]) == ("messages[1].content[0]", "error")
+    assert "of the kind thinking may not carry a marker" in found["why"]
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_marker_on_a_system_message_at_the_end_is_found(automatic: bool) -> None:
+    note = ("system", marked("9 tokens left", None if automatic else MARKER))
+    fields: Json = {"cache_control": MARKER} if automatic else {}
+    (found,) = marker_findings(
+        wrote("a.json", request(("user", marked("Go.", None)), note, **fields))
+    )
+    assert (found["path"], found["severity"]) == ("messages[1].content[0]", "warning")
+    assert found["why"].startswith("it is on a system message at the end of the messages")
+    followed = [("user", marked("Go.", None)), note, ("assistant", marked("Yes.", None))]
+    if not automatic:
+        assert marker_findings(wrote("b.json", request(*followed))) == []
+
+
+def test_marker_on_what_differs_between_samples() -> None:
+    def samples(system: Json) -> list[str]:
+        texts = ("What is a cat?", "What is a dog?")
+        return [
+            wrote(f"{index}.json", request(("user", marked(text)), system=system))
+            for index, text in enumerate(texts)
+        ]
+
+    (alone,) = marker_findings("--samples", *samples(marked(GUIDE, None)))
+    assert (alone["path"], alone["severity"]) == ("messages[0].content[0]", "warning")
+    assert "at character 10 of messages[0].content[0].text" in alone["why"]
+    assert alone["fix"] == "put a marker at the end of what they share (system[0])"
+    assert float(alone["cost_usd"]) > 0
+    # With a marker on what they share, the other one may serve later turns.
+    (behind,) = marker_findings("--samples", *samples(marked(GUIDE)))
+    assert (behind["severity"], behind["path"]) == ("note", "messages[0].content[0]")
+    same = [wrote(f"{name}.json", request(("user", marked("Go.")))) for name in "ab"]
+    assert marker_findings("--samples", *same) == []
+
+
 # ── Bad input, secrets ───────────────────────────────────────────────────────────────────────────
 
 

@@ -99,8 +99,10 @@ def test_sessions_and_processes_send_and_judge_like_one_session(
     assert by_session == one
     assert by_process == one
     assert one[8].verdict.startswith("Hit: ")
-    assert re.search(r"at byte 14,\d+ in system", one[9].verdict)
-    assert any(re.search(r"prefix_breaks: .* at byte 14,\d+", note) for note in one[9].notices)
+    assert re.search(r"at character 14,\d+ of \S+ \(system\): was `.*`, now `", one[9].verdict)
+    assert any(
+        re.search(r"prefix_breaks: .* at character 14,\d+ of", note) for note in one[9].notices
+    )
 
 
 def test_prefix_is_certified_before_sending(emu: Emulator) -> None:
@@ -116,12 +118,12 @@ def test_prefix_is_certified_before_sending(emu: Emulator) -> None:
             backend = Backend(client, on_prefix_break="raise")
             backend.rows = list(rows)
             changed = backend.session(system=LONG.replace("point", "print", 1))
-            with pytest.raises(PrefixBroken, match="the text was edited at byte") as caught:
+            with pytest.raises(PrefixBroken, match="the text was edited at character") as caught:
                 await changed.send("Two")
             assert caught.value.label == "system"
             assert transport_of(client).sent == []
             backend.rows[0] = backend.rows[0].replace(b"One", b"Uno")
-            with pytest.raises(PrefixBroken, match="the text was edited at byte"):
+            with pytest.raises(PrefixBroken, match="the text was edited at character"):
                 await backend.session().send("Two")
             backend.rows = rows
             assert str((await backend.session().send("Two")).record.verdict).startswith("Hit: ")
@@ -150,7 +152,8 @@ def test_edited_history_is_named_by_the_byte(emu: Emulator, wire: str) -> None:
         assert "Question 1" in change.before
         assert "Question 9" in change.after
         (notice,) = (each for each in response.notices if each.code == "prefix_breaks")
-        assert f"at byte {change.offset:,}" in notice.message
+        assert f"at character {change.character} of {change.path}" in notice.message
+        assert f"was `{change.before}`, now `{change.after}`" in notice.message
 
     asyncio.run(run())
 

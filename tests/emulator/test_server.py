@@ -64,7 +64,21 @@ def test_journal_shows_markers_cost_and_verdict(emu: Emulator) -> None:
     assert float(entries[1]["cost_usd"]) > 0
     assert entries[0]["verdict"]["result"] == "miss"
     assert entries[0]["verdict"]["cause"] in ("changed", "marker_on_volatile")
-    assert "system" in entries[0]["verdict"]["sentence"]
+    # The field, the character in it, and the texts before and after; keys are never shown.
+    change = entries[0]["verdict"]["change"]
+    assert (change["path"], change["character"]) == ("system[0].text", 0)
+    sentence = entries[0]["verdict"]["sentence"]
+    assert "at character 0 of system[0].text" in sentence
+    assert f"was `{change['before']}`, now `It is 09:31. {LONG[:20]}" in sentence
+
+
+def test_short_conversation_is_not_a_miss_in_the_journal(emu: Emulator) -> None:
+    with anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client:
+        client.messages.create(**body("Be brief.", "Hello"))
+        client.messages.create(**body("Be very brief.", "Hello", "Hi.", "More"))
+    last = httpx.get(f"{emu.url}/_emulator/requests?last=1").json()["requests"][0]
+    assert last["verdict"]["result"] == "not_cacheable"
+    assert last["verdict"]["sentence"].startswith("Not cacheable: the prompt is below the minimum")
 
 
 def test_continued_conversation_is_a_hit() -> None:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from anaphora import catalog, wire
 from anaphora.cache.verdict import SentCall, Verdict, judge
 from anaphora.rendered import Rendered
@@ -206,7 +208,8 @@ def split(place: Place, data: bytes, model: str | None = None) -> Rendered:
 
 
 def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) -> Verdict:
-    """The verdict on two requests a minute apart; nothing of the second was read, unless given."""
+    """The verdict on two requests a minute apart; nothing of the second was read, unless given.
+    With `read=None` it read what the rules allow."""
     rules = catalog.rules(place.provider, place.model, before.wire)
     total = Counts(before).total
     grown_to = Counts(after).total
@@ -216,7 +219,12 @@ def verdict_of(place: Place, before: Rendered, after: Rendered, **known: Any) ->
     if not wrote:
         first = Usage(uncached=total, read=0, output=1)
     read = known.pop("read", 0)
-    later = known.pop("usage", Usage(uncached=grown_to - read, read=read, output=1))
-    one = {"at": 1000.0, "usage": first, **known.pop("earlier", {})}
-    two = {"at": 1060.0, "usage": later, **known.pop("later", {})}
-    return judge(SentCall(rendered=before, **one), SentCall(rendered=after, **two), rules, **known)
+    given = known.pop("usage", None)
+    one = SentCall(rendered=before, **{"at": 1000.0, "usage": first, **known.pop("earlier", {})})
+    two = SentCall(rendered=after, **{"at": 1060.0, **known.pop("later", {})})
+    if read is None:
+        read = judge(one, two, rules, **known).predicted or 0
+    if two.usage is None:
+        usage = given or Usage(uncached=grown_to - read, read=read, output=1)
+        two = replace(two, usage=usage)
+    return judge(one, two, rules, **known)

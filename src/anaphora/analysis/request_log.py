@@ -45,8 +45,11 @@ _STARTED = ("time", "timestamp", "t", "ts", "start_time", "startTime", "started_
 _ENDED = ("t_end", "end_time", "endTime", "ended_at", "finished_at", "completed_at")
 _SECONDS = ("dur", "duration", "elapsed")
 _MILLISECONDS = ("duration_ms", "latency_ms", "elapsed_ms")
+_HEADERS = ("headers", "request_headers", "requestHeaders")
 #: Fields that a request's body has on one of the wires.
 PROMPT_FIELDS = ("messages", "input", "contents")
+#: Parts of the paths of calls that count tokens.
+_COUNTING = ("/count_tokens", ":counttokens", "/responses/input_tokens")
 _REPLY_FIELDS = ("choices", "usage", "usageMetadata", "output", "error")
 
 #: A part of the request's path that tells the wire,
@@ -71,6 +74,8 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
     request: bytes
     response: bytes
     wire: str
+    headers: dict[str, str] = {}
+    """Of the request, by their names in lower case. Never shown."""
     id: str = ""
     provider: str = ""
     model: str = ""
@@ -112,14 +117,24 @@ def recognises(fields: dict[str, Any]) -> bool:
     return _first(fields, REQUEST) is not None and _first(fields, RESPONSE) is not None
 
 
-def status_of(fields: dict[str, Any]) -> int:
-    """The HTTP status; 200 where none is logged."""
+def why_unbilled(fields: dict[str, Any]) -> str:
+    """Why a logged call was not billed: an error, or a call that counts tokens; else empty."""
     response = _first(fields, RESPONSE)
     for place in (fields, response if isinstance(response, dict) else {}):
         status = _first(place, ("status", "status_code", "statusCode"))
         if type(status) is int:
-            return status
-    return 200
+            if status >= 400:
+                return f"answered with {status}: not billed"
+            break
+    request = _first(fields, REQUEST)
+    path = _address(fields, request if isinstance(request, dict) else {})[1].lower()
+    answer = _unwrapped(response, _REPLY_FIELDS)
+    counted = isinstance(answer, dict) and (
+        "totalTokens" in answer or ("input_tokens" in answer and not answer.get("usage"))
+    )
+    if counted or any(part in path for part in _COUNTING):
+        return "counts tokens: not billed"
+    return ""
 
 
 def read_fields(fields: dict[str, Any], *, response_needed: bool = True) -> LoggedCall:
@@ -133,16 +148,15 @@ def read_fields(fields: dict[str, Any], *, response_needed: bool = True) -> Logg
     if provider is not None and not isinstance(provider, str):
         raise InvalidRequest(f"is not a name: {provider!r}", path="provider")
     wrapper = request if isinstance(request, dict) else {}
-    url = str(_first(fields, ("url", "uri")) or _first(wrapper, ("url", "uri")) or "")
-    host, url_path = _host_and_path(url)
+    host, path = _address(fields, wrapper)
     body = _bytes(_unwrapped(request, PROMPT_FIELDS))
     answer = _bytes(_unwrapped(response, _REPLY_FIELDS))
-    path = str(fields.get("path") or url_path)
     started = seconds(_first(fields, _STARTED))
     return LoggedCall(
         request=body,
         response=answer,
         wire=_wire(str(fields.get("wire") or ""), path, body, answer),
+        headers=_headers(_first(fields, _HEADERS) or _first(wrapper, _HEADERS)),
         id=str(fields.get("id") or ""),
         provider=provider or "",
         model=str(fields.get("model") or ""),
@@ -152,6 +166,31 @@ def read_fields(fields: dict[str, Any], *, response_needed: bool = True) -> Logg
         started=started,
         ended=_ended(fields, started),
     )
+
+
+def _address(fields: dict[str, Any], request: dict[str, Any]) -> tuple[str, str]:
+    """Host and path, which may stand beside the request or in it."""
+    names = ("url", "uri")
+    host, path = _host_and_path(str(_first(fields, names) or _first(request, names) or ""))
+    return host, str(fields.get("path") or path)
+
+
+def _headers(logged: Any) -> dict[str, str]:
+    """Headers as an object, or as a list of pairs or of names and values."""
+    pairs = list(logged.items()) if isinstance(logged, dict) else []
+    for one in logged if isinstance(logged, list) else ():
+        if isinstance(one, dict):
+            pairs.append((one.get("name"), one.get("value")))
+        elif isinstance(one, list) and len(one) == 2:
+            pairs.append((one[0], one[1]))
+    pairs = [
+        (name, value[0] if isinstance(value, list) and value else value) for name, value in pairs
+    ]
+    return {
+        name.lower(): value
+        for name, value in pairs
+        if isinstance(name, str) and isinstance(value, str)
+    }
 
 
 def _host_and_path(url: str) -> tuple[str, str]:
@@ -239,8 +278,8 @@ class _RequestLog:
         """By the digest of its last request."""
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
-        if (status := status_of(fields)) >= 400:
-            return Problem(place, f"answered with {status}: not billed", "not_compared")
+        if reason := why_unbilled(fields):
+            return Problem(place, reason, "not_compared")
         logged = read_fields(fields)
         codec, provider = logged.codec()
         rendered = codec.split(logged.request, path=logged.path)

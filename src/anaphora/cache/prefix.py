@@ -15,6 +15,9 @@ from anaphora.values import Usage
 if TYPE_CHECKING:
     from .prefix_index import EarlierCall
 
+#: Bytes that are compared first.
+_STEP = 256
+
 
 class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """One call that was sent, as far as it is known."""
@@ -47,10 +50,12 @@ class SentRecord(Protocol):
 Record = TypeVar("Record", bound=SentRecord)
 
 
-def comparable(earlier: EarlierCall[Record] | None, rules: CacheRules) -> SentCall | None:
+def comparable(
+    earlier: EarlierCall[Record] | None, later: Rendered, rules: CacheRules
+) -> SentCall | None:
     """What the next call is judged against: the call before it in its conversation. For a new
     conversation that is the beginning it shares with an earlier call: what follows was never
-    meant to be read. None where nothing that they share can have been cached."""
+    meant to be read. None where nothing that they share can have been cached for both."""
     if earlier is None:
         return None
     sent, latest = earlier.call.sent, earlier.latest.sent
@@ -61,6 +66,10 @@ def comparable(earlier: EarlierCall[Record] | None, rules: CacheRules) -> SentCa
         explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
         tokens = Counts(sent.rendered).tokens(cached_chunks(sent))
         if tokens < rules.minimum_tokens.value or (explicit and not sent.marks.marks):
+            return None
+        was, now = (dict(each.envelope.cache_params) for each in (sent.rendered, later))
+        changed = (name for name in {*was, *now} if was.get(name) != now.get(name))
+        if any(rules.voided_by(name) for name in changed):  # type: ignore[arg-type]
             return None
     if latest.at is None or sent.at is None or latest.at <= sent.at:
         return sent
@@ -140,10 +149,13 @@ def first_difference(earlier: Rendered, later: Rendered, chunks: int) -> int | N
 
 
 def common_bytes(one: bytes, two: bytes) -> int:
-    """The length of the common beginning, by bisection: `==` compares at memory speed."""
-    low, high = 0, min(len(one), len(two))
-    if one[:high] == two[:high]:
-        return high
+    """The length of the common beginning, by galloping and bisection: `==` compares at memory
+    speed, and little is read behind the first difference."""
+    low, high, end = 0, min(_STEP, len(one), len(two)), min(len(one), len(two))
+    while one[low:high] == two[low:high]:
+        if high == end:
+            return end
+        low, high = high, min(end, 2 * high)
     while high - low > 1:
         middle = (low + high) // 2
         if one[low:middle] == two[low:middle]:

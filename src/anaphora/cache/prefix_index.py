@@ -56,6 +56,9 @@ class CallHints(msgspec.Struct, frozen=True, kw_only=True):
     """The reply that the call continues by its id (`previous_response_id`)."""
 
 
+_NO_HINTS = CallHints()
+
+
 def hints_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> CallHints:
     """The hints in a request. Header names are in lower case; the fields of the body are values or
     raw JSON."""
@@ -182,12 +185,11 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     number: int
     call: Call
     prompt: _Prompt
-    size: int
-    owner: bytes
+    hints: CallHints
     conversation: _Conversation
-    branches: list[_Branch]
-    ends: list[bytes]
-    """The keys of its last chunk."""
+    size: int
+    branches: dict[bytes, _Branch]
+    """By the salt of their keys."""
     reply: tuple[Hashable, str] | None
     before: int
     """The call whose whole prompt this one begins with; 0 where there is none."""
@@ -197,13 +199,11 @@ _Place = tuple[int, "_Branch | None"]
 
 
 class _Lookup(msgspec.Struct, Generic[Call], eq=False):
-    """A prompt among the calls of its conversation's owner, and among all of its scope."""
-
     prompt: _Prompt
-    owner: bytes
-    own: _Place
-    scope: bytes
-    all: _Place
+    hints: CallHints
+    places: dict[bytes, _Place]
+    """The deepest chunk that is known: among calls with the same hints, then in the whole scope; by
+    the salt of their keys."""
     continued: _Remembered[Call] | None = None
     earlier: EarlierCall[Call] | None = None
 
@@ -262,37 +262,28 @@ class PrefixIndex(Generic[Call]):
         self._number += 1
         conversation, before, known = _Conversation(), 0, prompt.leading + 1
         if continued is not None and earlier is not None:
-            if continued.owner == found.owner:
+            if continued.hints == found.hints:
                 conversation, known = continued.conversation, max(known, earlier.chunks)
             if earlier.chunks == len(continued.prompt):
                 before = continued.number
                 self._forget(continued.before)
         conversation.blocks |= prompt.blocks(known)
-        prompt.hashed = None
-        conversation.tip = self._number
-        recent = self._conversations.setdefault(found.owner, OrderedDict())
-        recent[conversation] = None
-        recent.move_to_end(conversation)
-        if len(recent) > _MOST_COMPARED:
-            recent.popitem(last=False)
-        new = _Remembered(
+        conversation.tip, prompt.hashed = self._number, None
+        new = self._calls[self._number] = _Remembered(
             number=self._number,
             call=call,
             prompt=prompt,
-            size=rendered.size,
-            owner=found.owner,
+            hints=found.hints,
             conversation=conversation,
-            branches=[],
-            ends=[],
+            size=rendered.size,
+            branches={},
             reply=(scope, reply_id) if reply_id else None,
             before=before,
         )
-        self._insert(new, found.owner, found.own)
-        if found.scope != found.owner:
-            self._insert(new, found.scope, found.all)
+        for salt, place in found.places.items():
+            self._insert(new, salt, place)
         if new.reply is not None:
             self._replies[new.reply] = new.number
-        self._calls[new.number] = new
         self._bytes += new.size
         while len(self._calls) > self._most_calls or self._bytes > self._most_bytes:
             self._forget(next(iter(self._calls)))
@@ -302,22 +293,20 @@ class PrefixIndex(Generic[Call]):
 
     def _look_up(self, rendered: Rendered, scope: Hashable, hints: CallHints) -> _Lookup[Call]:
         prompt = _Prompt(rendered, Plan())
-        salt = owner = blake3(repr(scope).encode(errors="replace")).digest(16)
-        if hints.conversation or hints.user:
-            named = repr((scope, hints.conversation, hints.user))
-            owner = blake3(named.encode(errors="replace")).digest(16)
-        own = everywhere = self._deepest(prompt, owner)
-        if owner != salt:
-            everywhere = self._deepest(prompt, salt)
-        found: _Lookup[Call] = _Lookup(prompt, owner, own, salt, everywhere)
-        number = self._replies.get((scope, hints.previous_reply), 0)
-        found.continued = self._calls.get(number) or self._continued(prompt, owner, own)
+        previous = self._calls.get(self._replies.get((scope, hints.previous_reply), 0))
+        hints = CallHints(conversation=hints.conversation, user=hints.user)
+        groups: list[Hashable] = [scope]
+        if hints != _NO_HINTS:
+            groups.insert(0, (scope, hints.conversation, hints.user))
+        salts = [blake3(repr(group).encode(errors="replace")).digest(16) for group in groups]
+        places = {salt: self._deepest(prompt, salt) for salt in salts}
+        found = _Lookup(prompt, hints, places, previous or self._continued(prompt, hints, places))
         if found.continued is not None:
             call = found.continued.call
             chunks = prompt.common_chunks(found.continued.prompt)
             found.earlier = EarlierCall(call=call, continues=True, chunks=chunks, latest=call)
         else:
-            found.earlier = self._same_beginning(prompt, salt, everywhere)
+            found.earlier = self._same_beginning(prompt, salts[-1], places[salts[-1]])
         return found
 
     def _deepest(self, prompt: _Prompt, salt: bytes) -> _Place:
@@ -337,30 +326,48 @@ class PrefixIndex(Generic[Call]):
         )
         return low, branches[salt + key(low)]
 
-    def _continued(self, prompt: _Prompt, owner: bytes, place: _Place) -> _Remembered[Call] | None:
-        """The call of the same conversation that was before this one: the one whose whole prompt
-        this one begins with; else one that this one outgrows, with another end; else the one whose
-        blocks it repeats behind a difference."""
+    def _continued(
+        self, prompt: _Prompt, hints: CallHints, places: dict[bytes, _Place]
+    ) -> _Remembered[Call] | None:
+        """The call before this one in its conversation."""
+        for salt, place in places.items():
+            shared = max(0, place[0] - prompt.leading)
+            found = self._extended(prompt, salt, place) if shared else None
+            if found is None or not _may_be_one(found.hints, hints):
+                found = self._repeated(prompt, salt, shared, hints)
+            if found is not None:
+                return found
+        return None
+
+    def _extended(self, prompt: _Prompt, salt: bytes, place: _Place) -> _Remembered[Call] | None:
+        """The call whose whole prompt this one begins with, else one that it outgrows and whose
+        end differs."""
         position, branch = place
-        shared = max(0, position - prompt.leading)
-        if shared:
-            number = self._ends.get(owner + prompt.key(position), 0)
-            if number in self._calls:
-                return self._calls[number]
-            position, latest = self._latest(branch, position)
-            if latest is not None:
-                held = latest.prompt.messages
-                if held < prompt.messages and held <= 2 * (position - prompt.leading):
-                    return latest
+        whole = self._calls.get(self._ends.get(salt + prompt.key(position), 0))
+        if whole is not None:
+            return whole
+        position, latest = self._latest(branch, position)
+        held = 0 if latest is None else latest.prompt.messages
+        return (
+            latest if held < prompt.messages and held <= 2 * (position - prompt.leading) else None
+        )
+
+    def _repeated(
+        self, prompt: _Prompt, salt: bytes, shared: int, hints: CallHints
+    ) -> _Remembered[Call] | None:
+        """The call with tools and system prompt like this one's, most of whose messages this one
+        repeats behind a difference."""
         rest = prompt.blocks(prompt.leading + 1 + shared)
         best, most = None, 0
-        for conversation in reversed(self._conversations.get(owner, OrderedDict())):
+        for conversation in reversed(self._conversations.get(salt, OrderedDict())):
             common = len(rest & conversation.blocks)
             if common <= most:
                 continue
             tip = self._calls[conversation.tip]
-            fewer = min(len(rest), max(1, tip.prompt.messages - shared))
-            if 2 * common >= fewer and prompt.begins_like(tip.prompt):
+            most_common = min(len(rest), max(1, tip.prompt.messages - shared))
+            if 2 * common < most_common or not _may_be_one(tip.hints, hints):
+                continue
+            if prompt.begins_like(tip.prompt):
                 best, most = tip, common
         return best
 
@@ -399,20 +406,22 @@ class PrefixIndex(Generic[Call]):
 
     def _insert(self, new: _Remembered[Call], salt: bytes, place: _Place) -> None:
         """Adds the chunks of a call that are new. Its branch and all before it are in use."""
+        recent = self._conversations.setdefault(salt, OrderedDict())
+        recent[new.conversation] = None
+        recent.move_to_end(new.conversation)
+        if len(recent) > _MOST_COMPARED:
+            recent.popitem(last=False)
         position, branch = place
         count, key = len(new.prompt), new.prompt.key
-        if not count:
-            return
         if branch is None or position + 1 < min(count, branch.end):
             branch = _Branch(branch, position + 1, (count - 1, new.number))
-        new.branches.append(branch)
+        new.branches[salt] = branch
         for index in range(branch.end, count):
             known = salt + key(index)
             branch.keys.append(known)
             self._branches[known] = branch
-        end = salt + key(count - 1)
-        self._ends[end] = new.number
-        new.ends.append(end)
+        if count:
+            self._ends[salt + key(count - 1)] = new.number
         used: _Branch | None = branch
         deepest = count - 1
         while used is not None:
@@ -424,17 +433,17 @@ class PrefixIndex(Generic[Call]):
         if old is None:
             return
         self._bytes -= old.size
-        for end in old.ends:
-            if self._ends.get(end) == number:
-                del self._ends[end]
         if old.reply is not None and self._replies.get(old.reply) == number:
             del self._replies[old.reply]
-        recent = self._conversations.get(old.owner)
-        if recent is not None and old.conversation.tip == number:
-            recent.pop(old.conversation, None)
-            if not recent:
-                del self._conversations[old.owner]
-        for leaf in old.branches:
+        for salt, leaf in old.branches.items():
+            end = salt + old.prompt.key(len(old.prompt) - 1) if len(old.prompt) else b""
+            if self._ends.get(end) == number:
+                del self._ends[end]
+            recent = self._conversations.get(salt)
+            if recent is not None and old.conversation.tip == number:
+                recent.pop(old.conversation, None)
+                if not recent:
+                    del self._conversations[salt]
             branch: _Branch | None = leaf
             while branch is not None and self._trim(branch):
                 branch = branch.parent
@@ -451,6 +460,12 @@ class PrefixIndex(Generic[Call]):
         dropped = len(branch.keys) > needed
         del branch.keys[needed:]
         return dropped or not uses
+
+
+def _may_be_one(one: CallHints, two: CallHints) -> bool:
+    """Whether nothing that both clients send differs."""
+    pairs = ((one.conversation, two.conversation), (one.user, two.user))
+    return all(not first or not second or first == second for first, second in pairs)
 
 
 def _scope(rendered: Rendered, scope: Hashable) -> Hashable:

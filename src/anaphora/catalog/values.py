@@ -239,6 +239,9 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """The same for a reply whose bill shows no hidden reasoning, where it differs."""
     uncached_tail: Figure[Count] | None = None
     """At most this many tokens after the last prefix are always computed."""
+    trailing_system_reused: Figure[bool] | None = None
+    """Whether a prefix that ends with a mid-conversation system message at the end of a request is
+    found by the next request; None where no source says."""
     automatic_slots: Figure[Count]
     """Slots that the automatic breakpoint takes from `slots`."""
     automatic_refused: Figure[tuple[Clash, ...]] | None = None

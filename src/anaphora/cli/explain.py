@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import msgspec
@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.analysis import trace
-from anaphora.analysis.request_log import status_of
+from anaphora.analysis.request_log import why_unbilled
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
+    ResponseChains,
     SentRequest,
     holds_request,
     is_request,
@@ -25,7 +26,8 @@ from anaphora.analysis.sent_requests import (
 )
 from anaphora.analysis.trace.format import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
-from anaphora.cache.verdict import Verdict, judge
+from anaphora.cache import EarlierCall
+from anaphora.cache.verdict import Verdict, comparable, judge
 from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
 from anaphora.errors import InvalidRequest
@@ -51,10 +53,15 @@ from .log_files import (
 )
 from .terminal import Line, print_report
 
-_COLOURS = {"first": "dim", "hit": "green", "partial": "yellow", "miss": "red"}
+_Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
 
-#: Control characters are shown escaped, so that an excerpt stays on one line.
-_CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n", 9: "\\t"}
+_COLOURS = {
+    "first": "dim",
+    "hit": "green",
+    "partial": "yellow",
+    "miss": "red",
+    "not_cacheable": "dim",
+}
 
 
 class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +86,12 @@ class ExplainSummary(msgspec.Struct, frozen=True, kw_only=True):
     hit: int
     partial: int
     miss: int
+    not_cacheable: int
+    """Below the provider's minimum."""
     broke: int
+    """Those of `partial` and `miss` whose prefix broke."""
     lost: int
+    """Tokens that could have been read and were not."""
     cost_usd: Decimal | None
     """None where a loss has no known price."""
 
@@ -174,10 +185,9 @@ class _Explainer:
                 reason = "neither a log, a session nor requests"
                 self.problems.append(Problem(str(file), reason))
 
-    def _in_order(
-        self, lines: list[LogLine], gap: float | None
-    ) -> Iterator[tuple[SentRequest | None, SentRequest]]:
+    def _in_order(self, lines: list[LogLine], gap: float | None) -> Iterator[_Pair]:
         before: SentRequest | None = None
+        earlier: EarlierCall[SentRequest] | None = None
         for index, line in enumerate(lines):
             request = read_request(line, self._defaults)
             if gap is not None:
@@ -185,41 +195,47 @@ class _Explainer:
             if before is not None and before.wire != request.wire:
                 reason = f"is for {request.wire}, but {before.place} is for {before.wire}"
                 raise InvalidRequest(reason, path=request.place)
-            yield before, request
+            yield earlier, request
             before = request
+            earlier = EarlierCall(call=request, continues=True, chunks=0, latest=request)
 
     def _requests(self, lines: list[LogLine]) -> Iterator[SentRequest]:
+        chains = ResponseChains()
         for line in lines:
             try:
                 fields = msgspec.json.decode(line.data)
-                if isinstance(fields, dict) and (status := status_of(fields)) >= 400:
-                    reason = f"answered with {status}: not billed"
+                if isinstance(fields, dict) and (reason := why_unbilled(fields)):
                     self.problems.append(Problem(line.place, reason, "not_compared"))
                     continue
-                yield read_request(line, self._defaults)
+                yield read_request(line, self._defaults, chains)
             except InvalidRequest as problem:
                 self.problems.append(Problem(problem.path or line.place, problem.reason))
             except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
                 self.problems.append(Problem(line.place, str(problem)))
 
-    def _judged(
-        self, pairs: Iterable[tuple[SentRequest | None, SentRequest]]
-    ) -> Iterator[ExplainedCall]:
-        conversations: dict[int, tuple[str, int]] = {}
-        for before, request in pairs:
+    def _judged(self, pairs: Iterable[_Pair]) -> Iterator[ExplainedCall]:
+        conversations: dict[str, tuple[str, int]] = {}
+        names: set[str] = set()
+        for earlier, request in pairs:
             provider, model, at = request.provider, request.model, request.sent.at
-            first = request.conversation or request.place, 0
-            name, count = conversations.pop(id(before), first)
-            conversations[id(request)] = name, count + 1
+            if earlier is not None and earlier.continues:
+                name, count = conversations[earlier.call.place]
+            else:
+                name, count = request.conversation or request.place, 0
+                if name in names:  # side calls and subagents of a session
+                    name = f"{name} ({request.place})"
+                names.add(name)
+            conversations[request.place] = name, count + 1
+            before = comparable(earlier, request.sent.rendered, request.rules)
             verdict = judge(
-                None if before is None else before.sent,
+                before,
                 request.sent,
                 request.rules,
                 price=self.prices.price(provider, model, at, request.wire),
                 profile=catalog.profile(provider, model),
                 diagnosis=request.diagnosis,
             )
-            then = None if before is None else before.sent.at
+            then = None if before is None else before.at
             yield ExplainedCall(
                 place=request.place,
                 conversation=name,
@@ -267,7 +283,7 @@ def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
 
 
 def _summary(calls: tuple[ExplainedCall, ...]) -> ExplainSummary:
-    counts = dict.fromkeys(("first", "hit", "partial", "miss"), 0)
+    counts = dict.fromkeys(_COLOURS, 0)
     cost: Decimal | None = Decimal(0)
     for call in calls:
         counts[call.verdict.result] += 1
@@ -292,11 +308,14 @@ def _lines(explained: Explanation, everything: bool) -> Iterator[Line]:
     total = explained.summary
     hits = counted(total.hit, "hit")
     counts = f"{hits}, {total.partial} partial, {total.miss} missed, {total.first} first"
+    if total.not_cacheable:
+        counts += f", {total.not_cacheable} below the minimum"
     yield f"{counted(total.turns, 'call')}: {counts}", "bold"
     if total.lost:
-        yield f"{counted(total.lost, 'token')} paid again: {format_loss(total.cost_usd)}"
+        yield f"{counted(total.lost, 'token')} not read: {format_loss(total.cost_usd)}"
     if total.broke:
-        yield f"the prefix broke at {counted(total.broke, 'call')}", "red"
+        among = f"{total.broke} of {total.partial + total.miss}"
+        yield f"partial or missed because the prefix broke: {among}", "red"
     if explained.unpriced:
         yield unpriced_note(explained.unpriced), "dim"
 
@@ -318,15 +337,16 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
 def _call(call: ExplainedCall) -> Iterator[Line]:
     verdict = call.verdict
     gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
-    yield [f"  turn {call.turn}{gap}: ", (verdict.sentence, _COLOURS[verdict.result])]
-    for cause in verdict.causes[1:]:
+    yield [
+        f"  turn {call.turn}{gap}: ",
+        (verdict.describe(excerpts=False), _COLOURS[verdict.result]),
+    ]
+    for cause in verdict.other_causes:
         yield f"    and {cause.text}"
     if verdict.change is not None:
-        for sign, text, colour in (
-            ("-", verdict.change.before, "red"),
-            ("+", verdict.change.after, "green"),
-        ):
-            shown = text.translate(_CONTROLS) if text else "(nothing: the text ends here)"
-            yield f"    {sign} {shown}", colour
-    if verdict.billed is not None and verdict.predicted is not None and verdict.result != "hit":
+        before, after = verdict.change.excerpts
+        yield f"    - {before}", "red"
+        yield f"    + {after}", "green"
+    billed = verdict.billed is not None and verdict.predicted is not None
+    if billed and verdict.result in ("partial", "miss"):
         yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"

@@ -166,7 +166,7 @@ def _details(entry: JournalEntry) -> dict[str, Any]:
 def _billed_details(entry: JournalEntry, billed: CallRecord) -> dict[str, Any]:
     sent, outcome, facts = billed.sent, billed.outcome, billed.facts
     price = _price(entry)
-    before = verdict.comparable(entry.earlier, facts.rules)
+    before = verdict.comparable(entry.earlier, sent.rendered, facts.rules)
     compared = entry.earlier if before is not None else None
     result: dict[str, Any] = {"result": None, "cause": None}
     try:
@@ -174,6 +174,7 @@ def _billed_details(entry: JournalEntry, billed: CallRecord) -> dict[str, Any]:
             before, sent, facts.rules, outcome=outcome, price=price, profile=facts.profile
         )
         result |= {"result": judged.result, "cause": judged.cause, "sentence": str(judged)}
+        result["change"] = msgspec.to_builtins(judged.change)
     except AnaphoraError as problem:
         result["sentence"] = str(problem)
     cost_usd = None if price is None else price.of(outcome.usage(entry.output))

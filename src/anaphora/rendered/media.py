@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
+
+import msgspec
 
 from anaphora.values.stability import Kind
 
@@ -34,7 +37,10 @@ def not_text(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int
     if kind in TEXT or (kind is Kind.TOOL_RESULT and size < LONG):
         return 0, 0
     if kind is Kind.TOOL:
-        return (0, 0) if _is_function(data()) else (size, _MEDIA)
+        text = data()
+        if not _is_function(text):
+            return size, _MEDIA
+        return (_deferred_bytes(text), 0) if b'"defer_loading"' in text else (0, 0)
     if kind is Kind.THINKING:
         hidden = _ENCRYPTED_TEXT.search(data())
         length = 0 if hidden is None else hidden.end(1) - hidden.start(1)
@@ -50,6 +56,28 @@ def not_text(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int
         return 0, 0
     runs = [found.end() - found.start() for found in _CARRIED.finditer(text)]
     return sum(runs), _MEDIA * (max(1, len(runs)) if kind in _SHOWN else len(runs))
+
+
+def _deferred_bytes(data: bytes) -> int:
+    """The bytes of a tool that OpenAI does not show to the model until a search finds them: the
+    schema of a deferred function, and a deferred function of a namespace as a whole."""
+    try:
+        tool = _decode_tool(data[data.index(b"{") :])
+        inner = [raw for raw in tool.tools if _decode_tool(raw).defer_loading is True]
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return 0
+    return sum(map(len, map(bytes, inner))) + (
+        len(bytes(tool.parameters)) if tool.defer_loading is True else 0
+    )
+
+
+class _ToolFields(msgspec.Struct):
+    defer_loading: Any = None
+    parameters: msgspec.Raw = msgspec.Raw(b"")
+    tools: list[msgspec.Raw] = []
+
+
+_decode_tool = msgspec.json.Decoder(_ToolFields).decode
 
 
 def _is_function(data: bytes) -> bool:

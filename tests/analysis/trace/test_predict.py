@@ -284,6 +284,38 @@ def test_where_a_read_ends_in_the_reply_is_learned_from_bills() -> None:
     assert [call.exact for call in play(glm(*turns))[2:]] == [True] * 6
 
 
+def volatile(id: str, t: float, *reads: int | None, group: str | None = None) -> Trace:
+    """A conversation of user turns on DeepSeek, each 500 tokens longer than the one before."""
+    calls = [
+        TraceCall(
+            t=t + 9 * n,
+            messages=2 * n + 2,
+            usage=None if read is None else bill(read=read, input=2000 + 500 * n - read),
+        )
+        for n, read in enumerate(reads)
+    ]
+    messages = [GUIDE, user(f"task {id}"), *(assistant("a"), user("r")) * len(reads)]
+    return trace_of(
+        *calls, id=id, messages=messages, provider="deepseek", model="deepseek-chat", group=group,
+        system_tokens_unknown=False,
+    )  # fmt: skip
+
+
+def test_a_client_that_changes_its_beginning_is_learned_from_bills() -> None:
+    """The recording shows one system prompt, the bills that it differs at every user turn. After
+    some, other conversations need one such turn to know it, and those of the group none."""
+    first = volatile("a", 0, 0, 0, 0, 0, 0, 0, group="clock")
+    assert reads(first)[1] > 0 == reads(first)[-1]
+    assert reads(first, volatile("b", 99, 0, 0, None, group="other"))[-2:] == [1920, 0]
+    assert reads(first, volatile("b", 99, None, None, group="clock"))[-2:] == [0, 0]
+
+
+def test_a_miss_is_not_a_changed_beginning() -> None:
+    """After a miss the next call reads again; so it does the next time."""
+    played = play(volatile("a", 0, 0, 0, 2432, 0, 3456, 0, None))
+    assert played[-1].outcome.read == 4480
+
+
 def test_a_noted_thinking_level_invalidates_the_messages() -> None:
     note = "thinking_level_change:low;thinking_level_change:high"
     usages = bill(written=5000), bill(read=5000, written=20), bill(written=5100)
@@ -395,3 +427,24 @@ def test_calls_without_a_bill_are_replayed_but_not_compared() -> None:
 
 def test_an_empty_conversation_has_no_calls() -> None:
     assert play(trace_of()) == []
+
+
+def test_a_changed_word_keeps_the_tokens_before_it_where_the_cache_works_on_tokens() -> None:
+    """Two conversations of one account whose system prompts differ near the end."""
+    text = " ".join(f"word{number}" for number in range(6_000))
+    conversations = [
+        trace_of(
+            at(float(number), 2, None),
+            id=f"conversation {number}",
+            group="one account",
+            messages=[TraceMessage(role="system", content=text + f" on day {number}"), user("q")],
+            system_tokens_unknown=False,
+            provider=provider,
+            model=model,
+        )
+        for provider, model in (("openai", "gpt-4.1"), ("deepseek", "deepseek-v4-pro"))
+        for number in range(2)
+    ]
+    openai = play(*conversations[:2])[1].outcome
+    assert openai.total - 256 < openai.read == openai.read // 128 * 128
+    assert play(*conversations[2:])[1].outcome.read == 0

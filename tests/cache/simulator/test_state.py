@@ -10,7 +10,7 @@ from support.prompts import marked, unmarked
 from anaphora import catalog
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.cache.simulator.markers import EntryTable
-from anaphora.cache.simulator.prefixes import PrefixTree
+from anaphora.cache.simulator.prefix_tree import PrefixTree
 
 ANTHROPIC = catalog.rules("anthropic", "claude-sonnet-4-5")
 OPENAI = catalog.rules("openai", "gpt-4.1")

@@ -171,3 +171,26 @@ def test_the_bytes_that_are_kept_are_bounded() -> None:
     kept = simulator._unmarked._tree
     assert kept._bytes == sum(kept._texts.values()) <= 100 * 512
     assert sum(map(len, kept._branches.values())) == len(kept._texts) == 5
+
+
+def test_a_replaced_last_block_leaves_one_long_chain() -> None:
+    """A conversation with another state at the end of every call: each use is recorded once, not
+    for every turn before it."""
+    simulator = Simulator(catalog.rules("mistral", "mistral-large-4"))
+    turns: list[bytes] = []
+    for turn in range(200):
+        turns.append(b"turn %d " % turn * 20)
+        sent = prompt(TEXT, *turns, b"state %d " % turn * 9)
+        before = len(TEXT) + sum(map(len, turns[:-1]))
+        read = simulator.call(sent, at=float(turn)).read
+        assert read == (before // 64 * 64 if turn else 0)
+    tree = simulator._unmarked._tree
+    depths = []
+    for chain in tree._recent:
+        depth, parent = 0, chain.parent
+        while parent is not None:
+            depth, parent = depth + 1, parent.parent
+        depths.append(depth)
+    assert max(depths) == 1
+    # A state that comes back is still known.
+    assert simulator.predict(prompt(TEXT, turns[0], b"state 0 " * 9), at=200.0).read > len(TEXT)

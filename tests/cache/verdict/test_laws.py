@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.planted import PLACES, body, spec, split, verdict_of
 
 from anaphora.cache.prefix import first_difference
-from anaphora.cache.verdict import preflight
+from anaphora.cache.verdict import SentCall, find_change, preflight
 from anaphora.cache.verdict.json_blocks import UNREADABLE, block_of, cut_block, volatile_change
 from anaphora.tokens import Counts
 
@@ -48,14 +48,21 @@ def test_an_edit_is_found_at_its_byte(name: str, at: int, text: str) -> None:
         return
     after["messages"][at] = (role, [text, *parts[1:]])
     one, two = split(place, body(place, spec())), split(place, body(place, after))
-    found = verdict_of(place, one, two)
-    assert found.change is not None
-    offset = found.change.offset
+    change = find_change(SentCall(rendered=one), SentCall(rendered=two))
+    assert change is not None
+    offset = change.offset
     assert one.data()[:offset] == two.data()[:offset]
     assert one.data()[offset : offset + 1] != two.data()[offset : offset + 1]
-    assert found.change.section == "messages"
-    assert found.cause in ("changed", "marker_on_volatile")
-    assert found.lost <= Counts(two).total
+    assert change.section == "messages"
+    # What was read as far as the rules allow it was lost by the change, and nothing else.
+    found = verdict_of(place, one, two, read=None)
+    assert found.result == "hit" or found.cause in ("changed", "marker_on_volatile")
+    assert all(cause.kind != "provider_side" for cause in found.causes)
+    # What was not read although the rules allow it was not lost by the change.
+    found = verdict_of(place, one, two)
+    assert ("provider_side" in found.losses) == bool(found.predicted)
+    assert found.losses.get("provider_side", 0) <= (found.predicted or 0)
+    assert sum(found.losses.values()) == found.lost <= Counts(two).total
 
 
 @pytest.mark.parametrize("name", WIRES)

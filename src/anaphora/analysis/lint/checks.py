@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from anaphora.cache.prefix import first_difference, tokens_behind
+from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.simulator.view import automatic_position
 from anaphora.cache.verdict.changes import change_at
 from anaphora.cache.verdict.json_blocks import (
     UNREADABLE,
@@ -23,7 +25,7 @@ from anaphora.cache.verdict.json_blocks import (
     volatile_change,
 )
 from anaphora.catalog import CacheRules
-from anaphora.rendered import Chunk, Plan, Rendered
+from anaphora.rendered import Chunk, Mark, Plan, Rendered
 from anaphora.tokens import Counts, tokens_in
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
@@ -244,8 +246,8 @@ def _cache_key(rendered: Rendered) -> bytes | None:
 def lint_samples(
     samples: Sequence[tuple[str, Rendered]], costs: Costs | None = None
 ) -> Iterator[Finding]:
-    """The first difference of each request's tools and system prompt from the first one's, and
-    other cache keys."""
+    """The first difference of each request's tools and system prompt from the first one's, other
+    cache keys, and markers behind what all samples share."""
     costs = costs or Costs()
     (first_file, first), *others = samples
     counts = Counts(first)
@@ -273,6 +275,62 @@ def lint_samples(
         if _cache_key(first) != _cache_key(other) and ("key", "") not in reported:
             reported.add(("key", ""))
             yield finding_of("cache-key-changes", file=file, path="$.prompt_cache_key")
+    if costs.rules is not None and costs.rules.slots.value:
+        yield from _unshared_markers(samples, costs, costs.rules)
+
+
+def _unshared_markers(
+    samples: Sequence[tuple[str, Rendered]], costs: Costs, rules: CacheRules
+) -> Iterator[Finding]:
+    """Markers on what differs between the samples. One behind others on what they share may still
+    serve later turns of its conversation."""
+    (file, first), *others = samples
+    offsets = [(first_difference(first, other, len(first)), other) for _, other in others]
+    differing = [(offset, other) for offset, other in offsets if offset is not None]
+    if not differing:
+        return
+    offset, other = min(differing, key=lambda pair: pair[0])
+    shared, counts = first.at_offset(offset), Counts(first)
+    tokens = counts.tokens(shared)
+    marks = _all_marks(first, Plan(marks=first.marks, automatic=first.automatic), rules)
+    written = counts.tokens(
+        max((mark.chunk + 1 for mark in marks if mark.chunk < shared), default=0)
+    )
+    for mark in marks:
+        end = counts.tokens(mark.chunk + 1)
+        if mark.chunk < shared or end < costs.minimum:
+            continue
+        why = f"it is on what differs between the samples: {change_at(first, other, offset).place}"
+        fix, severity = "nothing, if later turns repeat that; else remove it", "note"
+        cost = costs.premium(end - written, counts.total, mark.ttl)
+        if not written:
+            why += "; no marker is before it, so no sample reads what another wrote"
+            fix, severity = "move what differs behind the marker", "warning"
+            if tokens >= costs.minimum:
+                run, position = first.locate(shared - 1)
+                fix = f"put a marker at the end of what they share ({run.path(position)})"
+                cost = costs.per_thousand(tokens, counts.total)
+        run, position = first.locate(mark.chunk)
+        path = run.path(position)
+        yield finding_of(
+            "wasted-marker",
+            severity=severity,
+            file=file,
+            path=path,
+            why=why,
+            fix=fix,
+            cost_usd=cost,
+        )
+        written = end
+
+
+def _all_marks(rendered: Rendered, plan: Plan, rules: CacheRules) -> tuple[Mark, ...]:
+    """The markers, and the one that a request asks the provider to place."""
+    if plan.automatic is None:
+        return plan.marks
+    position = automatic_position(rules, RenderedPrompt(rendered, plan))
+    known = position is None or any(mark.chunk == position for mark in plan.marks)
+    return plan.marks if known else (*plan.marks, Mark(position or 0, plan.automatic))
 
 
 class WastedMarker(msgspec.Struct, frozen=True):
@@ -289,7 +347,7 @@ def _lint_markers(
     """`volatile` are the chunks that change from call to call."""
     counts = Counts(rendered)
     written = 0
-    for index, mark in enumerate(plan.marks):
+    for index, mark in enumerate(_all_marks(rendered, plan, rules)):
         before, written = written, counts.tokens(mark.chunk + 1)
         waste = _wasted(rendered, plan, rules, index, written, volatile)
         if waste is None:
@@ -309,13 +367,26 @@ def _lint_markers(
         )
 
 
+def _block_kind(rendered: Rendered, chunk: int) -> str:
+    """By the name that the catalog has for it."""
+    value = block_of(rendered.chunk(chunk)).value
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "text" and not value.get("text"):
+        return "empty_text"
+    return kind if isinstance(kind, str) else ""
+
+
 def _wasted(
     rendered: Rendered, plan: Plan, rules: CacheRules, index: int, tokens: int, volatile: set[int]
 ) -> WastedMarker | None:
-    mark = plan.marks[index]
+    mark = _all_marks(rendered, plan, rules)[index]
     if not rules.slots.value:
         why = f"{rules.provider} ignores markers for this model"
         return WastedMarker(why, "note", "nothing: it caches by itself, or not at all")
+    kind = _block_kind(rendered, mark.chunk)
+    if kind in rules.unmarkable.value:
+        why = f"a block of the kind {kind} may not carry a marker: the request is rejected"
+        return WastedMarker(why, "error", "put it on the nearest block before or behind it")
     minimum = rules.minimum_tokens.value
     if tokens < minimum:
         why = f"the prefix of about {tokens:,} tokens is below the minimum of {minimum:,}"
@@ -326,6 +397,16 @@ def _wasted(
         why = f"it is behind volatile content ({run.path(position)}): written, but never read"
         fix = "put a marker before the volatile content, and that behind the last marker"
         return WastedMarker(why, "warning", fix, written=True)
+    reused = rules.trailing_system_reused
+    trailing = RenderedPrompt(rendered, plan).is_trailing_system(mark.chunk)
+    if trailing and reused is not None and not reused.value:
+        why = (
+            "it is on a system message at the end of the messages: the next request finds no entry"
+        )
+        fix = "put it on the last block before that message"
+        return WastedMarker(f"{why} that ends there", "warning", fix, written=True)
+    if index >= len(plan.marks):
+        return None
     slots = rules.slots.value
     if plan.automatic is not None:
         slots -= rules.automatic_slots.value

@@ -97,12 +97,12 @@ class Beginning(msgspec.Struct, eq=False):
 
 class Leads:
     """The unrecorded beginnings of an account's conversations. Which one a new conversation has is
-    not recorded: the one of an earlier conversation that began with the same message, or else the
-    latest one. The first conversation of a group and the later ones, such as subagents, are told
-    apart."""
+    not recorded: the one of an earlier conversation of its group that began with the same message,
+    or else the latest one. The first conversation of a group and the later ones, such as subagents,
+    are told apart."""
 
     def __init__(self) -> None:
-        self._by_message: dict[Hashable, Beginning] = {}
+        self._by_message: dict[tuple[str, Hashable], Beginning] = {}
         self._latest: dict[bool, Lead] = {}
         self._by_length: dict[int, Lead] = {}
         self._groups: set[str] = set()
@@ -111,11 +111,11 @@ class Leads:
         """The likely beginning of a new conversation."""
         opens = group not in self._groups
         self._groups.add(group)
-        same = self._by_message.get(message)
+        same = self._by_message.get((group, message))
         if same is not None:
             return Beginning(same.lead, same.rest, opens)
         lead = self._latest.get(opens) or self._latest.get(not opens) or Lead()
-        begun = self._by_message[message] = Beginning(lead, ("rest", group), opens)
+        begun = self._by_message[group, message] = Beginning(lead, ("rest", group), opens)
         self._latest[opens] = lead
         return begun
 
@@ -154,6 +154,26 @@ class ReplyEnds:
             self._seen[difference] += 1
 
 
+class EarlyReads:
+    """How often a read that ended before the expected end is followed by another that ends there.
+    Where that is usual, the client changes its beginning from call to call, and what is recorded of
+    it does not show that."""
+
+    def __init__(self) -> None:
+        self._repeated, self._others = 0, 1
+        self.latest: dict[str, int] = {}
+        """By group: what the latest call outside of a tool loop read, when that was less than
+        expected. Conversations of one run are alike."""
+
+    @property
+    def repeat(self) -> bool:
+        return self._repeated > self._others
+
+    def learn(self, *, repeated: bool) -> None:
+        self._repeated += repeated
+        self._others += not repeated
+
+
 class Account:
     """One account's cache on one model, and what its bills have shown."""
 
@@ -164,6 +184,7 @@ class Account:
         self.scale = TokenScale(per_token)
         self.leads = Leads()
         self.reply_ends = ReplyEnds()
+        self.early_reads = EarlyReads()
         self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
         """The TTLs of assumed markers: before the messages, and behind the last."""
 

@@ -139,7 +139,7 @@ def _tool_blocks(trace: Trace) -> list[TraceBlock]:
     tools = [dumps(tool) for tool in trace.tools or ()]
     sizes = trace.tools_sizes
     if sizes is None:
-        overhead = tool_overhead(trace.wire or "")
+        overhead = tool_overhead(trace.wire or trace.provider)
         sizes = tuple(Size(len(data), 0 if n else overhead) for n, data in enumerate(tools))
     return [
         TraceBlock(_identity(data), Kind.TOOL, "tools", size, data=data)

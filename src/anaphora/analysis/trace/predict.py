@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.simulator import Chance, Outcome
+from anaphora.cache.simulator import Chance, Fate, Outcome, Span
+from anaphora.cache.simulator.outcome import spans_of
 from anaphora.catalog import CacheRules
 
 from .account import Account
@@ -183,7 +184,9 @@ class Predictor:
         outcome = account.simulator.predict(prompt, at=at)
         chances = account.simulator.chances(prompt, at=at)
         older = billed is not None and billed.cache_read in replay.left
+        changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:
+            replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
             replay.learn(call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, params, account)
         answered, ended = replay.answered(index)
@@ -200,8 +203,8 @@ class Predictor:
             at=call.at,
             gap=_gap(before, call),
             in_loop=in_loop,
-            outcome=outcome,
-            chances=chances,
+            outcome=outcome if changed is None else _changed_at(outcome, changed),
+            chances=chances if changed is None else (),
             billed=billed,
             baseline=None if before is None else _left_by(before, rules),
             previous=None if before is None or before.usage is None else before.usage.total,
@@ -211,6 +214,22 @@ class Predictor:
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,
         )
+
+
+def _changed_at(outcome: Outcome, tokens: int) -> Outcome:
+    """The outcome when the beginning has changed after so many tokens."""
+    written = next((span for span in outcome.spans if span.fate == "written"), None)
+    spans: list[Span] = []
+    for span in outcome.spans:
+        if span.fate != "read":
+            spans.append(span)
+            continue
+        same = max(span.start, min(span.end, tokens))
+        fate: Fate = "uncached" if written is None else "written"
+        ttl = None if written is None else written.ttl
+        spans.append(Span(span.start, same, "read", span.reason))
+        spans.append(Span(same, span.end, fate, "new", ttl, "changed, as the last bill shows"))
+    return Outcome(spans_of(*spans))
 
 
 def _left_by(call: TraceCall, rules: CacheRules) -> int | None:

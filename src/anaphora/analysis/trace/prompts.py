@@ -84,6 +84,8 @@ class Replay:
         """The last call's blocks: identity, and the key of the prefix each one ends."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
+        self._early: dict[bool, int] = {}
+        """What the last call read, inside a tool loop or not, when that was less than expected."""
         self._times: list[float] = []
         """When each call started, as last computed."""
 
@@ -118,6 +120,8 @@ class Replay:
     def begin(self, account: Account) -> None:
         """At its first call, a conversation is assumed to begin as others of the account did."""
         self.ttls = account.ttls
+        if self.trace.group in account.early_reads.latest:
+            self._early[False] = account.early_reads.latest[self.trace.group]
         if self.blocks.unrecorded is not None:
             messages = self.blocks.messages
             first = messages[0].identity if messages else self.trace.id
@@ -218,6 +222,23 @@ class Replay:
         if keys:
             account.lengths[keys[-1]] = total
 
+    def changed_at(self, account: Account, *, in_loop: bool) -> int | None:
+        """Where a call's beginning is likely to differ from the last one, by the last such call of
+        the conversation; None where it is not."""
+        return self._early.get(in_loop) if account.early_reads.repeat else None
+
+    def learn_early(self, read: int, expected: int, account: Account, *, in_loop: bool) -> None:
+        """Learns whether reads end early at the same place again; `expected` is without that."""
+        slack = max(self.rules.granule_tokens.value, _FRAMING)
+        before, early = self._early.pop(in_loop, None), read + slack < expected
+        if before is not None and before + slack < expected:
+            account.early_reads.learn(repeated=early and abs(read - before) <= slack)
+        if early:
+            self._early[in_loop] = read
+        if not in_loop and expected > slack and self.trace.group is not None:
+            account.early_reads.latest.pop(self.trace.group, None)
+            account.early_reads.latest |= {self.trace.group: read} if early else {}
+
     def learn(
         self,
         call: TraceCall,
@@ -246,8 +267,7 @@ class Replay:
             key = keys[-1]
             for block in reply:
                 key = hash((key, block.identity))
-            offset = account.reply_ends.usual
-            account.lengths[key] = billed.total + billed.output + offset
+            account.lengths[key] = billed.total + billed.output + account.reply_ends.usual
         self._size_reply(reply, billed, account)
         if self.before is None:
             # About how long the beginning of other conversations is.
@@ -346,17 +366,16 @@ class Replay:
         return position
 
     def _size_reply(self, reply: list[TraceBlock], billed: TraceUsage, account: Account) -> None:
-        """The output tokens of a reply are those that it has when it is sent back."""
+        """The output tokens of a reply are those that it has when it is sent back, where they fit
+        its text. Hidden reasoning is sent back at some providers only."""
         estimates = [block.size.tokens(account.scale.per_token) for block in reply]
         estimated, output = sum(estimates), billed.output or 0
         least, most = estimated / _FITS - _FRAMING, estimated * _FITS + _FRAMING
-        # Hidden reasoning is sent back by some providers only.
         fitting = (output, output - (billed.reasoning or 0))
         tokens = next((count for count in fitting if count and least < count < most), None)
-        if tokens is None:
-            return
-        for block, share in zip(reply, estimates, strict=True):
-            block.size = Size(0, round(tokens * share / max(1, estimated)))
+        if tokens is not None:
+            for block, share in zip(reply, estimates, strict=True):
+                block.size = Size(0, round(tokens * share / max(1, estimated)))
 
 
 def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:

@@ -95,6 +95,17 @@ def markable(run: ChunkRun, position: int) -> int | None:
     return position if position >= 0 else None
 
 
+def before_trailing_system(run: ChunkRun, position: int) -> int | None:
+    """The position, or the nearest that can carry a marker before system messages at the end."""
+    log, before = run.log, position
+    message = log.wire_message_of(before)
+    if message < log.wire_message_of(run.count - 1):
+        return position
+    while message >= 0 and log.roles[message] == "system":
+        before, message = log.opens[message] - 1, message - 1
+    return position if before == position else markable(run, before)
+
+
 def _markable_chunk(rendered: Rendered, chunk: int) -> int | None:
     run, index = rendered.locate(chunk)
     position = markable(run, index) if in_body(rendered, run) else None

@@ -302,12 +302,15 @@ class Planner:
 
     def _candidates_of(self, rendered: Rendered) -> Candidates:
         if self._candidates is None or self._candidates[0] is not rendered:
-            self._candidates = rendered, find_candidates(rendered)
+            reused = self._rules.trailing_system_reused
+            tail_found = reused is None or reused.value
+            self._candidates = rendered, find_candidates(rendered, tail_found=tail_found)
         return self._candidates[1]
 
 
-def find_candidates(rendered: Rendered) -> Candidates:
-    """Costs the number of runs, and a few steps back from each position."""
+def find_candidates(rendered: Rendered, *, tail_found: bool = True) -> Candidates:
+    """Costs the number of runs, and a few steps back from each position. `tail_found`: what is
+    written at a system message at the end is found by the next request."""
     if not rendered.markers:
         return Candidates()
     tail = section = prefix = first = None
@@ -329,7 +332,9 @@ def find_candidates(rendered: Rendered) -> Candidates:
                 prefix = start + position
                 first = prefix if first is None else first
             elif rendered.messages_cacheable:
-                tail = start + position
+                if not tail_found and run is rendered.runs[-1]:
+                    position = marking.before_trailing_system(run, position)
+                tail = tail if position is None else start + position
         start += count
     shared = prefix
     if shared is None:

@@ -123,6 +123,9 @@ class MarkerCache:
         unit, reach = rules.lookback_unit, rules.lookback_positions
         self._unit = lookback_unit or (unit.value if unit is not None else None)
         self._reach = 1 if reach is None else reach.value
+        reused = rules.trailing_system_reused
+        self._tail_found = reused is None or reused.value
+        """Whether what is written at a trailing system message is found again."""
         self._entries = EntryTable(_MOST_ENTRIES if most is None else most)
 
     def __len__(self) -> int:
@@ -156,6 +159,7 @@ class MarkerCache:
         written = [
             self._entries.write(key_of(marker.chunk), marker.ttl, made.lives_from, made.readable)
             for marker in lookup.writes
+            if self._tail_found or not prompt.is_trailing_system(marker.chunk)
         ]
         self.refresh(prompt, key_of, lookup, made.lives_from)
         self._entries.purge(made.at)

@@ -68,6 +68,15 @@ class RenderedBlocks:
         run, first = self._run_of(position)
         return run.log.splices[position - first] >= 0
 
+    def is_trailing_system(self, position: int) -> bool:
+        """Whether the request ends with a system message inside the messages, and this is in it."""
+        run, first = self._runs[-1]
+        if run.section != "messages" or position < first:
+            return False
+        message = run.log.wire_message_of(position - first)
+        last = message == run.log.wire_message_of(run.count - 1)
+        return last and run.log.roles[message] == "system"
+
     def turn_ends(self) -> Iterator[int]:
         """Where user messages and runs of tool results end, latest first."""
         next_kind: Kind | None = None
@@ -164,6 +173,9 @@ class TokenRuns:
 
     def can_mark(self, position: int) -> bool:
         return self.kind(position) is not Kind.THINKING
+
+    def is_trailing_system(self, _: int) -> bool:
+        return False
 
     def turn_ends(self) -> Iterator[int]:
         """Each block counts as a message."""

@@ -17,7 +17,7 @@ from anaphora.cache.prefix import SentCall, SentRecord, comparable
 from .causes import preflight
 from .changes import find_change
 from .diagnosis import diagnosis_of
-from .judgement import judge, saved_usd
+from .judgement import judge
 from .values import (
     VOLATILE,
     Cause,
@@ -28,6 +28,7 @@ from .values import (
     Result,
     Verdict,
     format_usd,
+    saved_usd,
 )
 
 __all__ = [

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal, localcontext
-
-from msgspec.structs import replace
 
 from anaphora.cache.prefix import SentCall, cached_chunks, first_difference, tokens_behind
-from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
+from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
-from anaphora.catalog import CacheRules, Price, Profile
+from anaphora.catalog import CacheRules, Profile
 from anaphora.rendered import Chunk, Kind, Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import TTL_SECONDS, Notice, Section, Ttl, Usage
+from anaphora.values import TTL_SECONDS, Notice, Section, Ttl
 from anaphora.wording import counted
 
 from .changes import change_at
@@ -23,8 +20,9 @@ from .values import VOLATILE, Cause, Change, Prediction
 #: Parameters whose values are not private. Of the others only the name is shown.
 _SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))
 _MOST_SHOWN = 60
-#: Between two calls whose times are unknown: long enough to be visible, too short to expire.
-_UNKNOWN_GAP = 60.0
+
+#: The error of a token estimate where the model is unknown.
+TOKEN_ERROR = 0.25
 
 _IMAGE = re.compile(
     rb'"type"\s*:\s*"(?:image|image_url|input_image)"|"(?:images)"\s*:\s*\[\s*"'
@@ -42,78 +40,21 @@ def find_causes(
     expected: Prediction,
 ) -> tuple[Cause, ...]:
     """All causes, the most important first. `read` is what was read."""
-    unmarked = _no_marker(earlier, rules)
-    causes = [unmarked, *_local(earlier, later, rules, change), _clock(earlier, later, rules, read)]
-    if change is None and unmarked is None:
-        causes.append(_below_minimum(earlier, later, rules))
+    local = _local(earlier, later, rules, change)
+    if not expected.left:  # nothing can change, expire or be lost that was not cached
+        return not_cached(earlier, later, rules, profile), *local
+    trailing = _trailing_system(earlier, rules, change)
+    local = [trailing, *local] if trailing is not None else local
+    causes = [
+        *local,
+        _clock(earlier, later, rules, read),
+        _no_marker(later, rules, "this call", "reads"),
+    ]
+    if change is None:
         causes.append(_lookback(earlier, later, rules))
         causes.append(_thinking(earlier.rendered, later.rendered, profile))
     known = tuple(cause for cause in causes if cause is not None)
-    return known or (_remaining(earlier, later, rules, expected),)
-
-
-def reusable_tokens(
-    earlier: SentCall, later: SentCall, rules: CacheRules, left: int, cause: Cause
-) -> int:
-    """What could have been read had nothing gone wrong. Where nothing was marked, that is all that
-    the two prompts share."""
-    if cause.kind == "below_minimum":
-        return 0
-    if left or cause.kind != "no_marker":
-        return left
-    cacheable = earlier.rendered.cacheable
-    offset = first_difference(earlier.rendered, later.rendered, cacheable)
-    if offset is None:
-        offset = earlier.rendered.offset(cacheable)
-    shared = Counts(earlier.rendered, later.rendered.bills).before(offset)
-    return shared if shared >= rules.minimum_tokens.value else 0
-
-
-def simulate_pair(
-    earlier: SentCall, later: SentCall, rules: CacheRules
-) -> tuple[Outcome, Outcome, SlotPredictor | None]:
-    """Both calls in an empty cache, and the predictor of a self-hosted server. The later prompt
-    carries the bill of the earlier one."""
-    simulator = Simulator(rules)
-    start = earlier.at if earlier.at is not None else 0.0
-    then = start + _UNKNOWN_GAP
-    if earlier.at is not None and later.at is not None:
-        then = max(start, later.at)
-    before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
-    wrote = simulator.call(
-        before,
-        at=start,
-        began=earlier.began,
-        reasoning=None if earlier.usage is None else earlier.usage.reasoning,
-        scope=earlier.route,
-    )
-    after = RenderedPrompt(later.rendered, later.marks)
-    outcome = simulator.predict(after, at=then, scope=later.route)
-    return wrote, outcome, simulator.slot_predictor()
-
-
-def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
-    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
-    so they were written again as far as anything was, longest TTL first, and else paid as input."""
-    if not lost:
-        return Decimal(0)
-    if usage is None or price is None:
-        return None
-    rates = price.at(usage.input or 0)
-    paid = [(lost, rates.input)]
-    by_ttl = {None if ttl == "unsplit" else ttl: n for ttl, n in (usage.written or {}).items()}
-    for ttl in sorted(by_ttl, key=lambda ttl: TTL_SECONDS[ttl] if ttl else 0):
-        paid.insert(0, (by_ttl[ttl], rates.writing(ttl)))
-    total, left = Decimal(0), lost
-    with localcontext(prec=60):
-        for tokens, rate in paid:
-            again = min(left, tokens)
-            if again and (rate is None or rates.read is None):
-                return None
-            if rate is not None and rates.read is not None:
-                total += again * (rate - rates.read)
-            left -= again
-        return total.scaleb(-6)
+    return known or (remaining(earlier, later, rules, expected),)
 
 
 def preflight(
@@ -132,11 +73,15 @@ def preflight(
     offset = first_difference(earlier, later, earlier.cacheable)
     change = None if offset is None else change_at(earlier, later, offset)
     notices = [] if change is None else _bound_thinking(earlier, later, change)
-    kept = first_difference(earlier, later, cached_chunks(before)) is None
+    counts, chunks = Counts(earlier, later.bills), cached_chunks(before)
+    if rules is not None:
+        unmarked = _no_marker(before, rules, "", "") is not None
+        if unmarked or counts.tokens(chunks) < rules.minimum_tokens.value:
+            return tuple(notices)  # nothing was cached
+    kept = first_difference(earlier, later, chunks) is None
     if change is not None and not kept:
-        counts, cached = Counts(earlier, later.bills), cached_chunks(before)
         marked = bool(before.marks.marks) or before.marks.automatic is not None
-        lost = tokens_behind(counts, cached, change.offset, rules, marked=marked)
+        lost = tokens_behind(counts, chunks, change.offset, rules, marked=marked)
         notices.append(Notice("prefix_breaks", str(change), change.path, tokens=lost))
     if rules is None:
         return tuple(notices)
@@ -170,7 +115,7 @@ def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[
     more = f" and in {counted(len(bound) - 1, 'more block')}" if len(bound) > 1 else ""
     reason = (
         f"signed thinking in {bound[0].path}{more} is only valid behind an unchanged prompt, and"
-        f" {change}: {end}"
+        f" {change.place}: {end}"
     )
     return [Notice("thinking_bound", reason, bound[0].path)]
 
@@ -206,8 +151,23 @@ def _changed(earlier: SentCall, rules: CacheRules, change: Change) -> Cause:
     marks = _marker_chunks(earlier, rules)
     only_here = bool(marks) and marks[0] == change.chunk == marks[-1]
     if only_here and (change.kind in VOLATILE or change.chunk + 1 == len(earlier.rendered)):
-        return Cause("marker_on_volatile", f"the marker is on content that changes: {change}")
-    return Cause("changed", str(change))
+        return Cause("marker_on_volatile", f"the marker is on content that changes: {change.place}")
+    return Cause("changed", change.place)
+
+
+def _trailing_system(earlier: SentCall, rules: CacheRules, change: Change | None) -> Cause | None:
+    """The last marker ended the request on a system message, which is not found again there."""
+    reused, marks = rules.trailing_system_reused, _marker_chunks(earlier, rules)
+    if reused is None or reused.value or not marks:
+        return None
+    prompt = RenderedPrompt(earlier.rendered, earlier.marks)
+    if not prompt.is_trailing_system(marks[-1]):
+        return None
+    if change is not None and not prompt.is_trailing_system(change.chunk):
+        return None
+    path = earlier.rendered.chunk(marks[-1]).path
+    text = f"the previous call's last marker was on a system message at its end ({path})"
+    return Cause("marker_on_trailing_system", f"{text}, where the next request finds nothing")
 
 
 def _parameters(
@@ -321,22 +281,36 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _no_marker(sent: SentCall, rules: CacheRules) -> Cause | None:
-    explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
-    if not explicit or sent.marks.marks or sent.marks.automatic is not None:
+def _no_marker(sent: SentCall, rules: CacheRules, call: str, verb: str) -> Cause | None:
+    plan = sent.marks
+    if rules.mechanism.value != "explicit" or plan.marks or plan.automatic or plan.held:
         return None
-    text = "the previous call had no cache marker, and this provider caches nothing without one"
+    mark = "marker" if rules.slots.value else "handle"
+    text = f"{call} had no cache {mark}, and this provider {verb} nothing without one"
     return Cause("no_marker", text)
 
 
-def _below_minimum(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
-    """The longest prefix that the earlier call asked to cache is too short."""
+def not_cached(
+    earlier: SentCall, later: SentCall, rules: CacheRules, profile: Profile | None
+) -> Cause:
+    """Why the earlier call left nothing in the cache."""
+    unmarked = _no_marker(earlier, rules, "the previous call", "caches")
+    if unmarked is not None:
+        return unmarked
+    usage = earlier.usage
     tokens = Counts(earlier.rendered, later.rendered.bills).tokens(cached_chunks(earlier))
-    minimum = rules.minimum_tokens.value
-    if tokens >= minimum:
-        return None
-    text = f"the prompt is below the minimum of {counted(minimum, 'token')} (about {tokens:,})"
-    return Cause("below_minimum", text)
+    if usage is not None and usage.input and not rules.slots.value:
+        tokens = usage.input
+    least = max(rules.minimum_tokens.value, rules.granule_tokens.value)
+    minimum = f"the minimum of {counted(least, 'token')}"
+    if tokens < least:
+        return Cause("below_minimum", f"the prompt is below {minimum} (about {tokens:,})")
+    error = TOKEN_ERROR if profile is None else profile.token_error.value
+    if usage is None or tokens * (1 - error) < least:
+        text = f"the prompt of about {counted(tokens, 'token')} is probably below {minimum}"
+        return Cause("below_minimum", f"{text}: nothing was written")
+    text = "the previous call wrote nothing, although its markers and the rules allow it"
+    return Cause("unexplained", text)
 
 
 def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
@@ -404,9 +378,7 @@ def _from_user(rendered: Rendered, chunk: int) -> bool:
     return run.log.roles[run.log.wire_message_of(index)] == "user"
 
 
-def _remaining(
-    earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction
-) -> Cause:
+def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction) -> Cause:
     """The cause where none was found. The provider is blamed only when nothing else is possible."""
     if any(span.reason == "not_persisted" for span in expected.outcome.spans):
         return Cause("not_persisted", "the provider caches whole units only, and none ended there")
@@ -418,6 +390,6 @@ def _remaining(
     if earlier.at is None or later.at is None:
         unknown.append("the times of the calls are not recorded")
     if unknown:
-        return Cause("unexplained", f"no known cause explains it; {' and '.join(unknown)}")
-    text = "bytes, parameters and rules all allow the read: the cause is on the provider's side"
+        return Cause("unexplained", f"the cause is unknown ({' and '.join(unknown)})")
+    text = "the loss is on the provider's side: bytes, parameters and rules all allow the read"
     return Cause("provider_side", text)

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
 from anaphora.rendered import Chunk, Kind, Rendered
@@ -15,6 +15,8 @@ from .json_blocks import (
     UNREADABLE,
     JsonBlock,
     block_of,
+    chunk_at,
+    common_prefix,
     excerpt,
     volatile_change,
     without_whitespace,
@@ -42,44 +44,76 @@ def find_change(earlier: SentCall, later: SentCall) -> Change | None:
 
 def change_at(earlier: Rendered, later: Rendered, offset: int) -> Change:
     """The change that begins at this byte of the two prompts."""
-    before = earlier.chunk(earlier.at_offset(offset))
-    after = later.chunk(later.at_offset(offset)) if offset < later.size else None
-    kind, inside, detail = _kind(earlier, later, before, after)
-    place = before if after is None or kind.endswith(("_removed", "_dropped", "_gone")) else after
+    before = chunk_at(earlier, offset)
+    after = chunk_at(later, offset) if offset < later.size else None
+    found = _classify(earlier, later, before, after)
+    gone = found.kind.endswith(("_removed", "_dropped", "_gone"))
+    place = before if after is None or gone else after
     return Change(
-        kind=kind,
+        kind=found.kind,
         offset=offset,
         chunk=before.index,
         section=place.section,
         label=place.label,
-        path=place.path + inside,
-        before=excerpt(earlier, offset),
-        after=excerpt(later, offset),
-        detail=detail,
+        path=_field_path(place.path, found.path, members=found.members),
+        before=excerpt(earlier, offset, in_text=found.character is not None),
+        after=excerpt(later, offset, in_text=found.character is not None),
+        detail=found.name,
+        character=found.character,
     )
 
 
-def _kind(
-    earlier: Rendered, later: Rendered, before: Chunk, after: Chunk | None
-) -> tuple[str, str, str]:
-    """The kind, the path inside the block, and the name of what changed."""
+class _Found(NamedTuple):
+    kind: str
+    path: str = ""
+    """The field inside the block."""
+    name: str = ""
+    """The name of the tool, block or message that was added, removed or moved."""
+    character: int | None = None
+    members: bool = False
+    """The path is that of a member of the message, not of the block."""
+
+
+def _field_path(block: str, inside: str, *, members: bool) -> str:
+    """The path of a field. `members`: it is not in the block but in the message around it, or in
+    the body, as a text that is not in a list of blocks."""
+    if not members or not inside:
+        return block + inside
+    message, _, _ = block.rpartition(".")
+    root = re.split(r"[.\[]", block, maxsplit=1)[0]
+    inside = re.sub(rf"^\.{root}(?:\[0\])?(?=[.\[])", "", inside)
+    return (message + inside).removeprefix(".")
+
+
+def _classify(earlier: Rendered, later: Rendered, before: Chunk, after: Chunk | None) -> _Found:
     if "tools" in (before.section, after.section if after is not None else ""):
         changed = _tools_changed(earlier, later)
         if changed is not None:
-            return changed[0], "", changed[1]
+            return _Found(changed[0], name=changed[1])
     if after is None:
         removed = _MOVES.get(before.section, _MOVES["system"])[1]
-        return removed, "", before.label
+        return _Found(removed, name=before.label)
     one, two = block_of(before), block_of(after)
     image = _image_changed(earlier, later, before, after, one, two)
     if image is not None:
-        return image, "", ""
+        return _Found(image, name=(before if image == "image_gone" else after).label)
     moved = _moved(earlier, later, before, after)
     if moved is not None:
-        return moved[0], "", moved[1]
+        return _Found(moved[0], name=moved[1])
     if one.raw == two.raw:  # the same block in a message that opens differently
-        return *_json_change(one.outer, two.outer, one.whole, two.whole), ""
-    return *_json_change(one.raw, two.raw, one.value, two.value), ""
+        found = _json_change(one.outer, two.outer, one.whole, two.whole)
+        return found._replace(members=True)
+    found = _json_change(one.raw, two.raw, one.value, two.value)
+    return found._replace(members=_is_message(after, two))
+
+
+def _is_message(chunk: Chunk, block: JsonBlock) -> bool:
+    """Whether a block is a whole message or item, or a member of one: not in a list of blocks."""
+    if block.raw[:1] != b"{":
+        return True
+    if chunk.section == "tools" or not chunk.path.endswith("[0]"):
+        return False
+    return _LEAD.sub(b"", block.outer).removesuffix(b"]") == block.raw
 
 
 def _tools_changed(earlier: Rendered, later: Rendered) -> tuple[str, str] | None:
@@ -218,41 +252,63 @@ def _without_images(value: Any) -> Any:
     return value
 
 
-def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> tuple[str, str]:
-    """The kind of change and its path, from the raw JSON of a block and its value."""
+def _json_change(one: bytes, two: bytes, was: Any, now: Any) -> _Found:
+    """From the raw JSON of a block and its value."""
     if was is UNREADABLE or now is UNREADABLE:
-        return "text_edited", ""
-    if was == now:
-        if without_whitespace(one) == without_whitespace(two):
-            return "whitespace", ""
-        same = json.dumps(was) == json.dumps(now)
-        return ("spelling" if same else "key_order"), ""
-    path, old, new = _first_leaf(was, now, "")
+        return _Found("text_edited")
+    try:
+        leaf = _first_leaf(was, now, "")
+    except RecursionError:
+        return _Found("value_changed")
+    if leaf is None:
+        same = without_whitespace(one) == without_whitespace(two)
+        return _Found("whitespace" if same else "spelling")
+    path, old, new = leaf
     if isinstance(old, str) and isinstance(new, str):
-        return _text_change(old, new), path
+        return _Found(_text_change(old, new), path, character=common_prefix(old, new))
+    if isinstance(old, dict) and isinstance(new, dict):
+        return _Found("key_order", path)
     if isinstance(old, list) and isinstance(new, list):
-        return "order", path
-    if _is_number(old) and _is_number(new):
-        return "counter", path
-    return "value_changed", path
+        return _Found("order", path)
+    return _Found("counter" if _is_number(old) and _is_number(new) else "value_changed", path)
 
 
-def _first_leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
+def _first_leaf(was: Any, now: Any, path: str) -> tuple[str, Any, Any] | None:
+    """The first value that differs, in the order in which the JSON is written: a text or number, an
+    object whose keys, or a list whose items, are in another order. None where none does."""
     if isinstance(was, dict) and isinstance(now, dict):
-        for name in [*was, *(name for name in now if name not in was)]:
-            one, two = was.get(name, _MISSING), now.get(name, _MISSING)
-            if one is _MISSING or two is _MISSING:
-                return f"{path}.{name}", one, two
-            if one != two:
-                return _first_leaf(one, two, f"{path}.{name}")
+        return _first_member(was, now, path)
     if isinstance(was, list) and isinstance(now, list):
-        if len(was) == len(now) and sorted(map(json.dumps, was)) == sorted(map(json.dumps, now)):
-            return path, was, now
         for index, (one, two) in enumerate(zip(was, now, strict=False)):
-            if one != two:
-                return _first_leaf(one, two, f"{path}[{index}]")
-        return f"{path}[{min(len(was), len(now))}]", _MISSING, _MISSING
-    return path, was, now
+            if (leaf := _first_leaf(one, two, f"{path}[{index}]")) is not None:
+                return (path, was, now) if _same_items(was, now) else leaf
+        longer = len(was) != len(now)
+        return (f"{path}[{min(len(was), len(now))}]", _MISSING, _MISSING) if longer else None
+    same = was == now and isinstance(was, bool) == isinstance(now, bool)
+    return None if same else (path, was, now)
+
+
+def _first_member(
+    was: dict[str, Any], now: dict[str, Any], path: str
+) -> tuple[str, Any, Any] | None:
+    for name, other in zip(was, now, strict=False):
+        if name == other:
+            leaf = _first_leaf(was[name], now[name], f"{path}.{name}")
+            if leaf is not None:
+                return leaf
+        elif name in now and other in was:
+            return path, was, now
+        else:
+            named = other if name in now else name
+            return f"{path}.{named}", was.get(named, _MISSING), now.get(named, _MISSING)
+    for named in [*was, *now][min(len(was), len(now)) :]:
+        if named not in was or named not in now:
+            return f"{path}.{named}", was.get(named, _MISSING), now.get(named, _MISSING)
+    return None
+
+
+def _same_items(was: list[Any], now: list[Any]) -> bool:
+    return len(was) == len(now) and sorted(map(json.dumps, was)) == sorted(map(json.dumps, now))
 
 
 def _text_change(old: str, new: str) -> str:
@@ -260,7 +316,7 @@ def _text_change(old: str, new: str) -> str:
         with suppress(ValueError, RecursionError):
             was, now = json.loads(old), json.loads(new)
             if was == now:
-                return _json_change(old.encode(), new.encode(), was, now)[0]
+                return _json_change(old.encode(), new.encode(), was, now).kind
     if "".join(old.split()) == "".join(new.split()):
         return "whitespace"
     volatile = volatile_change(old, new)

@@ -81,10 +81,10 @@ def _count(value: Any) -> int | None:
 
 
 def agrees(
-    diagnosis: Diagnosis, causes: tuple[Cause, ...], change: Change | None, hit: bool
+    diagnosis: Diagnosis | None, causes: tuple[Cause, ...], change: Change | None, hit: bool
 ) -> bool | None:
     """Whether the provider names a cause that was found here too; None when it cannot tell."""
-    if not diagnosis.conclusive:
+    if diagnosis is None or not diagnosis.conclusive:
         return None
     if diagnosis.code == "cache_hit":
         return hit

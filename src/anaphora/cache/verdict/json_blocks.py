@@ -14,6 +14,8 @@ from anaphora.rendered import Chunk, Rendered
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[\[\]{}]', re.DOTALL)
 _CLOSERS = {b"{": b"}", b"[": b"]"}
+#: Glue that ends the text of the chunk before (Ollama's system text).
+_ENDS_TEXT = (b'"}', b'"]')
 
 UNREADABLE: Any = object()
 
@@ -40,8 +42,7 @@ def block_of(chunk: Chunk) -> JsonBlock:
 def cut_block(data: bytes) -> JsonBlock:
     """Chunks begin with the closing of the message before, and end inside their own: the former is
     dropped, the latter closed."""
-    # Glue that ends a string (Ollama's system text) begins with its quote.
-    start = 1 if data[:2] in (b'"}', b'"]') else 0
+    start = 1 if data[:2] in _ENDS_TEXT else 0
     stack: list[tuple[bytes, int]] = []
     quote = b""
     for match in _TOKEN.finditer(data, start):
@@ -92,17 +93,35 @@ _SECRETS = re.compile(
 _LONGEST_SECRET = 4096
 
 
-def excerpt(rendered: Rendered, offset: int) -> str:
-    """A few characters around a byte, in the chunk that holds it."""
+def chunk_at(rendered: Rendered, offset: int) -> Chunk:
+    """The chunk that holds a byte. A quote that ends a text belongs to the chunk of the text, also
+    where it is in the glue of the next."""
+    index = rendered.at_offset(offset)
+    chunk = rendered.chunk(index)
+    at_start = index > 0 and offset == rendered.offset(index)
+    return rendered.chunk(index - 1) if at_start and chunk.data[:2] in _ENDS_TEXT else chunk
+
+
+#: A quote that begins or ends a text.
+_QUOTE = re.compile(rb'(?<!\\)(?:\\\\)*+"')
+
+
+def excerpt(rendered: Rendered, offset: int, *, in_text: bool = False) -> str:
+    """A few characters around a byte, in the chunk that holds it; `in_text`: not beyond the JSON
+    text that holds it."""
     if offset >= rendered.size:
         return ""
-    chunk = rendered.at_offset(offset)
-    position = offset - rendered.offset(chunk)
-    data = rendered.chunk(chunk).data
-    begin = max(0, position - _BEFORE)
+    chunk = chunk_at(rendered, offset)
+    position, data = offset - rendered.offset(chunk.index), chunk.data
+    begin, end = max(0, position - _BEFORE), position + _AFTER
+    if in_text:
+        quotes = list(_QUOTE.finditer(data, begin, position))
+        begin = quotes[-1].end() if quotes else begin
+        closing = _QUOTE.search(data, position, end)
+        end = closing.end() - 1 if closing is not None else end
     while 0 < begin < position and data[begin] & 0xC0 == 0x80:
         begin += 1  # not in the middle of a character
-    return redacted(data, begin, position + _AFTER)
+    return redacted(data, begin, end)
 
 
 def redacted(
@@ -167,8 +186,8 @@ _SHORTEST_NONCE = 6
 def volatile_change(before: str, after: str) -> str | None:
     """The kind of the difference, when two texts differ only in dates, times, ids or numbers.
     None also where what differs is too long to be searched while a call waits."""
-    begin = max(0, _common_prefix(before, after) - _CONTEXT)
-    end = max(0, _common_prefix(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
+    begin = max(0, common_prefix(before, after) - _CONTEXT)
+    end = max(0, common_prefix(before[:begin:-1], after[:begin:-1]) - _CONTEXT)
     before, after = before[begin : len(before) - end], after[begin : len(after) - end]
     if max(len(before), len(after)) > _LONGEST_CHANGE:
         return None
@@ -181,7 +200,7 @@ def volatile_change(before: str, after: str) -> str | None:
     return None
 
 
-def _common_prefix(one: str, two: str) -> int:
+def common_prefix(one: str, two: str) -> int:
     """How many characters two texts have in common at their beginning."""
     known, unknown = 0, min(len(one), len(two)) + 1
     while unknown - known > 1:

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from anaphora.cache.prefix import SentCall, cached_chunks
-from anaphora.cache.simulator import Outcome, SlotPredictor
+from anaphora.cache.prefix import SentCall, first_difference
+from anaphora.cache.simulator import Outcome
 from anaphora.catalog import CacheRules, Price, Profile
-from anaphora.rendered import Plan, Rendered
-from anaphora.tokens import Bills, Counts
+from anaphora.rendered import Plan
+from anaphora.tokens import Counts
 from anaphora.values import Usage
 
-from .causes import find_causes, lost_usd, reusable_tokens, simulate_pair
+from .causes import TOKEN_ERROR, find_causes, remaining
 from .changes import find_change
 from .diagnosis import agrees
-from .values import Cause, Change, Diagnosis, Prediction, Result, Verdict
+from .prediction import predict, updated_bills
+from .values import (
+    CHANGED,
+    PARAMETERS,
+    Cause,
+    Change,
+    Diagnosis,
+    Prediction,
+    Result,
+    Verdict,
+    lost_usd,
+    saved_usd,
+)
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
+#: Causes with which it is known what could still be read.
+_SIMULATED = CHANGED | PARAMETERS | {"marker_on_trailing_system", "other_route"}
 
 
 def judge(
@@ -50,38 +64,116 @@ def judge(
     if expected is None:
         bills = updated_bills(earlier, rules)
         later = replace(later, rendered=replace(later.rendered, bills=bills))
-        expected = _predict(earlier, later, rules, outcome)
+        expected = predict(earlier, later, rules, outcome)
         if earlier.usage is None and billed_read is not None:
             expected = replace(expected, exact=False)  # an estimate is not to the token
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
-    causes: tuple[Cause, ...] = ()
-    change: Change | None = None
-    lost = 0
-    if result != "hit" or billed_read is None:  # a billed hit proves that no change mattered
-        change = find_change(earlier, later)
-    if result == "hit" and change is not None and read < expected.left:
-        result = "partial"  # a prediction of both calls is exact
-    if result != "hit":
-        causes = find_causes(earlier, later, rules, change, profile, read, expected)
-        # Tokens that are no longer sent are not paid again.
-        missed = reusable_tokens(earlier, later, rules, expected.left, causes[0]) - read
-        lost = max(0, min(missed, (usage.input or 0) - read))
+    loss = _Loss(result)
+    if result != "hit" or (billed_read is None and read < expected.left):
+        loss = _explain(earlier, later, rules, profile, expected, read, usage, result)
     return Verdict(
-        result=result,
-        causes=causes,
-        change=change,
+        result=loss.result,
+        causes=loss.causes,
+        change=loss.change,
         left=expected.left,
         predicted=expected.read,
         billed=billed_read,
         total=None if later.usage is None else usage.input,
-        lost=lost,
-        cost_usd=lost_usd(usage, lost, price) if lost else Decimal(0),
+        lost=loss.tokens,
+        cost_usd=lost_usd(usage, loss.tokens, price),
         saved=saved_usd(later.usage, price),
         diagnosis=diagnosis,
-        agrees=None if diagnosis is None else agrees(diagnosis, causes, change, result == "hit"),
+        agrees=agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
     )
+
+
+class _Loss(NamedTuple):
+    """What was not read, and why."""
+
+    result: Result
+    causes: tuple[Cause, ...] = ()
+    change: Change | None = None
+    tokens: int = 0
+
+
+def _explain(
+    earlier: SentCall,
+    later: SentCall,
+    rules: CacheRules,
+    profile: Profile | None,
+    expected: Prediction,
+    read: int,
+    usage: Usage,
+    result: Result,
+) -> _Loss:
+    change = find_change(earlier, later)
+    if result == "hit":
+        if change is None:
+            return _Loss(result)
+        result = "partial"  # a prediction of both calls is exact
+    causes = find_causes(earlier, later, rules, change, profile, read, expected)
+    # Tokens that are no longer sent are not paid again.
+    missed = _reusable_tokens(earlier, later, rules, expected, causes[0]) - read
+    lost = max(0, min(missed, (usage.input or 0) - read))
+    causes = _split_causes(earlier, later, rules, causes, profile, read, expected, lost)
+    if causes[0].kind == "below_minimum":
+        result = "not_cacheable"
+    explained = any(cause.kind in CHANGED for cause in causes)
+    return _Loss(result, causes, change if explained else None, lost)
+
+
+def _split_causes(
+    earlier: SentCall,
+    later: SentCall,
+    rules: CacheRules,
+    causes: tuple[Cause, ...],
+    profile: Profile | None,
+    read: int,
+    expected: Prediction,
+    lost: int,
+) -> tuple[Cause, ...]:
+    """The causes with the lost tokens of each, where what changed explains only a part: what stands
+    before a change could still be read, so its loss is not due to the change."""
+    if not expected.left or any(cause.kind not in _SIMULATED for cause in causes):
+        return causes
+    possible = min(expected.read, expected.left)
+    if any(cause.kind == "images_changed" for cause in causes):
+        leading = sum(run.count for run in later.rendered.runs if run.section != "messages")
+        possible = min(possible, Counts(later.rendered).tokens(leading))
+    behind = expected.left - possible
+    # Both parts add up to a bill, so their estimates err by a share of the smaller part.
+    error = TOKEN_ERROR if profile is None else profile.token_error.value
+    doubt = error * (possible if earlier.usage is None else min(possible, behind))
+    surely = possible - doubt - rules.granule_tokens.value
+    if surely < max(read, rules.minimum_tokens.value):
+        return causes
+    rest = remaining(earlier, later, rules, expected)
+    unexplained = min(possible - read, lost)
+    if unexplained == lost:
+        return (rest,)
+    first, *others = causes
+    shares = [replace(first, tokens=lost - unexplained), replace(rest, tokens=unexplained)]
+    shares.sort(key=lambda cause: cause.tokens or 0, reverse=True)
+    return *shares, *others
+
+
+def _reusable_tokens(
+    earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction, cause: Cause
+) -> int:
+    """What could have been read had nothing gone wrong. Where nothing was marked, that is all that
+    the two prompts share."""
+    if cause.kind == "not_persisted":
+        return expected.read
+    if expected.left or cause.kind != "no_marker" or not rules.slots.value:
+        return expected.left
+    cacheable = earlier.rendered.cacheable
+    offset = first_difference(earlier.rendered, later.rendered, cacheable)
+    if offset is None:
+        offset = earlier.rendered.offset(cacheable)
+    shared = Counts(earlier.rendered, later.rendered.bills).before(offset)
+    return shared if shared >= rules.minimum_tokens.value else 0
 
 
 def _unmarked(sent: SentCall) -> SentCall:
@@ -96,81 +188,3 @@ def _result(read: int, expected: Prediction, granule: int) -> Result:
     if not expected.exact:
         least = least - granule if granule > 1 else least * NEARLY
     return "hit" if read >= least else "partial"
-
-
-def _predict(
-    earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None
-) -> Prediction:
-    """What the later call should read, from these two calls and nothing else."""
-    wrote, simulated, predictor = simulate_pair(earlier, later, rules)
-    expected = predict_read(wrote, earlier.usage, outcome or simulated, rules)
-    if predictor is not None and earlier.usage is not None:
-        predictor.billed(earlier.rendered, wrote, earlier.usage)
-        expected = predict_slot_read(predictor, later.rendered, outcome or simulated)
-    return expected if outcome is None else replace(expected, read=outcome.read)
-
-
-def predict_read(
-    wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules
-) -> Prediction:
-    """The same from the simulated calls: the previous one, which was billed `usage`, and this."""
-    kept = wrote.kept
-    missed = bool(kept) and usage is not None and usage.read == 0
-    explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
-    if not explicit and (not kept or (missed and not rules.slots.value)):
-        # Where the provider caches by itself, the whole prompt is cached whatever was read.
-        total = wrote.total if usage is None or not usage.input else usage.input
-        left = rules.whole_granules(total)
-    elif usage is not None and usage.read is not None:
-        left = usage.read + (usage.written_total or 0)
-    else:
-        left = kept
-    return Prediction(left=left, read=outcome.read, outcome=outcome, exact=kept > 0)
-
-
-def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcome) -> Prediction:
-    """The same on a self-hosted server, whose slots also keep replies."""
-    before, read = predictor.before, predictor.read(later, outcome)
-    left = 0 if before is None else before.input
-    if before is not None and predictor.continues(later, outcome):
-        left = min(left, read)  # what the chat template renders differently cannot be read
-    return Prediction(left=left, read=read, outcome=outcome, exact=False)
-
-
-def updated_bills(
-    sent: SentCall, rules: CacheRules, kept: int | None = None, counts: Counts | None = None
-) -> Bills:
-    """The bills that the next prompt carries, this call's included. `kept` is what the simulator
-    says it left in the cache; `counts` are those of the prompt, where they exist."""
-    usage = sent.usage
-    total = None if usage is None else usage.input
-    if usage is None or not total:
-        return sent.rendered.bills
-    counts = Counts(sent.rendered) if counts is None else counts
-    if not rules.slots.value:
-        return counts.billed(total)
-    chunks = cached_chunks(sent)
-    if kept is not None and counts.tokens(chunks) != kept:
-        return counts.billed(total)
-    return counts.billed(total, (chunks, total - (usage.uncached or 0)))
-
-
-def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
-    """What the input would have cost without a cache, less what it cost; negative where more was
-    written than read."""
-    tokens = usage.input if usage is not None else None
-    if usage is None or price is None or tokens is None:
-        return None
-    rates = price.at(tokens)
-    if rates.input is None:
-        return None
-    parts = [(usage.read or 0, rates.read)]
-    for ttl, count in (usage.written or {}).items():
-        parts.append((count, rates.writing(None if ttl == "unsplit" else ttl)))
-    total = Decimal(0)
-    for count, rate in parts:
-        if count and rate is None:
-            return None
-        if count and rate is not None:
-            total += count * (rates.input - rate)
-    return total.scaleb(-6)

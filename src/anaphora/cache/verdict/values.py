@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from anaphora.cache.simulator import Outcome
-from anaphora.values import Section
+from anaphora.catalog import Price
+from anaphora.values import TTL_SECONDS, Section, Usage
 from anaphora.values.codec import html_of
 from anaphora.wording import counted
 
-Result: TypeAlias = Literal["first", "hit", "partial", "miss"]
-"""Whether all, some or none of what the previous call cached was read."""
+Result: TypeAlias = Literal["first", "hit", "partial", "miss", "not_cacheable"]
+"""Whether all, some or none of what the previous call cached was read; `not_cacheable`: its prompt
+was below the provider's minimum."""
 
 #: The kinds of change, and how each is described.
 CHANGES: dict[str, str] = {
@@ -47,6 +49,7 @@ VOLATILE = frozenset(("date", "clock", "uuid", "nonce", "counter"))
 CauseKind: TypeAlias = Literal[
     "changed",
     "marker_on_volatile",
+    "marker_on_trailing_system",
     "model_changed",
     "parameter_changed",
     "images_changed",
@@ -65,6 +68,18 @@ CauseKind: TypeAlias = Literal[
 ]
 
 
+#: Control characters are shown escaped, so that an excerpt stays on one line.
+_CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), 127]} | {10: "\\n", 9: "\\t"}
+#: The excerpt where one of two texts ends before the other.
+_ENDED = "(nothing: the text ends here)"
+
+
+#: Causes that are a change of bytes, which the verdict's `change` describes.
+CHANGED = frozenset(("changed", "marker_on_volatile"))
+#: Causes that are a change of something else that a cache depends on.
+PARAMETERS = frozenset(("model_changed", "parameter_changed", "images_changed", "other_key"))
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The first byte in which two prompts differ, and the kind of difference."""
 
@@ -77,16 +92,35 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     """The block it is in: a tool, a system block, a message."""
     path: str
+    """The field that changed, or the block where no one field did."""
     before: str
     """The earlier prompt's text around that byte."""
     after: str
     detail: str = ""
     """Names: the tool that was added, the message that was dropped."""
+    character: int | None = None
+    """The first character that differs in the text at `path`, counted from 0; None where no text
+    changed."""
+
+    @property
+    def place(self) -> str:
+        """What changed, and where, without the excerpts."""
+        text = CHANGES[self.kind]
+        if self.detail:
+            return f"{text} ({self.detail}) at {self.path}"
+        where = self.path if self.label == self.path else f"{self.path} ({self.label})"
+        if self.character is not None:
+            return f"{text} at character {self.character:,} of {where}"
+        return f"{text} in {where}, at byte {self.offset:,} of the prompt"
+
+    @property
+    def excerpts(self) -> tuple[str, str]:
+        """The text before and after, each on one line."""
+        before, after = (text.translate(_CONTROLS) for text in (self.before, self.after))
+        return before or _ENDED, after or _ENDED
 
     def __str__(self) -> str:
-        named = f" ({self.detail})" if self.detail and self.detail != self.label else ""
-        where = f"at byte {self.offset:,} in {self.label} ({self.path})"
-        return f"{CHANGES[self.kind]}{named} {where}"
+        return f"{self.place}: {_quoted(*self.excerpts)}"
 
 
 class Cause(msgspec.Struct, frozen=True):
@@ -94,6 +128,8 @@ class Cause(msgspec.Struct, frozen=True):
 
     kind: CauseKind
     text: str
+    tokens: int | None = None
+    """How many of the lost tokens it explains, where two causes each explain a part."""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,21 +185,39 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        text = _outcome(self)
-        if self.causes:
-            joined = ": " if self.result == "miss" and not self.left else ", because "
-            text += f"{joined}{self.causes[0].text}"
-            if more := len(self.causes) - 1:
-                text += f" (and {counted(more, 'more reason')})"
+        return self.describe()
+
+    def describe(self, *, excerpts: bool = True) -> str:
+        """The sentence; without the two excerpts of a change where those are shown beside it."""
+        shown = self.change if excerpts else None
+        text, told = _outcome(self), self.causes[: len(self.causes) - len(self.other_causes)]
+        if len(told) > 1:
+            parts = (f"{cause.tokens:,} because {_reason(cause, shown)}" for cause in told)
+            text += f": {'; '.join(parts)}"
+        elif told:
+            text += (", because " if self.left else ": ") + _reason(told[0], shown)
+        if self.other_causes:
+            text += f" (and {counted(len(self.other_causes), 'more reason')})"
         text += "."
         if self.lost:
-            were = "was" if self.lost == 1 else "were"
-            paid = "would be" if self.billed is None else were
-            tokens = counted(self.lost, "token")
-            text += f" {tokens} {paid} paid again: {format_loss(self.cost_usd)}."
+            text += f" {_loss(self)}: {format_loss(self.cost_usd)}."
         if self.diagnosis is not None:
             text += f" The provider reports {self.diagnosis}, {_AGREEMENT[self.agrees]}."
         return text
+
+    @property
+    def other_causes(self) -> tuple[Cause, ...]:
+        """The causes that the sentence counts without naming them."""
+        shares = sum(cause.tokens is not None for cause in self.causes)
+        return self.causes[max(1, shares) :]
+
+    @property
+    def losses(self) -> dict[CauseKind, int]:
+        """The lost tokens by cause."""
+        if not self.lost or not self.causes:
+            return {}
+        shares = {cause.kind: cause.tokens for cause in self.causes if cause.tokens is not None}
+        return shares or {self.causes[0].kind: self.lost}
 
     @property
     def cause(self) -> CauseKind | None:
@@ -171,9 +225,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def broke(self) -> bool:
-        """Whether the prompt, or a parameter that its cache depends on, changed."""
-        broken = ("model_changed", "parameter_changed", "images_changed", "other_key")
-        return self.change is not None or any(cause.kind in broken for cause in self.causes)
+        """Whether something cached was not read because the prompt, or a parameter that its cache
+        depends on, changed."""
+        changed = self.change is not None or any(cause.kind in PARAMETERS for cause in self.causes)
+        return changed and bool(self.left) and self.result in ("partial", "miss")
 
     def __str__(self) -> str:
         return self.sentence
@@ -187,6 +242,11 @@ _AGREEMENT: dict[bool | None, str] = {
     True: "which agrees",
     False: "which disagrees",
 }
+
+
+def _quoted(*excerpts: str) -> str:
+    was, now = (text if text == _ENDED else f"`{text}`" for text in excerpts)
+    return f"was {was}, now {now}"
 
 
 def _outcome(verdict: Verdict) -> str:
@@ -210,6 +270,22 @@ def _outcome(verdict: Verdict) -> str:
             return f"Miss: none of {counted(left, 'cached token')} read{predicted}"
         case "miss":
             return f"Not cached{predicted}"
+        case "not_cacheable":
+            return f"Not cacheable{predicted}"
+
+
+def _reason(cause: Cause, change: Change | None) -> str:
+    if change is None or cause.kind not in CHANGED:
+        return cause.text
+    return f"{cause.text}: {_quoted(*change.excerpts)}"
+
+
+def _loss(verdict: Verdict) -> str:
+    tokens = counted(verdict.lost, "token")
+    if not verdict.left:
+        return f"{tokens} could have been read"
+    were = "was" if verdict.lost == 1 else "were"
+    return f"{tokens} {'would be' if verdict.billed is None else were} paid again"
 
 
 def format_usd(cost_usd: Decimal) -> str:
@@ -220,3 +296,48 @@ def format_usd(cost_usd: Decimal) -> str:
 
 def format_loss(cost_usd: Decimal | None) -> str:
     return "cost unknown" if cost_usd is None else f"{format_usd(cost_usd)} lost"
+
+
+def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
+    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
+    so they were written again as far as anything was, longest TTL first, and else paid as input."""
+    if not lost:
+        return Decimal(0)
+    if usage is None or price is None:
+        return None
+    rates = price.at(usage.input or 0)
+    paid = [(lost, rates.input)]
+    by_ttl = {None if ttl == "unsplit" else ttl: n for ttl, n in (usage.written or {}).items()}
+    for ttl in sorted(by_ttl, key=lambda ttl: TTL_SECONDS[ttl] if ttl else 0):
+        paid.insert(0, (by_ttl[ttl], rates.writing(ttl)))
+    total, left = Decimal(0), lost
+    with localcontext(prec=60):
+        for tokens, rate in paid:
+            again = min(left, tokens)
+            if again and (rate is None or rates.read is None):
+                return None
+            if rate is not None and rates.read is not None:
+                total += again * (rate - rates.read)
+            left -= again
+        return total.scaleb(-6)
+
+
+def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
+    """What the input would have cost without a cache, less what it cost; negative where more was
+    written than read."""
+    tokens = usage.input if usage is not None else None
+    if usage is None or price is None or tokens is None:
+        return None
+    rates = price.at(tokens)
+    if rates.input is None:
+        return None
+    parts = [(usage.read or 0, rates.read)]
+    for ttl, count in (usage.written or {}).items():
+        parts.append((count, rates.writing(None if ttl == "unsplit" else ttl)))
+    total = Decimal(0)
+    for count, rate in parts:
+        if count and rate is None:
+            return None
+        if count and rate is not None:
+            total += count * (rates.input - rate)
+    return total.scaleb(-6)

@@ -84,7 +84,9 @@ class _Families:
         self.saved = counter("saved_usd_total", "Savings by the cache")
         self.unsaved = counter("unsaved_usd_total", "Cost of cache writes beyond savings")
         self.verdicts = counter("verdicts_total", "Cache verdicts", ("result", "cause"))
-        self.lost = counter("lost_tokens_total", "Tokens billed again", ("cause",))
+        self.lost = counter(
+            "lost_tokens_total", "Tokens that could have been read and were not", ("cause",)
+        )
         self.lost_usd = counter("lost_usd_total", "Cost of those tokens", ("cause",))
         self.seconds = histogram("call_seconds", "Duration of a call", _SECONDS)
         self.first = histogram("first_byte_seconds", "Time to the first byte", _SECONDS)
@@ -123,10 +125,11 @@ class _Families:
         if verdict is not None:
             cause = verdict.cause or "none"
             self.verdicts(verdict.result, cause).inc()
-            if verdict.lost:
-                self.lost(cause).inc(verdict.lost)
+            for kind, tokens in verdict.losses.items():
+                self.lost(kind).inc(tokens)
                 if verdict.cost_usd is not None:
-                    self.lost_usd(cause).inc(max(0.0, float(verdict.cost_usd)))
+                    share = float(verdict.cost_usd) * tokens / verdict.lost
+                    self.lost_usd(kind).inc(max(0.0, share))
 
 
 def _register(families: list[Counter | Histogram], registry: CollectorRegistry) -> None:

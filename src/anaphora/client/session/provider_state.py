@@ -19,7 +19,7 @@ from anaphora.cache.simulator import Chance, Outcome, RenderedPrompt
 from anaphora.cache.simulator.handles import StoredHandle
 from anaphora.cache.simulator.saved import SavedCache
 from anaphora.cache.verdict import Prediction, SentCall, Verdict, diagnosis_of, judge
-from anaphora.cache.verdict.judgement import predict_read, predict_slot_read, updated_bills
+from anaphora.cache.verdict.prediction import predict_read, predict_slot_read, updated_bills
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest

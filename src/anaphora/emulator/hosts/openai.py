@@ -31,6 +31,7 @@ from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.prompt.call import Reasoning
 from anaphora.values import Reply, StopReason, Thinking
 from anaphora.wire.openai_chat.reply import write_choice
+from anaphora.wire.openai_responses.parse import input_items
 
 from .host import (
     MODELS_CREATED,
@@ -47,6 +48,7 @@ from .host import (
     thinking_text,
 )
 from .openai_files import OpenAIFiles
+from .stored_completions import StoredCompletions
 from .stored_responses import StoredResponse
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
@@ -149,13 +151,23 @@ class OpenAIChatHost(OpenAIHost):
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
+        self._completions = StoredCompletions()
         self._files = OpenAIFiles(ids)
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
-        return super().operation(method, path) or self._files.operation(method, path)
+        return (
+            super().operation(method, path)
+            or self._completions.operation(method, path)
+            or self._files.operation(method, path)
+        )
 
     def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
-        return self._files.handle(request)
+        if request.route.operation.startswith(("file", "batch")):
+            return self._files.handle(request)
+        return self._completions.handle(request)
+
+    def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
+        self._completions.keep(request, reply)
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if not profile.can("reasoning"):
@@ -276,7 +288,7 @@ class OpenAIResponsesHost(OpenAIHost):
         if request.value("background") is True and request.value("store") is False:
             reason = "background responses are stored: `store` must not be false"
             raise RequestRejected(reason, status=400, param="background")
-        items = _input_items(bytes(fields.get("input", NULL)))
+        items = input_items(fields.get("input", NULL))
         previous = request.value("previous_response_id")
         if previous is None and "model" in fields:
             return CompleteBody(request.body, items)
@@ -355,18 +367,6 @@ def _output_message(message: dict[str, Any], item_id: str) -> dict[str, Any]:
         content = [{"type": "input_text", "text": content}]
     fields = {"type": "message", "id": item_id, "status": "completed"}
     return {**fields, "role": "user", "content": content}
-
-
-def _input_items(raw: bytes) -> tuple[bytes, ...]:
-    """The items of a request's input; a string is a user's message."""
-    if raw == b"null":
-        return ()
-    if raw[:1] == b'"':
-        return (b'{"type":"message","role":"user","content":' + raw + b"}",)
-    try:
-        return tuple(map(bytes, msgspec.json.decode(raw, type=list[msgspec.Raw])))
-    except msgspec.DecodeError as problem:
-        raise RequestRejected(str(problem), status=400, param="input") from None
 
 
 def _response_fields(request: EmulatorRequest, stop: StopReason) -> dict[str, Any]:

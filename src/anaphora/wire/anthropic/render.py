@@ -120,6 +120,9 @@ def render(
 
 
 def _tools_run(tools: tuple[AnyTool, ...], previous: Rendered | None) -> ChunkRun:
+    last = previous_run(previous, "tools")
+    if last is not None and last.source is tools:
+        return last
     loaded, lead = loaded_tools(tools), b'"tools":['
     run = section_run("tools", loaded, tool_log, previous, MEMO, lead=lead, close=b"],")
     if loaded is tools and not run.deferred:

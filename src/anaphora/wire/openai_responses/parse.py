@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora.canonical import string
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     BlockMark,
     Call,
@@ -161,6 +162,19 @@ def parse(body: bytes, path: str = "") -> Call:  # noqa: ARG001
     )
     tools = _read_tools(bytes(request.tools))
     return Call(ir=ir, model=request.model, tools=tools, params=params, extras=extras)
+
+
+def input_items(raw: bytes | msgspec.Raw) -> tuple[bytes, ...]:
+    """The items of a request's input as they are written; a string is a user's message."""
+    data = bytes(raw)
+    if data == b"null":
+        return ()
+    if data[:1] == b'"':
+        return (b'{"type":"message","role":"user","content":' + data + b"}",)
+    try:
+        return tuple(map(bytes, msgspec.json.decode(data, type=list[msgspec.Raw])))
+    except msgspec.DecodeError as problem:
+        raise InvalidRequest(str(problem), path="input") from None
 
 
 def _read_usual_items(items: list[types.Item]) -> list[ReadItem] | None:

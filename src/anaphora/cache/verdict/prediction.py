@@ -1,0 +1,97 @@
+"""What a call should read: from the rules, and from the bill of the previous call."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from anaphora.cache.prefix import SentCall, cached_chunks
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
+from anaphora.catalog import CacheRules
+from anaphora.rendered import Rendered
+from anaphora.tokens import Bills, Counts
+from anaphora.values import Usage
+
+from .values import Prediction
+
+#: Between two calls whose times are unknown: long enough to be visible, too short to expire.
+_UNKNOWN_GAP = 60.0
+
+
+def predict(
+    earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None
+) -> Prediction:
+    """What the later call should read, from these two calls and nothing else."""
+    wrote, simulated, predictor = _simulate_pair(earlier, later, rules)
+    expected = predict_read(wrote, earlier.usage, outcome or simulated, rules)
+    if predictor is not None and earlier.usage is not None:
+        predictor.billed(earlier.rendered, wrote, earlier.usage)
+        expected = predict_slot_read(predictor, later.rendered, outcome or simulated)
+    return expected if outcome is None else replace(expected, read=outcome.read)
+
+
+def _simulate_pair(
+    earlier: SentCall, later: SentCall, rules: CacheRules
+) -> tuple[Outcome, Outcome, SlotPredictor | None]:
+    """Both calls in an empty cache, and the predictor of a self-hosted server. The later prompt
+    carries the bill of the earlier one."""
+    simulator = Simulator(rules)
+    start = earlier.at if earlier.at is not None else 0.0
+    then = start + _UNKNOWN_GAP
+    if earlier.at is not None and later.at is not None:
+        then = max(start, later.at)
+    before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
+    wrote = simulator.call(
+        before,
+        at=start,
+        began=earlier.began,
+        reasoning=None if earlier.usage is None else earlier.usage.reasoning,
+        scope=earlier.route,
+    )
+    after = RenderedPrompt(later.rendered, later.marks)
+    outcome = simulator.predict(after, at=then, scope=later.route)
+    return wrote, outcome, simulator.slot_predictor()
+
+
+def predict_read(
+    wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules
+) -> Prediction:
+    """The same from the simulated calls: the previous one, which was billed `usage`, and this."""
+    kept = wrote.kept
+    missed = bool(kept) and usage is not None and usage.read == 0
+    explicit = rules.mechanism.value == "explicit"
+    if not explicit and (not kept or (missed and not rules.slots.value)):
+        # Where the provider caches by itself, the whole prompt is cached whatever was read.
+        total = wrote.total if usage is None or not usage.input else usage.input
+        left = rules.whole_granules(total)
+    elif usage is not None and usage.read is not None:
+        left = usage.read + (usage.written_total or 0)
+    else:
+        left = kept
+    return Prediction(left=left, read=outcome.read, outcome=outcome, exact=kept > 0)
+
+
+def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcome) -> Prediction:
+    """The same on a self-hosted server, whose slots also keep replies."""
+    before, read = predictor.before, predictor.read(later, outcome)
+    left = 0 if before is None else before.input
+    if before is not None and predictor.continues(later, outcome):
+        left = min(left, read)  # what the chat template renders differently cannot be read
+    return Prediction(left=left, read=read, outcome=outcome, exact=False)
+
+
+def updated_bills(
+    sent: SentCall, rules: CacheRules, kept: int | None = None, counts: Counts | None = None
+) -> Bills:
+    """The bills that the next prompt carries, this call's included. `kept` is what the simulator
+    says it left in the cache; `counts` are those of the prompt, where they exist."""
+    usage = sent.usage
+    total = None if usage is None else usage.input
+    if usage is None or not total:
+        return sent.rendered.bills
+    counts = Counts(sent.rendered) if counts is None else counts
+    if not rules.slots.value:
+        return counts.billed(total)
+    chunks = cached_chunks(sent)
+    if kept is not None and counts.tokens(chunks) != kept:
+        return counts.billed(total)
+    return counts.billed(total, (chunks, total - (usage.uncached or 0)))
