@@ -42,7 +42,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session")
 def running_emulator() -> Iterator[Emulator]:
-    options = EmulatorOptions(fault_headers=True, latency=Latency(first=0.0))
+    options = EmulatorOptions(fault_headers=True, latency=Latency(first=0.0), any_model=True)
     with emulator.running(options) as running:
         yield running
 

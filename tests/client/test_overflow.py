@@ -35,7 +35,7 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"]
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(fault_headers=True)) as running:
+    with emulator.running(EmulatorOptions(fault_headers=True, any_model=True)) as running:
         yield running
 
 

@@ -320,7 +320,8 @@ def test_many_tools_named_in_the_prompt(emu: emulator.Emulator) -> None:
     names = [f"tool_{at}" for at in range(2000)]
     tools = [{"type": "function", "function": {"name": name}} for name in names]
     text = "x" * 1_000_000 + " ".join(names)
-    body = {"model": "m", "messages": [{"role": "user", "content": text}], "tools": tools}
+    body = {"model": "mistral-9", "tools": tools}
+    body |= {"messages": [{"role": "user", "content": text}]}
     headers = {"content-type": "application/json", **KEYED}
     path = f"{emu.url}/mistral/v1/chat/completions"
     with urlopen(Request(path, json.dumps(body).encode(), headers), timeout=60) as response:

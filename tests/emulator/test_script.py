@@ -334,5 +334,5 @@ def test_documented_script_is_valid() -> None:
     example = script.__doc__[script.__doc__.index("    replies:") :]
     example = example[: example.index("A rule without")]
     rules = Script.decode(example, "doc").rules
-    assert [rule.match.nth for rule in rules] == [None, None, 2]
+    assert [rule.match.nth for rule in rules] == [None, None, None, 2]
     assert rules[0].reply.tool_calls[0].arguments == {"order": 17}

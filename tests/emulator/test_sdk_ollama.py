@@ -91,3 +91,47 @@ def test_concurrent_requests(emu: Emulator) -> None:
             return list(await asyncio.gather(*(one(number) for number in range(16))))
 
     assert len(set(asyncio.run(all_of_them()))) == 16
+
+
+# ── Completions, embeddings, loaded models ───────────────────────────────────────────────────────
+
+
+def test_generate_is_a_chat_of_one_prompt(emu: Emulator, client: ollama.Client) -> None:
+    chat = client.chat(
+        model=MODEL,
+        messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
+    )
+    whole = client.generate(model=MODEL, system="Be brief.", prompt="Hello")
+    assert whole.response == chat.message.content
+    assert (whole.prompt_eval_count, whole.eval_count) == (chat.prompt_eval_count, chat.eval_count)
+    chunks = list(client.generate(model=MODEL, system="Be brief.", prompt="Hello", stream=True))
+    assert "".join(chunk.response or "" for chunk in chunks) == whole.response
+    assert (chunks[-1].done, chunks[-1].done_reason) == (True, "stop")
+    assert emu.requests()[0]["operation"] == "complete"
+    shaped = client.generate(model=MODEL, prompt="Where?", format=SCHEMA)
+    jsonschema_rs.validate(SCHEMA, json.loads(shaped.response or ""))
+
+
+def test_generate_without_a_prompt_loads_the_model(client: ollama.Client) -> None:
+    loaded = client.generate(model=MODEL)
+    assert (loaded.response, loaded.done_reason) == ("", "load")
+
+
+def test_loaded_models_are_listed_until_they_expire(emu: Emulator, client: ollama.Client) -> None:
+    assert not client.ps().models
+    client.generate(model=MODEL, prompt="Hello")
+    assert [model.model for model in client.ps().models] == [MODEL]
+    emu.advance(301)
+    assert not client.ps().models
+
+
+def test_embeddings_depend_on_the_text(client: ollama.Client) -> None:
+    made = client.embed(model="nomic-embed-text", input=["one", "two", "one"])
+    first, second, third = made.embeddings
+    assert first == third != second
+    assert abs(sum(value * value for value in first) - 1) < 1e-9
+    assert made.prompt_eval_count
+    assert len(client.embed(model="m", input="one", dimensions=8).embeddings[0]) == 8
+    assert client.embeddings(model="nomic-embed-text", prompt="one").embedding == first
+    with pytest.raises(ollama.ResponseError, match="dimensions"):
+        client.embed(model="m", input="one", dimensions=100_000)

@@ -18,7 +18,7 @@ from anaphora import catalog, errors, wire
 from anaphora.catalog import Feature, Figure
 from anaphora.emulator import strict
 from anaphora.emulator.billing import ModelFacts
-from anaphora.emulator.engine import Engine
+from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.hosts import HOSTS
 from anaphora.errors import AnaphoraError, Upstream
@@ -889,7 +889,7 @@ def test_marked_block_of_an_odd_type_never_raises(kind: Any) -> None:
 )
 def test_malformed_json_format_never_raises(name: str, body: Any) -> None:
     """An odd request is answered or rejected, and never raises."""
-    engine = Engine()
+    engine = Engine(EmulatorOptions(any_model=True))
     headers = {"authorization": "Bearer k", "x-goog-api-key": "k"}
     for mutant in mutants(body):
         data = json.dumps(mutant).encode()

@@ -32,6 +32,9 @@ _MAKERS = {maker: re.compile(pattern) for maker, pattern in _BEGINNINGS.items()}
 #: Makers whose own address serves no models but theirs. Alibaba's serves those of others, too.
 _OWN_ONLY = frozenset(_MAKERS) - {"alibaba"}
 
+#: Open weights that a maker's own address serves, too.
+_OPEN_WEIGHTS = {"google": re.compile(r"gemma-")}
+
 #: Models whose names begin with the provider's own: not a prefix to take off.
 _SELF_NAMED = {"groq": re.compile(r"compound"), "openrouter": re.compile(r"[^/]+\Z")}
 
@@ -58,6 +61,18 @@ def is_maker(provider: str) -> bool:
 def serves_own_only(provider: str) -> bool:
     """Whether the provider's own address serves no models but its own."""
     return provider in _OWN_ONLY
+
+
+def may_serve(provider: str, model: str) -> bool:
+    """Whether the provider's own address may have a model: one of the catalog, or one that is named
+    like a version of the provider's models and is no misspelling of a known one."""
+    if not serves_own_only(provider) or SHIPPED.catalog.profile(provider, model).known:
+        return True
+    name = model.lower().removeprefix("models/")
+    if provider in _OPEN_WEIGHTS and _OPEN_WEIGHTS[provider].match(name):
+        return True
+    own = maker_of(name) == provider and _NUMBERS.search(name) is not None
+    return own and not similar_model(provider, model)
 
 
 def is_self_named(provider: str, name: str) -> bool:

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 @click.option("--script", type=EXISTING_FILE, help="YAML file of scripted replies.")
 @click.option("--faults", type=EXISTING_FILE, help="YAML file of faults to inject.")
 @click.option("--fault-headers", is_flag=True, help="Let requests ask for a fault in a header.")
+@click.option(
+    "--background",
+    default="1s",
+    show_default=True,
+    help="Time that background responses and batches take, by the emulator's clock.",
+)
+@click.option("--any-model", is_flag=True, help="Accept models that the provider does not have.")
+@click.option("--no-tool-calls", is_flag=True, help="Call only tools that a request forces.")
 @click.option("--seed", default=0, show_default=True, help="Seed of generated replies and ids.")
 @click.option(
     "--latency",
@@ -48,6 +56,9 @@ def command(
     script: Path | None,
     faults: Path | None,
     fault_headers: bool,
+    background: str,
+    any_model: bool,
+    no_tool_calls: bool,
     seed: int,
     latency: str | None,
 ) -> None:
@@ -63,6 +74,7 @@ def command(
     from anaphora.emulator.faults import Faults
     from anaphora.emulator.replies.script import Script
     from anaphora.emulator.server import serve
+    from anaphora.yaml_values import seconds_in
 
     options = EmulatorOptions(
         seed=seed,
@@ -71,6 +83,9 @@ def command(
         script=Script() if script is None else Script.decode(read_text(script), str(script)),
         faults=Faults() if faults is None else Faults.decode(read_text(faults), str(faults)),
         fault_headers=fault_headers,
+        background=seconds_in(background, "background"),
+        any_model=any_model,
+        tool_calls=not no_tool_calls,
     )
     serve(options, host=host, port=port, allow_hosts=allow_hosts, ready=_ready)
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import msgspec
 
-from anaphora import catalog, wire
+from anaphora import catalog
 from anaphora.canonical import dumps
 from anaphora.errors import InvalidRequest, NotFound, RequestRejected, Upstream
 from anaphora.prompt import Params
@@ -25,10 +25,10 @@ from anaphora.yaml_values import seconds_in
 
 from . import strict
 from .billing import Billing, ModelFacts, UsageWindow, UsageWindows
-from .exchange import EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
+from .exchange import JSON, EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
 from .faults import KINDS, Faults
 from .generator import Generator
-from .hosts import DEFAULT_WIRE, RouteTable
+from .hosts import RouteTable
 from .hosts.host import EmulatorRoute, RoutedRequest
 from .journal import Journal, JournalEntry
 from .replies.script import Script
@@ -36,6 +36,8 @@ from .replies.text import IdGenerator
 
 #: The latest time of the clock: the year 9000. Dates a few centuries later can still be written.
 _LATEST = 221_845_392_000.0
+#: Operations that generate a reply; the others look something up.
+_GENERATING = ("generate", "complete", "compact")
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -72,6 +74,12 @@ class EmulatorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Requests may ask for a fault in the header `x-emulator-fault`."""
     strict: bool = True
     """Reject what the provider rejects; otherwise only requests that cannot be read."""
+    background: float = 1.0
+    """Seconds by the emulator's clock that background responses and batches take."""
+    any_model: bool = False
+    """Accept models that the provider would not know."""
+    tool_calls: bool = True
+    """Call tools in generated replies. Forced tools are called in any case."""
     remembered: int = 1000
     """How many calls the journal keeps."""
 
@@ -93,6 +101,8 @@ class Engine:
         self._windows = UsageWindows()
         self._billing = Billing()
         self.routes = RouteTable(self._billing, self._ids)
+        for host in self.routes.hosts.values():
+            host.run, host.background = self._run_batched, options.background
         self._generator = Generator(options, self._billing, self._ids, self.journal)
 
     def set_offset(self, offset: float, now: float) -> None:
@@ -104,7 +114,7 @@ class Engine:
     def codec(self, method: str, path: str, headers: Mapping[str, str]) -> Wire:
         """The wire of a request, which its errors use too."""
         route = self._route(method, path, headers)
-        return wire.get(DEFAULT_WIRE) if route is None else route.codec
+        return self.routes.codec(path, headers) if route is None else route.codec
 
     def _route(self, method: str, path: str, headers: Mapping[str, str]) -> EmulatorRoute | None:
         route, served = self.routes.find(method, path, headers), self.options.providers
@@ -120,12 +130,23 @@ class Engine:
             response.call.end(began + sum(rest))
         return response
 
-    def receive(self, request: EmulatorRequest) -> EmulatorResponse:
+    def _run_batched(self, batch: RoutedRequest, path: str, body: bytes) -> EmulatorResponse:
+        """A request of a batch, in the workspace of a request about the batch."""
+        headers = {**batch.headers, "content-type": JSON}
+        headers.pop("x-emulator-fault", None)
+        now = batch.now - self.offset
+        request = EmulatorRequest(method="POST", path=path, headers=headers, body=body, now=now)
+        response = self.receive(request, batch=True)
+        if response.call is not None:
+            response.call.end(batch.now)
+        return response
+
+    def receive(self, request: EmulatorRequest, *, batch: bool = False) -> EmulatorResponse:
         """The response to a request, before it is sent: what the call wrote can be read once
         `CallRecord.begin` or `CallRecord.end` was called, as the provider's rules say."""
         now = request.now + self.offset
         entry = self.journal.open(now, request.method, request.path)
-        entry.request_id = self._ids.next("req_01")
+        entry.request_id, entry.batch = self._ids.next("req_01"), batch
         try:
             response = self._respond(request, now, entry)
             entry.status = response.status
@@ -141,9 +162,9 @@ class Engine:
     ) -> EmulatorResponse:
         route = self._route(request.method, request.path, request.headers)
         if route is None:
-            reason = f"no route for {request.method} {request.path}"
+            reason = f"Not found: {request.method} {request.path}"
             error = NotFound(reason, status=404, code="not_found_error")
-            return _error_response(error, entry, wire.get(DEFAULT_WIRE))
+            return _error_response(error, entry, self.routes.codec(request.path, request.headers))
         fields = msgspec.structs.asdict(request) | {"now": now}
         return self._respond_routed(RoutedRequest(**fields, route=route, entry=entry))
 
@@ -157,10 +178,11 @@ class Engine:
             fault = self._faults.next(request, route.provider)
             if fault is not None and KINDS[fault.name].unbilled:
                 response = json_response(b"")
-            elif route.operation == "generate":
-                response = self._generate(request)
+            elif route.operation in _GENERATING:
+                response = self._generate(host.rewrite(request))
             else:
-                response = json_response(self._other_body(request))
+                body = self._other_body(request)
+                response = json_response(body) if isinstance(body, bytes) else body
             window = self._count_usage(request)
         except (Upstream, InvalidRequest) as problem:
             response = _error_response(problem, entry, route.codec)
@@ -189,11 +211,14 @@ class Engine:
             self._check_unreadable(request, problem)
         request.entry.model = prompt.rendered.model
         if self.options.strict:
+            self._check_model(request, prompt.facts)
             tokens = Counts(prompt.rendered).total
             self._check(request, prompt.facts, prompt.call.params, tokens)
-        return self._generator.respond(request, prompt)
+        response = self._generator.respond(request, prompt)
+        request.host.finish(request, prompt.items, response)
+        return response
 
-    def _other_body(self, request: RoutedRequest) -> bytes:
+    def _other_body(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         host, route = request.host, request.route
         if route.operation == "count":
             return host.count_body(self._count(request))
@@ -204,7 +229,7 @@ class Engine:
         for profile in catalog.models(route.provider):
             if profile.id == route.name:
                 return dumps(host.model_fields(profile))
-        raise NotFound(f"no model {route.name}", status=404)
+        raise NotFound(host.model_error(route.name), status=404, code=host.model_error_code)
 
     def _count(self, request: RoutedRequest) -> int:
         try:
@@ -212,6 +237,7 @@ class Engine:
         except InvalidRequest as problem:
             self._check_unreadable(request, problem)
         if self.options.strict:
+            self._check_model(request, facts)
             # A prompt of any length can be counted.
             self._check(request, facts)
         return Counts(rendered).total
@@ -228,6 +254,22 @@ class Engine:
         counts = request.route.operation == "count"
         checks = request.host.checks
         strict.check(checks, request, facts, params=params, tokens=tokens, counts=counts)
+
+    def _check_model(self, request: RoutedRequest, facts: ModelFacts) -> None:
+        """Rejects a model that its provider would not know: one that the catalog does not have, and
+        that is not named like a later version of the provider's models."""
+        model, provider = facts.profile.id, facts.provider
+        if self.options.any_model or catalog.may_serve(provider, model):
+            return
+        similar = catalog.similar_model(provider, model)
+        meant = f"Did you mean {similar}? " if similar else ""
+        hint = f"{meant}With --any-model, any_model=True in Python, the emulator takes any name."
+        raise NotFound(
+            f"{request.host.model_error(model)} ({hint})",
+            status=404,
+            code=request.host.model_error_code,
+            param=request.host.model_error_param,
+        )
 
     def _check_unreadable(self, request: RoutedRequest, problem: InvalidRequest) -> NoReturn:
         """Raises the provider's error for a request that cannot be read, where that is known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,18 +16,11 @@ from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import (
-    Event,
     Message,
-    PartDelta,
-    PartStart,
     Reply,
-    ReplyStart,
-    ToolArgumentsDelta,
     Usage,
-    UsageUpdate,
 )
 from anaphora.wire.reading import Members
-from anaphora.wire.replies import reply_events
 
 from .billing import Billing, ModelFacts
 from .exchange import EmulatorResponse, ResponseChunk
@@ -36,13 +29,12 @@ from .journal import CallRecord, Journal
 from .replies import GeneratedReply, generate_reply
 from .replies.schema_value import SchemaGenerator
 from .replies.script import ScriptInput
-from .replies.text import IdGenerator, join_seed, split_text
+from .replies.stream import stream_events
+from .replies.text import IdGenerator, join_seed
 
 if TYPE_CHECKING:
     from .engine import EmulatorOptions, Latency
 
-#: Characters of arguments in one event of a stream.
-_ARGUMENTS = 16
 #: Replies to one request: OpenAI's limit, the highest of all providers.
 _MOST_REPLIES = 128
 
@@ -163,7 +155,8 @@ class Generator:
         if stream:
             response = _stream_response(request, reply, latency)
         else:
-            chunk = ResponseChunk(latency.first or 0.0, request.route.codec.write_reply(reply))
+            body = host.first_body(request, reply) or request.route.codec.write_reply(reply)
+            chunk = ResponseChunk(latency.first or 0.0, body)
             response = EmulatorResponse(headers={"content-type": host.content_type}, chunks=[chunk])
         response.call = entry.billed
         return response
@@ -196,10 +189,15 @@ class Generator:
             raise RequestRejected(f"at most {_MOST_REPLIES} replies, not {count}", status=400)
         self._schemas.begin_request()
         seeds = [seed, *(seed + join_seed(b"%d" % index) for index in range(1, count))]
-        replies = [
-            scripted or generate_reply(call, host, profile, self._schemas, seeds[0]),
-            *(generate_reply(call, host, profile, self._schemas, own) for own in seeds[1:]),
-        ]
+        generate = partial(
+            generate_reply,
+            call,
+            host,
+            profile,
+            self._schemas,
+            tool_calls=self._options.tool_calls,
+        )
+        replies = [scripted or generate(seeds[0]), *map(generate, seeds[1:])]
         signed: list[GeneratedReply] = []
         for reply, own in zip(replies, seeds, strict=True):
             parts = host.sign_calls(reply.parts, profile, own)
@@ -261,29 +259,3 @@ def _stream_response(request: RoutedRequest, reply: Reply, latency: Latency) -> 
     response = EmulatorResponse(headers=headers, chunks=chunks, stream=True)
     host.edit_stream(request, reply, response)
     return response
-
-
-def stream_events(reply: Reply, now: float | None = None) -> Iterator[Event]:
-    """The events of a whole reply as a stream that began at `now`."""
-    for event in reply_events(reply):
-        match event:
-            case ReplyStart():
-                yield msgspec.structs.replace(event, created=now)
-            case UsageUpdate(usage) if usage != Usage():
-                # The input is known from the start; of the output, that it has begun.
-                yield UsageUpdate(msgspec.structs.replace(usage, output=1, reasoning=None))
-            case UsageUpdate():
-                pass
-            case PartStart(kind="thinking", extras=extras) if extras:
-                # Chat hosts name the field of the message that holds the reasoning.
-                fields = msgspec.json.decode(next(iter(extras.values())))
-                yield msgspec.structs.replace(event, name=fields.get("field"))
-            case PartDelta(delta=text):
-                if isinstance(event, ToolArgumentsDelta):
-                    starts = range(0, len(text), _ARGUMENTS)
-                    pieces = [text[start : start + _ARGUMENTS] for start in starts]
-                else:
-                    pieces = split_text(text)
-                yield from (msgspec.structs.replace(event, delta=piece) for piece in pieces)
-            case _:
-                yield event

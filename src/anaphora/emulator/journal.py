@@ -86,6 +86,8 @@ class JournalEntry(msgspec.Struct, eq=False, kw_only=True):
     error: str = ""
     fault: str = ""
     scripted: bool = False
+    batch: bool = False
+    """It ran in a batch, at the price of batches."""
     output: int = 0
     billed: CallRecord | None = None
     earlier: EarlierCall[CallRecord] | None = None
@@ -199,6 +201,6 @@ def _price(entry: JournalEntry) -> Price | None:
     """The price of the model at the time of the call; None where it is unknown."""
     when = datetime.datetime.fromtimestamp(entry.at, datetime.UTC)
     try:
-        return catalog.price(entry.provider, entry.model, when)
+        return catalog.price(entry.provider, entry.model, when, batch=entry.batch)
     except AnaphoraError:
         return None

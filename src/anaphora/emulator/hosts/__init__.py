@@ -14,6 +14,7 @@ from anaphora import catalog, wire
 from anaphora.catalog import Dialect
 from anaphora.emulator.billing import Billing
 from anaphora.emulator.replies.text import IdGenerator
+from anaphora.wire import Wire
 
 from .anthropic import AnthropicHost
 from .gemini import GeminiHost
@@ -28,6 +29,7 @@ HOSTS: dict[str, type[Host]] = {
 #: The format of errors at paths where no host answers.
 DEFAULT_WIRE = "openai_chat"
 _ROUTES = 1024
+_SHARED = ("models", "model", "files", "file", "file_content")
 
 
 class RouteTable:
@@ -43,6 +45,8 @@ class RouteTable:
             rows.append((self._root(row), row))
             if row.provider == wire.PROVIDERS[row.wire]:
                 self._rows[""].append((self._root(row), row))
+            if row.wire == "anthropic" and row.provider == "anthropic":
+                self._rows[""].append(("", row))  # some clients leave out /v1
         # Google's other wire has a path of its own.
         row = catalog.dialects().find("google", "openai_chat")
         self._rows[""].append((self._root(row), row))
@@ -51,6 +55,19 @@ class RouteTable:
     def find(self, method: str, path: str, headers: Mapping[str, str]) -> EmulatorRoute | None:
         """The route of a request; None where no host answers."""
         return self._find(method, path, "x-goog-api-key" in headers, "anthropic-version" in headers)
+
+    def codec(self, path: str, headers: Mapping[str, str]) -> Wire:
+        """The format of errors at a path where no host answers, as its caller expects it."""
+        path = "/" + path.strip("/")
+        first = path[1:].partition("/")[0]
+        rows = self._rows.get(first) if first else None
+        if rows:
+            return wire.codec_for(rows[0][1])
+        if "anthropic-version" in headers or "/messages" in path:
+            return wire.get("anthropic")
+        if "x-goog-api-key" in headers or path.startswith(("/v1beta", "/v1alpha")):
+            return wire.get("gemini")
+        return wire.get("ollama" if first == "api" else DEFAULT_WIRE)
 
     def _route(self, method: str, path: str, google: bool, anthropic: bool) -> EmulatorRoute | None:
         path = "/" + path.strip("/")
@@ -65,8 +82,8 @@ class RouteTable:
             operation, name = host.operation(method, path[len(root) :]) or (None, "")
             if operation is None:
                 continue
-            # Three providers list their models at one path: the headers tell their clients apart.
-            shared = operation in ("models", "model") and not provider
+            # Models and files of several providers have one path: the headers tell clients apart.
+            shared = operation in _SHARED and not provider
             if shared and (google or anthropic != (row.wire == "anthropic")):
                 continue
             return EmulatorRoute(host, row, wire.codec_for(row), operation, path, name)

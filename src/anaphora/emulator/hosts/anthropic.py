@@ -14,9 +14,9 @@ from anaphora.cache import verdict
 from anaphora.cache.verdict.json_blocks import block_of
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.billing import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, UsageWindow
+from anaphora.emulator.billing import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
 from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk, nested, whole_number
-from anaphora.emulator.replies.text import SeededRandom
+from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.anthropic import CHECKS
 from anaphora.prompt.call import Reasoning
@@ -24,9 +24,11 @@ from anaphora.rendered import Chunk, Kind, Rendered
 from anaphora.values import Part, Reply, Thinking
 from anaphora.wire import sse
 
+from .anthropic_files import AnthropicFiles
 from .host import (
     MODELS_CREATED,
     Host,
+    Operation,
     ReplyContext,
     RoutedRequest,
     Thought,
@@ -51,6 +53,16 @@ class AnthropicHost(Host):
     overloaded_code = "overloaded_error"
     spend_cap_code = "enforced_spend_limit_reached"
     unknown_event = ("emulator_unknown", b'{"type":"emulator_unknown","data":{}}')
+
+    def __init__(self, billing: Billing, ids: IdGenerator) -> None:
+        super().__init__(billing, ids)
+        self._files = AnthropicFiles(ids)
+
+    def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
+        return super().operation(method, path) or self._files.operation(method, path)
+
+    def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
+        return self._files.handle(request)
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         headers = {"request-id": request.entry.request_id}

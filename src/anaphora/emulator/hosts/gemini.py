@@ -99,6 +99,9 @@ class GeminiHost(Host):
         path = path.replace(":countTokens", ":generateContent")
         return EmulatorRoute(self, dialect, wire.codec_for(dialect), operation, path, name)
 
+    def model_error(self, model: str) -> str:
+        return f"models/{model} is not found for API version v1beta"
+
     def missing_key(self, auth: str) -> Upstream:
         return Forbidden("the request has no API key", status=403, code="PERMISSION_DENIED")
 

@@ -7,7 +7,7 @@ engine makes its own hosts, which hold what the provider would store.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -32,7 +32,9 @@ from anaphora.wire import Wire
 
 Operation: TypeAlias = Literal[
     "generate", "count", "models", "model",
-    "stored", "stored_items", "websocket", "caches", "cache", "show", "version",
+    "files", "file", "file_content", "batches", "batch", "batch_cancel", "batch_results",
+    "stored", "stored_items", "stored_cancel", "compact", "websocket",
+    "caches", "cache", "show", "version", "loaded", "embed", "complete",
 ]  # fmt: skip
 """What a route does. Those after the first four belong to one wire: see `Host.handle`."""
 
@@ -124,10 +126,17 @@ class Host:
     reports_reasoning: ClassVar[bool] = False
     """Reasoning is counted even where there is none."""
     key_error_code: ClassVar[str | None] = None
+    model_error_code: ClassVar[str | None] = None
+    model_error_param: ClassVar[str | None] = None
     overloaded_code: ClassVar[str | None] = None
     spend_cap_code: ClassVar[str | None] = None
     unknown_event: ClassVar[tuple[str, bytes]]
     """Name and data of a harmless event that no client knows."""
+
+    run: Callable[[RoutedRequest, str, bytes], EmulatorResponse]
+    """Answers a request that a batch holds: path and body."""
+    background: float = 0.0
+    """Seconds that background responses and batches take."""
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         self.billing = billing
@@ -165,6 +174,10 @@ class Host:
         reason = f"no API key: send it in the header {header}"
         return Unauthenticated(reason, status=401, code=self.key_error_code)
 
+    def model_error(self, model: str) -> str:
+        """What the provider says of a model that it does not have."""
+        return f"model: {model}"
+
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         """The request id and rate-limit headers of a response."""
         return {}
@@ -181,12 +194,25 @@ class Host:
     def is_stream(self, request: RoutedRequest, call: Call) -> bool:
         return call.params.stream
 
-    def handle(self, request: RoutedRequest) -> bytes:
-        """The response body of an operation that only this wire has."""
+    def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
+        """The response, or its JSON body, of an operation that only some wires have."""
         raise NotImplementedError
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
         """Stores a reply, where the provider does so."""
+
+    def rewrite(self, request: RoutedRequest) -> RoutedRequest:
+        """A request of another endpoint that generates, as a request of the wire."""
+        return request
+
+    def finish(
+        self, request: RoutedRequest, items: tuple[bytes, ...], response: EmulatorResponse
+    ) -> None:
+        """Changes the response to a request of another endpoint in place."""
+
+    def first_body(self, request: RoutedRequest, reply: Reply) -> bytes | None:
+        """What is sent instead of a reply that is still to come."""
+        return None
 
     # ── Replies ──────────────────────────────────────────────────────────────────────────────────
 

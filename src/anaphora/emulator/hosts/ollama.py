@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from blake3 import blake3
 
 from anaphora.cache.simulator import Outcome
 from anaphora.canonical import dumps
 from anaphora.catalog import Capability, Profile
-from anaphora.emulator.billing import ModelFacts
-from anaphora.emulator.exchange import NDJSON
-from anaphora.emulator.replies import GeneratedReply
+from anaphora.emulator.billing import Billing, ModelFacts
+from anaphora.emulator.exchange import NDJSON, EmulatorResponse
+from anaphora.emulator.replies import GeneratedReply, count_text
+from anaphora.emulator.replies.text import IdGenerator
 from anaphora.emulator.strict.ollama import CHECKS
 from anaphora.errors import RequestRejected
 from anaphora.values import Message, Reply, Usage
@@ -22,6 +26,10 @@ from .host import MODELS_CREATED, Host, Operation, ReplyContext, RoutedRequest
 
 _OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/chat"): "generate",
+    ("POST", "/generate"): "complete",
+    ("POST", "/embed"): "embed",
+    ("POST", "/embeddings"): "embed",
+    ("GET", "/ps"): "loaded",
     ("GET", "/tags"): "models",
     ("POST", "/show"): "show",
     ("GET", "/version"): "version",
@@ -32,6 +40,13 @@ _VERSION = dumps({"version": "0.0.0-emulator"})
 _CAPABILITIES: dict[Capability, str] = {
     "tools": "tools", "images": "vision", "reasoning": "thinking"
 }  # fmt: skip
+
+
+#: Fields of a completion that a chat has, too.
+_SAME_FIELDS = ("model", "stream", "format", "options", "think", "keep_alive", "truncate")
+#: Models that are loaded at a time, how long they stay, and how many inputs an embedding takes.
+_MAX_LOADED, _KEEP_SECONDS, _MAX_INPUTS = 64, 300.0, 2048
+_DIMENSIONS, _MAX_DIMENSIONS = 768, 4096
 
 
 class OllamaHost(Host):
@@ -51,13 +66,26 @@ class OllamaHost(Host):
         operation = _OPERATIONS.get((method, path))
         return None if operation is None else (operation, "")
 
+    def model_error(self, model: str) -> str:
+        return f"model '{model}' not found"
+
+    def __init__(self, billing: Billing, ids: IdGenerator) -> None:
+        super().__init__(billing, ids)
+        self._loaded: OrderedDict[str, float] = OrderedDict()
+        """Until when each model stays loaded."""
+
     def handle(self, request: RoutedRequest) -> bytes:
         if request.route.operation == "version":
             return _VERSION
+        if request.route.operation == "loaded":
+            return self._list_loaded(request)
         model = request.value("model", request.value("name"))
         if not isinstance(model, str) or not model:
             raise RequestRejected("model is required", status=400, param="model")
         profile = self.billing.facts(request.route.provider, self.wire, model).profile
+        if request.route.operation == "embed":
+            self._load(model, request.now)
+            return _embeddings(request, profile)
         family, window = profile.tokenizer.value, profile.context_tokens
         info: dict[str, Any] = {"general.architecture": family}
         if window is not None:
@@ -65,8 +93,50 @@ class OllamaHost(Host):
         fields = {"details": _details(profile), "model_info": info}
         return dumps({**fields, "capabilities": _capabilities(profile)})
 
+    def rewrite(self, request: RoutedRequest) -> RoutedRequest:
+        """A completion as a chat: the system text and the prompt are its messages."""
+        if request.route.operation != "complete":
+            return request
+        given = request.fields
+        fields = {name: given[name] for name in _SAME_FIELDS if name in given}
+        messages = []
+        if request.value("system"):
+            messages.append({"role": "system", "content": given["system"]})
+        if request.value("prompt"):
+            message = {"role": "user", "content": given["prompt"]}
+            messages.append(message | ({"images": given["images"]} if "images" in given else {}))
+        body = msgspec.json.encode({**fields, "messages": messages})
+        changed = {name: getattr(request, name) for name in request.__struct_fields__}
+        return RoutedRequest(**{**changed, "body": body})
+
+    def finish(
+        self, request: RoutedRequest, _: tuple[bytes, ...], response: EmulatorResponse
+    ) -> None:
+        """The lines of a completion: the text in `response` instead of a message."""
+        if request.route.operation != "complete":
+            return
+        for chunk in response.chunks:
+            chunk.data = b"".join(map(_completion, chunk.data.splitlines(keepends=True)))
+
+    def _load(self, model: str, now: float) -> None:
+        self._loaded[model] = now + _KEEP_SECONDS
+        self._loaded.move_to_end(model)
+        if len(self._loaded) > _MAX_LOADED:
+            self._loaded.popitem(last=False)
+
+    def _list_loaded(self, request: RoutedRequest) -> bytes:
+        models = []
+        for model, until in self._loaded.items():
+            if until > request.now:
+                profile = self.billing.facts(request.route.provider, self.wire, model).profile
+                fields = {**self.model_fields(profile), "size_vram": 1}
+                del fields["modified_at"]
+                models.append({**fields, "expires_at": timestamp(until)})
+        return dumps({"models": models})
+
     def immediate_reply(self, request: RoutedRequest) -> bytes | None:
         """A request without messages only loads the model."""
+        self._load(str(request.value("model", "")), request.now)
         messages = request.fields.get("messages")
         if messages is not None and bytes(messages) != b"[]":
             return None
@@ -79,7 +149,8 @@ class OllamaHost(Host):
             usage=Usage(),
             extras={self.wire: dumps({"created_at": timestamp(request.now)}).decode()},
         )
-        return request.route.codec.write_reply(reply)
+        body = request.route.codec.write_reply(reply)
+        return _completion(body) if request.route.operation == "complete" else body
 
     def usage(
         self, outcome: Outcome, facts: ModelFacts, replies: Sequence[GeneratedReply]
@@ -99,6 +170,46 @@ class OllamaHost(Host):
             "digest": blake3(profile.id.encode()).hexdigest(),
             "details": _details(profile),
         }
+
+
+def _completion(line: bytes) -> bytes:
+    """A line of a chat as a line of a completion."""
+    if not line.strip():
+        return line
+    fields = msgspec.json.decode(line)
+    message = fields.pop("message", {})
+    shown = {"response": message.get("content", "")}
+    if message.get("thinking"):
+        shown["thinking"] = message["thinking"]
+    return dumps({**fields, **shown}) + (b"\n" if line.endswith(b"\n") else b"")
+
+
+def _embeddings(request: RoutedRequest, profile: Profile) -> bytes:
+    """Vectors of length 1 that depend on the texts only. `/api/embeddings` is the older form, with
+    one text in `prompt`."""
+    older = request.route.path.endswith("/embeddings")
+    given = request.value("prompt" if older else "input", "")
+    texts = given if isinstance(given, list) else [given]
+    if not all(isinstance(text, str) for text in texts) or len(texts) > _MAX_INPUTS:
+        reason = f"input must be a text, or a list of at most {_MAX_INPUTS:,}"
+        raise RequestRejected(reason, status=400, param="input")
+    size = request.value("dimensions") or _DIMENSIONS
+    if not isinstance(size, int) or not 0 < size <= _MAX_DIMENSIONS:
+        reason = f"dimensions must be between 1 and {_MAX_DIMENSIONS}"
+        raise RequestRejected(reason, status=400, param="dimensions")
+    vectors = [_vector(text, size) for text in texts]
+    if older:
+        return dumps({"embedding": vectors[0]})
+    tokens = sum(count_text(text, profile) for text in texts)
+    fields = {"model": request.value("model"), "embeddings": vectors}
+    return dumps({**fields, "total_duration": 1, "load_duration": 1, "prompt_eval_count": tokens})
+
+
+def _vector(text: str, size: int) -> list[float]:
+    digest = blake3(text.encode()).digest(size)
+    values = [byte - 127.5 for byte in digest]
+    length = math.sqrt(sum(value * value for value in values))
+    return [value / length for value in values]
 
 
 def _details(profile: Profile) -> dict[str, Any]:

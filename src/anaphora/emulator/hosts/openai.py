@@ -15,14 +15,21 @@ from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.billing import INPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
-from anaphora.emulator.exchange import NULL, EmulatorRequest, decode_object, nested
+from anaphora.emulator.exchange import (
+    NULL,
+    EmulatorRequest,
+    EmulatorResponse,
+    ResponseChunk,
+    decode_object,
+    decode_value,
+    nested,
+)
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
 from anaphora.errors import NotFound, RequestRejected, Upstream
 from anaphora.prompt.call import Reasoning
 from anaphora.values import Reply, StopReason, Thinking
-from anaphora.wire import Wire
 from anaphora.wire.openai_chat.reply import write_choice
 from anaphora.wire.openai_responses.parse import input_items
 
@@ -40,7 +47,9 @@ from .host import (
     read_tokens,
     thinking_text,
 )
+from .openai_files import OpenAIFiles
 from .stored_completions import StoredCompletions
+from .stored_responses import StoredResponse
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
 #: Hosts that report usage in every stream, without `include_usage`.
@@ -51,8 +60,6 @@ _SERVICE_TIERS = {"openai": "default", "azure": "default", "groq": "on_demand"}
 _ANY_MODEL = msgspec.Raw(b'"gpt-5.6"')
 #: What is stored over all workspaces; the oldest goes first.
 _MAX_RESPONSES, _MAX_BYTES = 10_000, 64 * 1024 * 1024
-#: About the bytes of a response without its input and what it repeats of the request.
-_RESPONSE_BYTES = 2_000
 #: Fields that a response repeats from its request, with their defaults.
 _DEFAULTS: dict[str, Any] = {
     "instructions": None,
@@ -73,7 +80,10 @@ _DEFAULTS: dict[str, Any] = {
 }
 _RAW_DEFAULTS = {name: msgspec.Raw(dumps(value)) for name, value in _DEFAULTS.items()}
 #: Fields that are repeated only where the request has them.
-_OPTIONAL = "prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier".split()
+_OPTIONAL = (
+    "background prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier"
+).split()
+_USER = msgspec.Raw(b'"user"')
 #: The reason that OpenAI gives for each changed parameter, in the order it checks them.
 _PARAM_REASONS = (
     ("model", "model_changed"),
@@ -90,7 +100,12 @@ class OpenAIHost(Host):
     # A refusal is a field of the message; the reply ends as usual.
     refusal_stop = "end"
     key_error_code = "invalid_api_key"
+    model_error_code = "model_not_found"
+    model_error_param = "model"
     reports_reasoning = True
+
+    def model_error(self, model: str) -> str:
+        return f"The model `{model}` does not exist or you do not have access to it."
 
     def headers(self, request: RoutedRequest, window: UsageWindow | None) -> dict[str, str]:
         headers = {
@@ -137,11 +152,18 @@ class OpenAIChatHost(OpenAIHost):
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
         self._completions = StoredCompletions()
+        self._files = OpenAIFiles(ids)
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
-        return super().operation(method, path) or self._completions.operation(method, path)
+        return (
+            super().operation(method, path)
+            or self._completions.operation(method, path)
+            or self._files.operation(method, path)
+        )
 
-    def handle(self, request: RoutedRequest) -> bytes:
+    def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
+        if request.route.operation.startswith(("file", "batch")):
+            return self._files.handle(request)
         return self._completions.handle(request)
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
@@ -204,9 +226,11 @@ class OpenAIResponsesHost(OpenAIHost):
         name, _, rest = path.removeprefix("/responses/").partition("/")
         if rest == "input_items" and method == "GET":
             return "stored_items", name
+        if method == "POST" and (name == "compact" or rest == "cancel"):
+            return ("stored_cancel", name) if rest else ("compact", "")
         return ("stored", name) if not rest and method in ("GET", "DELETE") else None
 
-    def handle(self, request: RoutedRequest) -> bytes:
+    def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         if request.route.operation == "websocket":
             raise _no_websocket(request)
         key = request.workspace, request.route.name
@@ -218,11 +242,52 @@ class OpenAIResponsesHost(OpenAIHost):
         if request.method == "DELETE":
             self._size -= self._stored.pop(key).size
             return dumps({"id": key[1], "object": "response", "deleted": True})
-        return stored.response
+        if request.route.operation == "stored_cancel":
+            stored.cancel(request.now)
+        elif request.query.get("stream") == "true":
+            return stored.stream(request.now, request.query.get("starting_after"))
+        return stored.shown(request.now)
+
+    def first_body(self, request: RoutedRequest, reply: Reply) -> bytes | None:
+        if request.value("background") is not True:
+            return None
+        return self._stored[request.workspace, reply.id].shown(request.now)
+
+    def finish(
+        self, request: RoutedRequest, items: tuple[bytes, ...], response: EmulatorResponse
+    ) -> None:
+        """The compaction of a conversation: its user messages, and an item that stands for all
+        else. Usage and id are those of a reply to it."""
+        if request.route.operation != "compact":
+            return
+        fields = msgspec.json.decode(response.body, type=dict[str, msgspec.Raw])
+        random = SeededRandom(b"".join(items))
+        item = {
+            "type": "compaction",
+            "id": f"cmp_{random.id()}",
+            "encrypted_content": opaque(random),
+        }
+        kept = [
+            _output_message(decode_value(one, "input"), f"msg_{random.id()}")
+            for one in items
+            if decode_object(one).get("role") == _USER
+        ]
+        body = {
+            "id": fields["id"],
+            "object": "response.compaction",
+            "created_at": int(request.now),
+            "output": [*kept, item],
+            "usage": fields["usage"],
+        }
+        delay = response.chunks[0].delay
+        response.chunks = [ResponseChunk(delay, msgspec.json.encode(body))]
 
     def complete_body(self, request: RoutedRequest) -> CompleteBody:
         """The input of the whole chain that `previous_response_id` continues."""
         fields = request.fields
+        if request.value("background") is True and request.value("store") is False:
+            reason = "background responses are stored: `store` must not be false"
+            raise RequestRejected(reason, status=400, param="background")
         items = input_items(fields.get("input", NULL))
         previous = request.value("previous_response_id")
         if previous is None and "model" in fields:
@@ -243,9 +308,18 @@ class OpenAIResponsesHost(OpenAIHost):
         return CompleteBody(msgspec.json.encode(complete), items)
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
-        if request.value("store") is False:
+        if request.value("store") is False or request.route.operation == "compact":
             return
-        stored = StoredResponse(items, reply, request.route.codec)
+        background = request.value("background") is True
+        waits = background and request.value("stream") is not True
+        stored = StoredResponse(
+            items,
+            reply,
+            request.route.codec,
+            background,
+            request.now,
+            request.now + (self.background if waits else 0.0),
+        )
         self._stored[request.workspace, reply.id] = stored
         self._size += stored.size
         while len(self._stored) > _MAX_RESPONSES or self._size > _MAX_BYTES:
@@ -278,42 +352,21 @@ class OpenAIResponsesHost(OpenAIHost):
         return dumps({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-class StoredResponse(msgspec.Struct, frozen=True):
-    """A response with the input of its chain. It is written when fetched, which most never are."""
-
-    items: tuple[bytes, ...]
-    reply: Reply
-    codec: Wire
-
-    @property
-    def response(self) -> bytes:
-        return self.codec.write_reply(self.reply)
-
-    @property
-    def output(self) -> list[bytes]:
-        raw = msgspec.json.decode(self.response, type=dict[str, msgspec.Raw])["output"]
-        return list(map(bytes, msgspec.json.decode(raw, type=list[msgspec.Raw])))
-
-    @property
-    def size(self) -> int:
-        """About how many bytes it holds."""
-        extras = self.reply.extras or {}
-        return _RESPONSE_BYTES + sum(map(len, self.items)) + sum(map(len, extras.values()))
-
-    def list_items(self) -> bytes:
-        """The input items, the latest first."""
-        items = enumerate(map(decode_object, self.items))
-        data: list[dict[str, Any]] = [{"id": f"item_{at}", **item} for at, item in items][::-1]
-        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {}
-        return msgspec.json.encode({"object": "list", "data": data, **ends, "has_more": False})
-
-
 def _no_websocket(request: EmulatorRequest) -> Upstream:
     """Clients that try a WebSocket first use HTTP after a 426, and try again after other errors."""
     if request.headers.get("upgrade", "").lower() == "websocket":
         reason = "WebSocket is not supported here: POST the request to this path"
         return RequestRejected(reason, status=426)
     return NotFound("no response is named in the path", status=404, code="not_found_error")
+
+
+def _output_message(message: dict[str, Any], item_id: str) -> dict[str, Any]:
+    """A message of the input as an output item."""
+    content = message.get("content")
+    if isinstance(content, str):
+        content = [{"type": "input_text", "text": content}]
+    fields = {"type": "message", "id": item_id, "status": "completed"}
+    return {**fields, "role": "user", "content": content}
 
 
 def _response_fields(request: EmulatorRequest, stop: StopReason) -> dict[str, Any]:

@@ -113,14 +113,24 @@ def _first_bytes(text: str, size: int) -> str:
 
 
 def generate_reply(
-    call: Call, host: Host, profile: Profile, schemas: SchemaGenerator, seed: bytes
+    call: Call,
+    host: Host,
+    profile: Profile,
+    schemas: SchemaGenerator,
+    seed: bytes,
+    *,
+    tool_calls: bool = True,
 ) -> GeneratedReply:
+    """`tool_calls` False: only forced tools are called."""
     if call.ir.cache.prewarm or call.params.max_tokens == 0:
         return GeneratedReply(stop_reason=host.prewarm_stop)
     random = SeededRandom(seed)
     thinking, hidden = host.generate_thinking(call, profile, random)
     parts: list[Part] = [] if thinking is None else [thinking]
-    calls = _tool_calls(call, host.call_id_prefix, schemas, random, seed)
+    choice = call.params.tool_choice
+    calls: list[ToolCall] = []
+    if tool_calls or (choice is not None and choice.mode in ("required", "tool")):
+        calls = _tool_calls(call, host.call_id_prefix, schemas, random, seed)
     parts += calls or [Text(_text(call, schemas, random, seed))]
     reply = GeneratedReply(
         parts=tuple(parts), stop_reason="tool_calls" if calls else "end", hidden=hidden

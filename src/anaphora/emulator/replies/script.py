@@ -8,12 +8,14 @@
       - match:
           model: claude-*                 # provider, wire, model, path: patterns
           text: refund                    # in the user's last message; or regex: order \\d+
-          tool: lookup_order              # is offered
+          tool: lookup_order              # is offered; a pattern, such as * for any
         reply:
           thinking: The order has to be looked up first.
           tool_calls:
             - name: lookup_order
               arguments: {order: 17}
+      - match: {schema: true}             # an output schema is given
+        reply: {text: '{"answer": 42}'}
       - match: {result_of: lookup_order}  # the last turn holds that tool's result; result: its text
         reply:
           text: It is on its way.
@@ -119,6 +121,7 @@ class ScriptMatch(_Table, frozen=True):
     regex: str | None = None
     system: str = ""
     tool: str | None = None
+    schema: bool | None = None
     result: str | None = None
     result_of: str | None = None
     nth: Counts | None = None
@@ -143,10 +146,15 @@ class ScriptMatch(_Table, frozen=True):
             and self.text in request.text
             and self.system in request.system
             and (self.regex is None or re.search(self.regex, request.text) is not None)
-            and (self.tool is None or self.tool in request.tools)
+            and (self.tool is None or any(fnmatchcase(name, self.tool) for name in request.tools))
+            and self.schema in (None, request.call.params.output is not None)
             and (self.result is None or any(self.result in text for _, text in request.results))
-            and (self.result_of is None or any(n == self.result_of for n, _ in request.results))
+            and (self.result_of is None or self._has_result(request))
         )
+
+    def _has_result(self, request: ScriptInput) -> bool:
+        wanted = self.result_of or ""
+        return any(fnmatchcase(name or "", wanted) for name, _ in request.results)
 
 
 class ScriptToolCall(_Table, frozen=True):
