@@ -304,7 +304,7 @@ def prompt(conversation: int, turn: int) -> TokenRuns:
 
 
 def blocks(calls: int) -> list[float]:
-    """Seconds for each block of calls, a call every tenth of a second, in many conversations."""
+    """CPU seconds for each block of calls: one every tenth of a second, in many conversations."""
     simulator = Simulator(catalog.rules("anthropic", "claude-sonnet-4-5"))
     times: list[float] = []
     for first in range(0, calls, BLOCK):
@@ -313,10 +313,10 @@ def blocks(calls: int) -> list[float]:
             generation, within = divmod(at, AT_ONCE * TURNS)
             turn, which = divmod(within, AT_ONCE)
             prompts.append(prompt(generation * AT_ONCE + which, turn))
-        begin = time.perf_counter()
+        begin = time.process_time()
         for at, one in enumerate(prompts, first):
             simulator.call(one, at=at / 10)
-        times.append(time.perf_counter() - begin)
+        times.append(time.process_time() - begin)
     print(f"{calls:,} calls, {len(simulator):,} things remembered at the end")
     return times
 

@@ -59,7 +59,7 @@ def test_longest_common_beginning(calls: list[tuple[str, list[str]]], named: boo
     hints = CallHints(conversation="c") if named else CallHints()
     earlier: list[list[bytes]] = []
     follows: dict[int, int] = {}
-    """The call that each one begins with."""
+    """The call that each one continues."""
     for number, (system, texts) in enumerate(calls):
         rendered = call(*texts, system=system, tools=())
         chunks = [chunk.data for chunk in rendered]
@@ -78,14 +78,16 @@ def test_longest_common_beginning(calls: list[tuple[str, list[str]]], named: boo
             assert longest == 0
         elif whole and longest > bool(system):
             assert (found.continues, found.call, found.chunks) == (True, whole[-1], longest)
-            follows[number] = found.call
         elif found.continues:
             assert found.chunks == shared[found.call]
         else:
-            assert found.chunks == longest == shared[found.call]
+            remembered = max(shared[other] for other in range(number) if other not in superseded)
+            assert found.chunks == remembered == shared[found.call]
             assert found.chunks <= shared[found.latest]
         if found is not None and added is not None:
             assert (found.call, found.chunks) == (added.call, added.chunks)
+            if found.continues and found.chunks > bool(system):
+                follows[number] = found.call
         earlier.append(chunks)
 
 
@@ -98,15 +100,14 @@ def test_memory_is_bounded(
     calls: list[tuple[tuple[str, list[str]], str]], most: int, size: int
 ) -> None:
     index: PrefixIndex[int] = PrefixIndex(most, size)
-    kept: list[Rendered] = []
     for number, ((system, texts), name) in enumerate(calls):
         rendered = call(*texts, system=system, tools=())
-        kept = [*kept, rendered][-most:]
         index.add(rendered, number, hints=CallHints(conversation=name), reply_id=f"r{number}")
         assert len(index) <= most
         assert index.size <= size
         # A call has a digest for each chunk: among its conversation's, and among all.
-        assert len(index._branches) <= 2 * sum(map(len, kept))
+        kept = sum(len(known.prompt) for known in index._calls.values())
+        assert len(index._branches) <= 2 * kept
         assert len(index._ends) <= 2 * len(index)
         assert len(index._replies) <= len(index)
         assert sum(map(len, index._conversations.values())) <= 2 * len(index)
@@ -270,13 +271,23 @@ def test_reply_ids_are_followed() -> None:
     assert not unknown.continues
 
 
-def test_growing_conversation_keeps_two_prompts() -> None:
+@pytest.mark.parametrize("reminder", ["", " Mind call {}."])
+def test_growing_conversation_keeps_two_prompts(reminder: str) -> None:
+    """Also where each call ends with something that the next one does not repeat."""
     index: PrefixIndex[int] = PrefixIndex()
-    texts = ["start"]
+    texts = ["start", "reply", "question"]
     for number in range(20):
-        index.add(call(*texts), number)
+        found = index.add(call(*texts[:-1], texts[-1] + reminder.format(number)), number)
+        if number:
+            assert found is not None
+            assert (found.call, found.continues) == (number - 1, True)
         texts += [f"reply {number}", f"question {number}"]
     assert len(index) == 2
+    depth = 0
+    branch = next(reversed(index._branches.values()))
+    while branch.parent is not None:
+        branch, depth = branch.parent, depth + 1
+    assert depth < 3
 
 
 def test_prompts_without_content() -> None:

@@ -271,6 +271,22 @@ def test_an_edited_message_loses_what_lies_behind_its_granule(
     asyncio.run(run())
 
 
+def test_a_session_foresees_that_the_planners_keys_differ(emu: Emulator) -> None:
+    """OpenAI's key follows tools and system prompt: with another one nothing is shared."""
+    provider = next(param.values[0] for param in providers() if param.values[0].name == "openai")
+
+    async def run() -> None:
+        async with _client(emu, provider) as client:
+            for text in texts("system"):
+                chat = client.session("main", system=text)
+                foreseen = chat.preview("Where is it noon?")
+                response = await chat.send("Where is it noon?")
+                assert response.usage.read == foreseen.usage.read == 0
+            assert (chat.preview("And then?").usage.read or 0) > 4000
+
+    asyncio.run(run())
+
+
 def _client(emu: Emulator, provider: Provider) -> AsyncClient:
     config = {
         "providers": {

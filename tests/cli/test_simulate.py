@@ -438,3 +438,38 @@ def test_short_response_begins_before_it_ends(log: Callable[..., Path]) -> None:
         {"t": 1306.0, "messages": 3, "usage": usage(0, 5200)},
     ]
     assert simulated(log(trace(calls=calls)))["rows"][1]["predicted"]["read"] == 0
+
+
+def thinking_session(*reads: int) -> Json:
+    """A tool loop with thinking at each user turn; each turn begins with what was read."""
+    messages: list[Json] = []
+    calls: list[Json] = []
+    for turn, read in enumerate(reads):
+        messages.append({"role": "user", "content": f"question {turn} " * 50})
+        size = 5000 + 1000 * turn
+        now = 1000.0 + 60 * turn
+        calls.append({"t": now, "messages": len(messages), "usage": usage(read, size - read)})
+        thought = {"type": "thinking", "thinking": f"hm {turn} " * 50, "signature": "s"}
+        call = {"type": "tool_use", "id": f"c{turn}", "name": "look", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": f"c{turn}", "content": "found"}
+        messages.append({"role": "assistant", "content": [thought, call]})
+        messages.append({"role": "user", "content": [result]})
+        bill = usage(size, 500)
+        calls.append({"t": now + 10, "messages": len(messages), "usage": bill})
+        messages.append({"role": "assistant", "content": f"answer {turn}"})
+    return trace(messages=messages, calls=calls)
+
+
+def test_thinking_is_dropped_only_where_it_is_resent(log: Callable[..., Path]) -> None:
+    """Whether a client resends thinking is not recorded: a loss at a user turn is a chance, until a
+    bill has shown one."""
+    kept = simulated(log(thinking_session(0, 5500, 6500)))["rows"]
+    assert [row["predicted"]["read"] for row in kept] == [0, 5000, 5500, 6000, 6500, 7000]
+    shares = [(one["reason"], one["share"]) for one in kept[2]["chances"]]
+    assert shares == [("thinking_dropped", 0.28)]
+    assert kept[2]["chances"][0]["read"] < 5500
+    assert kept[3]["chances"] == []
+    lost = simulated(log(thinking_session(0, 3000, 4000)))["rows"]
+    assert (lost[2]["predicted"]["read"], lost[2]["billed"]["read"]) == (5500, 3000)
+    assert lost[4]["predicted"]["read"] < 6500
+    assert lost[4]["chances"] == []

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from anaphora import catalog
@@ -278,3 +279,32 @@ def test_a_header_that_is_sent_twice_is_accepted(emu: Emulator, name: str) -> No
     connection.endheaders(body)
     assert connection.getresponse().status == 200
     connection.close()
+
+
+# ── The openai SDK's own tests ───────────────────────────────────────────────────────────────────
+
+
+def test_stored_chat_completions_are_listed_labelled_and_deleted(emu: Emulator) -> None:
+    messages: Any = [{"role": "user", "content": "Hello"}]
+    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="k", max_retries=0) as client:
+        completions = client.chat.completions
+        assert list(completions.list()) == []
+        completions.create(model="gpt-4o", messages=messages)
+        one, two = (
+            completions.create(model=model, messages=messages, store=True, metadata={"on": model})
+            for model in ("gpt-4o", "gpt-4o-mini")
+        )
+        assert [each.id for each in completions.list(limit=1)] == [one.id, two.id]
+        assert [each.id for each in completions.list(order="desc")] == [two.id, one.id]
+        assert [each.id for each in completions.list(model="gpt-4o-mini")] == [two.id]
+        assert [each.id for each in completions.list(metadata={"on": "gpt-4o"})] == [one.id]
+        assert completions.retrieve(one.id).choices == one.choices
+        completions.update(one.id, metadata={"on": "none"})
+        assert [each.id for each in completions.list(metadata={"on": "gpt-4o"})] == []
+        (message,) = completions.messages.list(one.id)
+        assert (message.role, message.content) == ("user", "Hello")
+        assert completions.delete(one.id).deleted
+        with pytest.raises(openai.NotFoundError):
+            completions.retrieve(one.id)
+    with openai.OpenAI(base_url=f"{emu.url}/v1", api_key="other") as client:
+        assert list(client.chat.completions.list()) == []

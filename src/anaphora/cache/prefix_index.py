@@ -150,13 +150,15 @@ class _Prompt(RenderedPrompt):
 class _Branch:
     """Consecutive chunks, from where they branched off another branch."""
 
-    __slots__ = ("begin", "keys", "opened", "parent", "uses")
+    __slots__ = ("begin", "forked", "keys", "opened", "parent", "uses")
 
     def __init__(self, parent: _Branch | None, begin: int, opened: tuple[int, int]) -> None:
         self.parent = parent
         self.begin = begin
         self.opened = opened
         """The last position and the number of the call that opened it."""
+        self.forked = begin
+        """The last position where another branch begins."""
         self.keys: list[bytes] = []
         self.uses: list[tuple[int, int]] = []
         """Last positions and numbers of calls: the later, the less deep."""
@@ -188,11 +190,11 @@ class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     hints: CallHints
     conversation: _Conversation
     size: int
-    branches: dict[bytes, _Branch]
-    """By the salt of their keys."""
+    salts: tuple[bytes, ...]
+    """Of the keys of its chunks."""
     reply: tuple[Hashable, str] | None
     before: int
-    """The call whose whole prompt this one begins with; 0 where there is none."""
+    """The call whose messages it continues; 0 where there is none."""
 
 
 _Place = tuple[int, "_Branch | None"]
@@ -212,8 +214,7 @@ class PrefixIndex(Generic[Call]):
     """Recent calls by their beginnings. What a call is, is the caller's business: it is kept and
     given back. Not for use by several threads at once.
 
-    The least recent calls are forgotten first. Of each conversation that only grows, the last two
-    calls are kept.
+    The least recent calls are forgotten first. Of each conversation the last two calls are kept.
     """
 
     def __init__(self, most_calls: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
@@ -262,11 +263,11 @@ class PrefixIndex(Generic[Call]):
         self._number += 1
         conversation, before, known = _Conversation(), 0, prompt.leading + 1
         if continued is not None and earlier is not None:
-            if continued.hints == found.hints:
-                conversation, known = continued.conversation, max(known, earlier.chunks)
-            if earlier.chunks == len(continued.prompt):
+            if earlier.chunks > known:  # what the calls before had is in this one
                 before = continued.number
                 self._forget(continued.before)
+            if continued.hints == found.hints:
+                conversation, known = continued.conversation, max(known, earlier.chunks)
         conversation.blocks |= prompt.blocks(known)
         conversation.tip, prompt.hashed = self._number, None
         new = self._calls[self._number] = _Remembered(
@@ -276,7 +277,7 @@ class PrefixIndex(Generic[Call]):
             hints=found.hints,
             conversation=conversation,
             size=rendered.size,
-            branches={},
+            salts=tuple(found.places),
             reply=(scope, reply_id) if reply_id else None,
             before=before,
         )
@@ -413,9 +414,13 @@ class PrefixIndex(Generic[Call]):
             recent.popitem(last=False)
         position, branch = place
         count, key = len(new.prompt), new.prompt.key
-        if branch is None or position + 1 < min(count, branch.end):
-            branch = _Branch(branch, position + 1, (count - 1, new.number))
-        new.branches[salt] = branch
+        begin = position + 1
+        if branch is not None and begin < branch.end <= count and branch.forked <= begin:
+            self._set_aside(branch, begin)
+        elif branch is None or begin < min(count, branch.end):
+            if branch is not None:
+                branch.forked = max(branch.forked, begin)
+            branch = _Branch(branch, begin, (count - 1, new.number))
         for index in range(branch.end, count):
             known = salt + key(index)
             branch.keys.append(known)
@@ -428,6 +433,20 @@ class PrefixIndex(Generic[Call]):
             used.use(deepest, new.number)
             deepest, used = used.begin - 1, used.parent
 
+    def _set_aside(self, branch: _Branch, begin: int) -> None:
+        """Gives the end of a branch one of its own. So a conversation whose end changes at every
+        call stays one branch, and a call does not pass through all ends before it."""
+        aside = _Branch(branch, begin, branch.opened)
+        aside.keys = branch.keys[begin - branch.begin :]
+        del branch.keys[begin - branch.begin :]
+        self._branches.update(dict.fromkeys(aside.keys, aside))
+        aside.uses = [use for use in branch.uses if use[0] >= begin]
+        branch.uses = branch.uses[len(aside.uses) :]
+        if aside.uses and (not branch.uses or branch.uses[0][0] < begin - 1):
+            branch.uses.insert(0, (begin - 1, aside.uses[-1][1]))
+        branch.opened = min(branch.opened[0], begin - 1), branch.opened[1]
+        branch.forked = begin
+
     def _forget(self, number: int) -> None:
         old = self._calls.pop(number, None)
         if old is None:
@@ -435,8 +454,9 @@ class PrefixIndex(Generic[Call]):
         self._bytes -= old.size
         if old.reply is not None and self._replies.get(old.reply) == number:
             del self._replies[old.reply]
-        for salt, leaf in old.branches.items():
+        for salt in old.salts:
             end = salt + old.prompt.key(len(old.prompt) - 1) if len(old.prompt) else b""
+            branch = self._branches.get(end)
             if self._ends.get(end) == number:
                 del self._ends[end]
             recent = self._conversations.get(salt)
@@ -444,7 +464,6 @@ class PrefixIndex(Generic[Call]):
                 recent.pop(old.conversation, None)
                 if not recent:
                     del self._conversations[salt]
-            branch: _Branch | None = leaf
             while branch is not None and self._trim(branch):
                 branch = branch.parent
 

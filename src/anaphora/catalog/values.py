@@ -280,8 +280,13 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     # Routing to the server that has the entry.
     missed: Figure[Share] | None = None
     """How often an existing prefix is not found at all."""
+    first_missed: Figure[Share] | None = None
+    """The same for the first call that follows the first of a conversation, where it differs."""
     cut_short: Figure[Share] | None = None
     """How often only a part of it is found."""
+    thinking_dropped: Figure[Share] | None = None
+    """How often a model with `strips_thinking` loses the messages at a user turn, where it is not
+    known whether the client resends thinking."""
     key_requests: Figure[Count] | None = None
     """Requests per minute that one cache key routes to the same host."""
     route_seconds: Figure[Amount] | None = None

@@ -13,6 +13,7 @@ _REASONS: dict[ChanceReason, str] = {
     "missed": "of reads find nothing",
     "cut_short": "find a part",
     "late_writes": "of reads right after a write find an older entry",
+    "thinking_dropped": "of reads at a user turn after thinking find only what is before it",
 }
 
 

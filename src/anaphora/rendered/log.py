@@ -221,6 +221,8 @@ class ChunkLog:
         copy.ends = self.ends[:chunks]
         copy.splices = self.splices[:chunks]
         copy.kinds = self.kinds[:chunks]
+        if self.keys is not None:
+            copy.keys = self.keys[0], self.keys[1][:chunks]
         copy.message_ends = self.message_ends[:messages]
         copy.ids = self.ids[:messages]
         opened = bisect_right(self.opens, chunks - 1) if chunks else 0

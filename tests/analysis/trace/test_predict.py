@@ -284,6 +284,30 @@ def test_where_a_read_ends_in_the_reply_is_learned_from_bills() -> None:
     assert [call.exact for call in play(glm(*turns))[2:]] == [True] * 6
 
 
+def test_a_client_that_marks_only_its_beginning_is_learned_from_the_bill() -> None:
+    """Thousands of tokens are uncached: the last block is not marked."""
+    bills = [bill(written=8000, input=2000), bill(read=8000, input=2600), bill(read=8000, input=0)]
+    messages = [
+        user("q " * 4000),
+        assistant("a " * 300),
+        user("r " * 900),
+        assistant("b"),
+        user("s"),
+    ]
+    calls = [at(9 * n, 2 * n + 1, usage) for n, usage in enumerate(bills)]
+    played = play(trace_of(*calls, messages=messages))
+    assert [call.outcome.read for call in played] == [0, 8000, 8000]
+    assert played[2].outcome.total == pytest.approx(10_600, rel=0.01)
+
+
+def test_a_prompt_without_markers_is_as_long_as_its_total_where_markers_are_an_option() -> None:
+    calls = at(0, 1, bill(input=5000)), at(9, 3, bill(read=3840, input=1300)), at(20, 5, None)
+    trace = trace_of(*calls, provider="alibaba", model="qwen3.8-max")
+    second, third = play(trace)[1:]
+    assert second.is_pair
+    assert third.outcome.total == pytest.approx(5140, rel=0.01)
+
+
 def volatile(id: str, t: float, *reads: int | None, group: str | None = None) -> Trace:
     """A conversation of user turns on DeepSeek, each 500 tokens longer than the one before."""
     calls = [
@@ -354,8 +378,17 @@ def test_another_model_reads_nothing_of_the_last() -> None:
     assert reads(trace_of(calls[0], replace(calls[1], note=note))) == [0, 5000]
 
 
-@pytest.mark.parametrize("model, read", [("claude-sonnet-4-5", 5000), ("claude-opus-4-5", 5300)])
-def test_some_models_drop_earlier_reasoning_at_a_user_turn(model: str, read: int) -> None:
+@pytest.mark.parametrize(
+    "model, wire, read",
+    [
+        ("claude-sonnet-4-5", "anthropic", 5000),
+        ("claude-sonnet-4-5", None, 5300),  # whether the client resent it is not recorded
+        ("claude-opus-4-5", "anthropic", 5300),
+    ],
+)
+def test_some_models_drop_earlier_reasoning_at_a_user_turn(
+    model: str, wire: str | None, read: int
+) -> None:
     thought = TraceMessage(
         role="assistant",
         content=[{"type": "thinking", "thinking": "hm " * 200}],
@@ -367,6 +400,7 @@ def test_some_models_drop_earlier_reasoning_at_a_user_turn(model: str, read: int
         at(20, 5, None),
         messages=[user("q"), thought, tool("one"), assistant("a"), user("next")],
         model=model,
+        wire=wire,
     )
     assert reads(trace)[1:] == [5000, read]
 

@@ -54,6 +54,16 @@ def test_shares_of_the_rules(
         assert chance.outcome.total == predicted.total
 
 
+def test_second_call_of_a_conversation_misses_more_often() -> None:
+    """Gemini: the first two calls of a session miss, later ones seldom."""
+    cache = Simulator(catalog.rules("google", "gemini-2.5-pro"))
+    cache.call(grown(2000, 8000), at=0)
+    second, third = grown(2000, 8000, 500), grown(2000, 8000, 500, 500)
+    assert [share for _, share, _ in found(cache, second, 60)] == [0.6, 0.16]
+    cache.call(second, at=60)
+    assert [share for _, share, _ in found(cache, third, 90)] == [0.1, 0.16]
+
+
 @pytest.mark.parametrize(
     "gap, expected", [(1.0, [("late_writes", 0.35, 3000)]), (2.5, [("late_writes", 0.35, 3000)]), (2.6, [])]
 )  # fmt: skip

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from anaphora import catalog
 from anaphora.cache.simulator import Simulator, TokenRuns
+from anaphora.cache.simulator.saved import SavedCache
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS
 
@@ -134,6 +135,15 @@ def test_what_is_still_used_outlives_what_is_not() -> None:
     outcome = simulator.predict(prompt(TEXT[:6400], b"end" * 1000), at=310)
     assert outcome.read == 6400
     assert (outcome.spans[-1].reason, outcome.spans[-1].detail) == ("expired", "10 s ago")
+
+
+def test_another_process_knows_the_bytes_of_a_restored_prompt() -> None:
+    here, there = Simulator(OPENAI), Simulator(OPENAI)
+    sent = prompt(TEXT, b"a question")
+    here.call(sent, at=0)
+    there.restore(sent, here.save(sent, SavedCache()))
+    changed = prompt(TEXT[:-4] + b"word", b"a question")
+    assert there.predict(changed, at=1).read == (len(TEXT) - 4) // 128 * 128
 
 
 class Counted(TokenRuns):

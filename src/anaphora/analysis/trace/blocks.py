@@ -41,7 +41,10 @@ class TraceBlocks:
     """One conversation as blocks, in the order in which the provider hashes them."""
 
     def __init__(self, trace: Trace, profile: Profile, rules: CacheRules) -> None:
-        self._strips = profile.strips_thinking.value and profile.strips_thinking.verified
+        self.may_strip = profile.strips_thinking.value and profile.strips_thinking.verified
+        """The provider drops thinking before the last user turn, where a client resends it."""
+        self.strips = self.may_strip and trace.wire is not None
+        """And this client does: its requests are recorded, or a bill has shown it."""
         tools = _tool_blocks(trace)
         self.unrecorded: tuple[TraceBlock, TraceBlock] | None = None
         """The beginning that is not recorded: what is shared with other conversations, the rest."""
@@ -75,14 +78,23 @@ class TraceBlocks:
         """The blocks of a call as the provider hashes them: without thinking before the last user
         turn, where the provider drops it."""
         messages = self.messages[: call.messages]
-        if self._strips:
-            last = next((turn for turn in reversed(self._user_turns) if turn < call.messages), 0)
+        if self.strips:
+            last = self._last_turn(call)
             messages[:last] = [block.stripped or block for block in messages[:last]]
         head = self._head
         if call.messages < self._leading:
             unsent = self.messages[call.messages : self._leading]
             head = [block for block in head if block not in unsent]
         return head + messages[self._leading :]
+
+    def drops_thinking(self, before: TraceCall, call: TraceCall) -> bool:
+        """Whether a user turn came after thinking that the call before had sent."""
+        last = min(before.messages, self._last_turn(call))
+        dropped = self.messages[self._last_turn(before) : last]
+        return any(block.stripped is not None for block in dropped)
+
+    def _last_turn(self, call: TraceCall) -> int:
+        return next((turn for turn in reversed(self._user_turns) if turn < call.messages), 0)
 
     def position(self, message: int) -> int:
         """The position of a message among the blocks of a call that sends it."""
@@ -109,7 +121,7 @@ class TraceBlocks:
         elif message.tool_calls or "tool_use" in types:
             kind = Kind.TOOL_CALL
         block = _block(message, message.content, kind, section)
-        if self._strips and message.has_thinking:
+        if self.may_strip and message.has_thinking:
             thinking = ("thinking", "redacted_thinking")
             pairs = zip(message.content, types, strict=True)
             kept = [content for content, kind_name in pairs if kind_name not in thinking]

@@ -182,7 +182,7 @@ class Predictor:
         params = replay.cache_params(call, in_loop=in_loop)
         prompt = replay.prompt(call, params, account)
         outcome = account.simulator.predict(prompt, at=at)
-        chances = account.simulator.chances(prompt, at=at)
+        chances = replay.chances(call, params, account, at)
         older = billed is not None and billed.cache_read in replay.left
         changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:
@@ -210,7 +210,7 @@ class Predictor:
             previous=None if before is None or before.usage is None else before.usage.total,
             older=older,
             ends_only=call.t is None and call.dur is None,
-            implicit=not account.has_markers,
+            implicit=not _is_marked(call, rules),
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,
         )
@@ -232,12 +232,20 @@ def _changed_at(outcome: Outcome, tokens: int) -> Outcome:
     return Outcome(spans_of(*spans))
 
 
+def _is_marked(call: TraceCall, rules: CacheRules) -> bool:
+    """Whether what a call left is at markers, its own or the provider's."""
+    if rules.mechanism.value == "implicit" or not rules.slots.value:
+        return False
+    provider_marks = rules.automatic_breakpoint.value == "last_message"
+    return rules.mechanism.value == "explicit" or provider_marks or bool(call.breakpoints)
+
+
 def _left_by(call: TraceCall, rules: CacheRules) -> int | None:
     """What a call left in the cache by its bill: what it read and wrote at markers, or else all of
     its prompt in whole granules."""
     assert call.usage is not None
     tokens = call.usage.cached
-    if rules.mechanism.value == "implicit" or not rules.slots.value:
+    if not _is_marked(call, rules):
         granule = rules.granule_tokens.value
         tokens = call.usage.total // granule * granule
         tokens = 0 if tokens < rules.minimum_tokens.value else tokens

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate
 
 from anaphora import catalog
-from anaphora.cache.simulator import Mark, Outcome, TokenRuns
+from anaphora.cache.simulator import Chance, Mark, Outcome, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
@@ -84,6 +84,8 @@ class Replay:
         """The last call's blocks: identity, and the key of the prefix each one ends."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
+        self._after_mark = 0
+        """Blocks behind the last marker, where none are recorded, by the last bill."""
         self._early: dict[bool, int] = {}
         """What the last call read, inside a tool loop or not, when that was less than expected."""
         self._times: list[float] = []
@@ -200,7 +202,7 @@ class Replay:
         if call.breakpoints is None:
             begun = None if self._moved else self.begun
             unseen = begun is not None and begun.lead.shared is None
-            places = -1 if unseen else self.blocks.lead, len(blocks) - 1
+            places = -1 if unseen else self.blocks.lead, len(blocks) - 1 - self._after_mark
             assumed = zip(places, self.ttls, strict=True)
             marks |= {position: ttl for position, ttl in assumed if position >= 0}
         return tuple(
@@ -227,6 +229,31 @@ class Replay:
         the conversation; None where it is not."""
         return self._early.get(in_loop) if account.early_reads.repeat else None
 
+    def chances(
+        self, call: TraceCall, params: dict[str, bytes], account: Account, at: float
+    ) -> tuple[Chance, ...]:
+        """The other outcomes that a call may have, and how often."""
+        chances = account.simulator.chances(self.prompt(call, params, account), at=at)
+        figure, blocks = self.rules.thinking_dropped, self.blocks
+        if figure is None or not self._may_drop_thinking(call):
+            return chances
+        blocks.strips = True
+        outcome = account.simulator.predict(self.prompt(call, params, account), at=at)
+        blocks.strips = False
+        return (*chances, Chance(figure.value, "thinking_dropped", outcome))
+
+    def _may_drop_thinking(self, call: TraceCall) -> bool:
+        """Whether thinking is dropped at this call if the client resends it, which is unknown."""
+        before, blocks = self.before, self.blocks
+        unknown = blocks.may_strip and not blocks.strips
+        return unknown and before is not None and blocks.drops_thinking(before, call)
+
+    def _learn_stripping(self, call: TraceCall, billed: TraceUsage) -> None:
+        """A read of the beginning alone shows that thinking was dropped, and so resent."""
+        before = self.before
+        if before is not None and before.usage is not None and self._may_drop_thinking(call):
+            self.blocks.strips = 0 < billed.cache_read < before.usage.cached
+
     def learn_early(self, read: int, expected: int, account: Account, *, in_loop: bool) -> None:
         """Learns whether reads end early at the same place again; `expected` is without that."""
         slack = max(self.rules.granule_tokens.value, _FRAMING)
@@ -248,18 +275,20 @@ class Replay:
     ) -> None:
         """Learns from the bill of a call: before the call is added to the cache, so that what it
         leaves there is as long as the bill says."""
-        _, keys = self.sent(call)
+        self._learn_stripping(call, billed)
         self._learn_growth(call, billed, account)
         self._learn_beginning(call, billed, expected[1].read, account)
         _, keys = self.sent(call)
         self.left.add(billed.cached)
-        end = billed.total
-        if account.has_markers and billed.cached:
-            marks = () if expected[0].automatic else expected[0].markers
-            last = marks[-1].chunk if marks else len(keys) - 1
+        account.lengths[keys[-1]] = billed.total
+        prompt = expected[0]
+        if billed.cached and (prompt.markers or prompt.automatic):
+            last = len(keys) - 1
+            if prompt.automatic is None:
+                last = prompt.markers[-1].chunk
+                if call.breakpoints is None:
+                    last = self._learn_end(call, billed, account)
             account.lengths[keys[last]] = billed.cached
-            end = billed.cached if last == len(keys) - 1 else end
-        account.lengths[keys[-1]] = end
         self._learn_found(call, billed.cache_read, expected, account)
         reply = self.blocks.reply(call)
         if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
@@ -273,6 +302,19 @@ class Replay:
             # About how long the beginning of other conversations is.
             for key, count in zip(*self._counted(call, account), strict=True):
                 account.lengths.fit(key, count)
+
+    def _learn_end(self, call: TraceCall, billed: TraceUsage, account: Account) -> int:
+        """Learns where the last marker of a call is, where none are recorded: at the last block,
+        unless more is uncached than that leaves; then where what was cached may end."""
+        keys, counts = self._counted(call, account)
+        self._after_mark = 0
+        if billed.input > _FRAMING:
+            near = min(range(len(keys)), key=lambda at: abs(counts[at] - billed.cached))
+            self._after_mark = len(keys) - 1 - max(near, self.blocks.lead)
+            if near <= self.blocks.lead + 1 and self.begun is not None:
+                self._after_mark = len(keys) - 1 - self.blocks.lead
+                self.begun.lead.shared = billed.cached
+        return len(keys) - 1 - self._after_mark
 
     def _counted(self, call: TraceCall, account: Account) -> tuple[list[Hashable], list[int]]:
         """The keys of a call's prefixes, and their tokens by what is known now."""

@@ -20,9 +20,10 @@ from anaphora.values import TTL_SECONDS, Usage
 
 from .markers import MarkerCache, MarkerLookup
 from .outcome import Outcome, Span, spans_of
+from .prefixes import PrefixCache
 from .view import KeyOf, PromptView
 
-ChanceReason: TypeAlias = Literal["missed", "cut_short", "late_writes"]
+ChanceReason: TypeAlias = Literal["missed", "cut_short", "late_writes", "thinking_dropped"]
 """The figure of the rules that states the share."""
 
 #: Nine cases in ten are within so many standard deviations.
@@ -163,8 +164,11 @@ def find_chances(
     if not outcome.read:
         return ()
     chances: list[Chance] = []
-    if rules.missed is not None and rules.missed.value:
-        chances.append(Chance(rules.missed.value, "missed", cache.lose(prompt, lookup)[0]))
+    missed = rules.missed
+    if rules.first_missed is not None and isinstance(cache, PrefixCache):
+        missed = rules.first_missed if cache.sent_once(lookup) else missed
+    if missed is not None and missed.value:
+        chances.append(Chance(missed.value, "missed", cache.lose(prompt, lookup)[0]))
     older: Outcome | None = None
     if isinstance(cache, MarkerCache):
         older = cache.older(prompt, key_of, lookup, at)

@@ -49,6 +49,12 @@ class PrefixCache:
         lookup = self._look_up(prompt, key_of, at)
         return self._outcome(prompt, lookup), lookup
 
+    @staticmethod
+    def sent_once(lookup: PrefixLookup) -> bool:
+        """Whether the prompt that is found was sent by one call, the first of its conversation."""
+        chain = lookup.match.chain
+        return chain is not None and chain.parent is None and len(chain.reaches) == 1
+
     def lose(self, prompt: PromptView, lookup: PrefixLookup) -> tuple[Outcome, PrefixLookup]:
         """The same when the provider lost the prefix."""
         lost = PrefixLookup(lookup.match, -1, "lost")

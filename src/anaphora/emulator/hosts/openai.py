@@ -40,6 +40,7 @@ from .host import (
     read_tokens,
     thinking_text,
 )
+from .stored_completions import StoredCompletions
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
 #: Hosts that report usage in every stream, without `include_usage`.
@@ -132,6 +133,19 @@ class OpenAIChatHost(OpenAIHost):
         "",
         b'{"id":"","object":"emulator.unknown","created":0,"model":"","choices":[]}',
     )
+
+    def __init__(self, billing: Billing, ids: IdGenerator) -> None:
+        super().__init__(billing, ids)
+        self._completions = StoredCompletions()
+
+    def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
+        return super().operation(method, path) or self._completions.operation(method, path)
+
+    def handle(self, request: RoutedRequest) -> bytes:
+        return self._completions.handle(request)
+
+    def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
+        self._completions.keep(request, reply)
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if not profile.can("reasoning"):
