@@ -22,6 +22,7 @@ from anaphora.cache.plan.memory import TtlCosts
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.prompt import Call, Params, PartMark, PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
 from anaphora.values import (
     TTL_SECONDS,
     Conversation,
@@ -171,6 +172,23 @@ def test_volatile_content_is_never_marked() -> None:
     roles = {conversation.last.chunk(mark.chunk).role for mark in plan.marks}
     assert SegmentRole.VOLATILE_TAIL not in roles
     assert SegmentRole.CONVERSATION in roles
+
+
+def test_a_system_message_at_the_end_is_not_marked() -> None:
+    """What is written there is not found again; what is written before it is."""
+    conversation = PlannedConversation(model="claude-opus-4-8")
+    conversation.add(question(1), Message.system("Nine tokens are left."))
+    plan = conversation.turn(0)
+    last = conversation.last
+    assert last is not None
+    assert last.chunk(len(last) - 1).path == "messages[1].content[0]"
+    assert last.chunk(plan.marks[-1].chunk).path == "messages[0].content[0]"
+    conversation.add(Message.assistant("Yes."), question(2))
+    plan = conversation.turn(60)
+    assert conversation.last is not None
+    read = conversation.planner.predict(conversation.last, plan, at=90).read
+    assert read == Counts(conversation.last).tokens(plan.marks[-1].chunk + 1)
+    assert last.data() == conversation.last.data(len(last))
 
 
 def test_nothing_is_marked_below_the_minimum() -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from anaphora import catalog
-from anaphora.cache.verdict import Cause, SentCall, Verdict, judge
+from anaphora.cache.verdict import SentCall, Verdict, judge
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Price
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Plan, Rendered
@@ -77,7 +77,8 @@ class _RenderedTrace:
         likely = predicted.cause
         if verdict.cause == "unexplained" and likely is not None and likely != "unexplained":
             text = f"{CAUSE_TEXTS[likely]} (likely, from the bills)"
-            verdict = replace(verdict, causes=(Cause("unexplained", text),))
+            first, *others = verdict.causes
+            verdict = replace(verdict, causes=(replace(first, text=text), *others))
         return TraceVerdict(predicted, model, verdict)
 
     def _rendered(

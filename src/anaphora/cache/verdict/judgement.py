@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from anaphora.cache.prefix import SentCall, first_difference
+from anaphora.cache.prefix import SentCall
 from anaphora.cache.simulator import Outcome
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan
@@ -16,7 +16,7 @@ from anaphora.values import Usage
 from .causes import TOKEN_ERROR, find_causes, remaining
 from .changes import find_change
 from .diagnosis import agrees
-from .prediction import predict, updated_bills
+from .prediction import predict, reusable_tokens, updated_bills
 from .values import (
     CHANGED,
     PARAMETERS,
@@ -115,7 +115,7 @@ def _explain(
         result = "partial"  # a prediction of both calls is exact
     causes = find_causes(earlier, later, rules, change, profile, read, expected)
     # Tokens that are no longer sent are not paid again.
-    missed = _reusable_tokens(earlier, later, rules, expected, causes[0]) - read
+    missed = reusable_tokens(earlier, later, rules, expected, causes[0]) - read
     lost = max(0, min(missed, (usage.input or 0) - read))
     causes = _split_causes(earlier, later, rules, causes, profile, read, expected, lost)
     if causes[0].kind == "below_minimum":
@@ -157,23 +157,6 @@ def _split_causes(
     shares = [replace(first, tokens=lost - unexplained), replace(rest, tokens=unexplained)]
     shares.sort(key=lambda cause: cause.tokens or 0, reverse=True)
     return *shares, *others
-
-
-def _reusable_tokens(
-    earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction, cause: Cause
-) -> int:
-    """What could have been read had nothing gone wrong. Where nothing was marked, that is all that
-    the two prompts share."""
-    if cause.kind == "not_persisted":
-        return expected.read
-    if expected.left or cause.kind != "no_marker" or not rules.slots.value:
-        return expected.left
-    cacheable = earlier.rendered.cacheable
-    offset = first_difference(earlier.rendered, later.rendered, cacheable)
-    if offset is None:
-        offset = earlier.rendered.offset(cacheable)
-    shared = Counts(earlier.rendered, later.rendered.bills).before(offset)
-    return shared if shared >= rules.minimum_tokens.value else 0
 
 
 def _unmarked(sent: SentCall) -> SentCall:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from anaphora.cache.prefix import SentCall, cached_chunks
+from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Rendered
 from anaphora.tokens import Bills, Counts
 from anaphora.values import Usage
 
-from .values import Prediction
+from .values import Cause, Prediction
 
 #: Between two calls whose times are unknown: long enough to be visible, too short to expire.
 _UNKNOWN_GAP = 60.0
@@ -95,3 +95,20 @@ def updated_bills(
     if kept is not None and counts.tokens(chunks) != kept:
         return counts.billed(total)
     return counts.billed(total, (chunks, total - (usage.uncached or 0)))
+
+
+def reusable_tokens(
+    earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction, cause: Cause
+) -> int:
+    """What could have been read had nothing gone wrong. Where nothing was marked, that is all that
+    the two prompts share."""
+    if cause.kind == "not_persisted":
+        return expected.read
+    if expected.left or cause.kind != "no_marker" or not rules.slots.value:
+        return expected.left
+    cacheable = earlier.rendered.cacheable
+    offset = first_difference(earlier.rendered, later.rendered, cacheable)
+    if offset is None:
+        offset = earlier.rendered.offset(cacheable)
+    shared = Counts(earlier.rendered, later.rendered.bills).before(offset)
+    return shared if shared >= rules.minimum_tokens.value else 0
