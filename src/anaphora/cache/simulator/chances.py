@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from anaphora.catalog import CacheRules
-from anaphora.values import TTL_SECONDS, Usage
+from anaphora.values import Usage
 
 from .markers import MarkerCache, MarkerLookup
 from .outcome import Outcome, Span, spans_of
@@ -184,11 +184,7 @@ def find_chances(
 def _is_fresh(rules: CacheRules, lookup: MarkerLookup, at: float) -> bool:
     """Whether what is read was written so recently that it may not be visible yet."""
     entry = lookup.entry
-    if entry is None:
-        return False
-    # Where the start of a response is not known, an entry is readable only from its end on.
-    since = min(entry.readable, entry.expires - TTL_SECONDS[entry.ttl])
-    return at <= since + rules.visibility_delay.value
+    return entry is not None and at <= entry.since + rules.visibility_delay.value
 
 
 def _halved(rules: CacheRules, prompt: PromptView, outcome: Outcome) -> Outcome:

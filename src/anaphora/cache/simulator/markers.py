@@ -34,6 +34,8 @@ class CacheEntry(msgspec.Struct):
     ttl: Ttl
     expires: float
     readable: float
+    since: float = -math.inf
+    """When the response that wrote it began; the request, where that is not known."""
 
 
 class EntryTable:
@@ -161,6 +163,8 @@ class MarkerCache:
             for marker in lookup.writes
             if self._tail_found or not prompt.is_trailing_system(marker.chunk)
         ]
+        for entry in written:
+            entry.since = max(entry.since, made.since)
         self.refresh(prompt, key_of, lookup, made.lives_from)
         self._entries.purge(made.at)
         return written

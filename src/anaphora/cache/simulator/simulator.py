@@ -140,7 +140,13 @@ class Simulator(HandleSimulator):
         assumed = self.rules.response_seconds
         if began is None and ended is not None and assumed is not None:
             lives_from = min(ended, at + assumed.value)
-        made = MadeCall(at, moments[readable_from] + self._delay, lives_from, reasoning)
+        made = MadeCall(
+            at,
+            moments[readable_from] + self._delay,
+            lives_from,
+            moments["response_start"],
+            reasoning,
+        )
         return self._make(prompt, made, scope).outcome
 
     def start(
@@ -155,7 +161,7 @@ class Simulator(HandleSimulator):
         be read."""
         waits = self.rules.readable_from.value != "request_start"
         readable = math.inf if waits else at + self._delay
-        return self._make(prompt, MadeCall(at, readable, at, reasoning), scope)
+        return self._make(prompt, MadeCall(at, readable, at, at, reasoning), scope)
 
     def _make(self, prompt: PromptView, made: MadeCall, scope: Hashable) -> OpenCall:
         self._calls += 1

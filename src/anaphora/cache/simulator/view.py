@@ -31,6 +31,8 @@ class MadeCall(NamedTuple):
     """From when what it wrote can be read."""
     lives_from: float
     """From when the lifetime of what it read and wrote counts."""
+    since: float
+    """When the response began; the request, where that is not known."""
     reasoning: int | None
     """Tokens of hidden reasoning in the reply; None: not known."""
 
