@@ -128,7 +128,7 @@ class Estimates:
                 if new > 0:
                     self.new.append(abs(expected - new) / new)
             rules = catalog.rules(call.provider, call.model, call.wire)
-            ours[call.trace] += input_cost(call.outcome.usage(), rules)
+            ours[call.trace] += expected_cost(call, rules)
             billed[call.trace] += input_cost(call.billed.usage(), rules)
             plain[call.trace] += input_cost(baseline_bill(call, total, rules), rules)
         several = {call.trace for call in calls if call.billed is not None and call.previous}
@@ -157,6 +157,13 @@ def input_cost(usage: Usage, rules: CacheRules) -> float:
     return cost
 
 
+def expected_cost(call: Predicted, rules: CacheRules) -> float:
+    """The mean over what a call may read, by the shares that the rules state."""
+    likeliest = input_cost(call.outcome.usage(), rules)
+    others = ((one.share, input_cost(one.outcome.usage(), rules)) for one in call.chances)
+    return likeliest + sum(share * (cost - likeliest) for share, cost in others)
+
+
 def baseline_bill(call: Predicted, total: int, rules: CacheRules) -> Usage:
     read = min(total, call.baseline or 0)
     if call.implicit or rules.default_ttl is None:
@@ -165,7 +172,13 @@ def baseline_bill(call: Predicted, total: int, rules: CacheRules) -> Usage:
 
 
 def quantile(values: list[float], part: float) -> float | None:
-    return sorted(values)[min(len(values) - 1, int(part * len(values)))] if values else None
+    """Between two values, in proportion."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    low, rest = divmod(part * (len(ordered) - 1), 1)
+    high = min(int(low) + 1, len(ordered) - 1)
+    return ordered[int(low)] * (1 - rest) + ordered[high] * rest
 
 
 def percent(value: float | None) -> str:
