@@ -101,9 +101,7 @@ class ClaudeCodeSession:
         branches.add(len(self.nodes))
         longest = sorted(leaves, key=lambda leaf: -leaf.depth)
         kept = {id(leaf) for leaf in longest if branches.take(leaf.depth)}
-        found = [
-            _conversation(leaf, self.id or file, taken) for leaf in leaves if id(leaf) in kept
-        ]
+        found = [_conversation(leaf, self.id or file, taken) for leaf in leaves if id(leaf) in kept]
         return [*(one for one in found if one is not None), *branches.problems(file)]
 
     def _user_message(self, place: str, content: object, parent: SessionNode | None) -> SessionNode:
