@@ -3,9 +3,9 @@
     python bench/adversarial.py [--largest 4194304] [--only PART_OF_A_NAME] [--list]
 
 Every case is a function of bytes or text that comes from outside: prompts, requests, replies,
-streams, errors, headers. Its input is doubled up to `--largest` bytes; growth is what a doubling
-costs, the median of the last three. 2 is proportional. A case whose next doubling would take longer
-than `--seconds` ends before it, with the growth so far.
+streams, errors, headers, session files. Its input is doubled up to `--largest` bytes; growth is
+what a doubling costs, the median of the last three. 2 is proportional. A case whose next doubling
+would take longer than `--seconds` ends before it, with the growth so far.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+
+from _session_files import session_cases
 
 from anaphora import Call, Message, Params, PromptIR, Text, Tool, ToolCall, catalog, wire
 from anaphora.analysis.lint.checks import lint_request, lint_text
@@ -413,6 +415,7 @@ def cases() -> Iterator[tuple[str, Make]]:
     yield from text_cases()
     yield from dict_cases()
     yield from other_cases()
+    yield from session_cases()
 
 
 def measured(run: Run) -> float:

@@ -302,8 +302,11 @@ def bytes_in(tokens: int, per_token: float) -> int:
 
 def ends(sizes: Iterable[Size], per_token: float) -> list[int]:
     """The tokens up to the end of each block, rounded once."""
-    totals = accumulate(sizes, lambda one, two: Size(one.text + two.text, one.other + two.other))
-    return [size.tokens(per_token) for size in totals]
+    counted, text, other = [], 0, 0
+    for size in sizes:
+        text, other = text + size.text, other + size.other
+        counted.append(tokens_in(text, per_token) + other)
+    return counted
 
 
 def measured(data: bytes, kind: Kind | None = None) -> Size:

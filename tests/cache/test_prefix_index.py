@@ -183,6 +183,47 @@ def test_side_calls_are_conversations_of_their_own(side: Rendered) -> None:
     assert (found.call, found.continues, found.chunks) == ("main", True, 6)
 
 
+LETTER = " ".join(f"Paragraph {number} says something." for number in range(100))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((LETTER,), (LETTER.replace("Paragraph 7 ", "Section 7 "),)),
+        ((LETTER,), ("Monday. " + LETTER,)),
+        ((LETTER,), (LETTER + " What is it?", "A letter.", "Who wrote it?")),
+        (("Hello", "Hi.", LETTER), ("Hello", "Hi.", LETTER[:-1] + "!")),
+    ],
+)
+@pytest.mark.parametrize("system", ["", GUIDE])
+def test_edited_long_message_continues_its_conversation(
+    before: tuple[str, ...], after: tuple[str, ...], system: str
+) -> None:
+    tools = ("read",) if system else ()
+    index: PrefixIndex[str] = PrefixIndex()
+    index.add(call(*before, system=system, tools=tools), "one")
+    found = index.add(call(*after, system=system, tools=tools), "two")
+    assert found is not None
+    assert (found.call, found.continues) == ("one", True)
+
+
+@pytest.mark.parametrize("text", ["Paragraph 7? " + 1000 * "w ", "Paragraph 0 says what?"])
+def test_another_text_is_a_new_conversation(text: str) -> None:
+    index: PrefixIndex[str] = PrefixIndex()
+    index.add(call(LETTER), "one")
+    found = index.add(call(text), "two")
+    assert found is not None
+    assert not found.continues
+
+
+def test_same_system_prompt_with_other_tools_is_one_conversation() -> None:
+    index: PrefixIndex[str] = PrefixIndex()
+    index.add(call("Hello", "Hi.", "What is it?", tools=tuple("abcdefghi")), "one")
+    found = index.add(call("Hello", "Hi.", "What is it?", tools=tuple("rstuvwxyz")), "two")
+    assert found is not None
+    assert (found.call, found.continues) == ("one", True)
+
+
 def test_parallel_calls_are_compared_with_the_first() -> None:
     index: PrefixIndex[int] = PrefixIndex()
     found = [index.add(call(f"question {number}"), number) for number in range(8)]

@@ -178,6 +178,31 @@ def test_conversations_of_one_log_are_separated(run: Run, tmp_path: Path) -> Non
     assert len({turn["conversation"] for turn in report["turns"]}) == 2
 
 
+@pytest.mark.parametrize("hint", [{}, {"headers": {"x-claude-code-session-id": "s"}}])
+@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "deepseek"])
+def test_edited_message_in_a_log_of_two_calls(
+    run: Run, tmp_path: Path, wire: str, hint: Json
+) -> None:
+    """A long message whose beginning changes, with nothing else that two calls have in common
+    but tools and system prompt."""
+    letter = " ".join(f"Paragraph {number} says something." for number in range(1000))
+    lines = []
+    for at, day in enumerate(("Monday", "Tuesday")):
+        prompt = {**spec(), "messages": [("user", [f"It is {day}. {letter}"])]}
+        request = json.loads(body(PLACES[wire], prompt))
+        paths = {"anthropic": "messages", "openai_responses": "responses"}
+        path = f"/v1/{paths.get(wire, 'chat/completions')}"
+        provider = PLACES[wire].provider
+        line = {"request": request, "time": at * 60, "path": path, "provider": provider, **hint}
+        lines.append(json.dumps(line).encode() + b"\n")
+    done = run("explain", "--json", log(tmp_path, *lines))
+    second = json.loads(done.stdout)["turns"][1]
+    assert done.returncode == 1
+    assert (second["turn"], second["verdict"]["causes"][0]["kind"]) == (2, "changed")
+    assert second["verdict"]["change"]["path"].endswith(("content[0].text", "content"))
+    assert second["verdict"]["lost"] > 4000
+
+
 def test_each_call_is_counted_once_in_the_summary(run: Run, tmp_path: Path) -> None:
     """Calls whose edit lost nothing are hits and did not break; the others are one or the other."""
     place = PLACES["openai_chat"]

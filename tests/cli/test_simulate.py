@@ -473,3 +473,17 @@ def test_thinking_is_dropped_only_where_it_is_resent(log: Callable[..., Path]) -
     assert (lost[2]["predicted"]["read"], lost[2]["billed"]["read"]) == (5500, 3000)
     assert lost[4]["predicted"]["read"] < 6500
     assert lost[4]["chances"] == []
+
+
+def test_prompt_that_was_billed_shorter_than_its_text_is_simulated_elsewhere(
+    log: Callable[..., Path],
+) -> None:
+    """Nothing is left for the beginning that is not recorded: it has no tokens."""
+    billed = {"input": 3, "output": 5}
+    messages = [{"role": "user", "content": "hello " * 20}]
+    some = [
+        trace(id=id, messages=messages, calls=[{"messages": 1, "t": at, "usage": billed}])
+        for id, at in (("a", 1.0), ("b", 100.0))
+    ]
+    found = simulated(log(*some), "--as", "deepseek/deepseek-v4-pro")
+    assert [row["predicted"]["uncached"] for row in found["rows"]] == [3, 3]

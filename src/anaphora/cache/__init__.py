@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .call_hints import CallHints, hints_of
 from .fingerprint import PrefixDifference, WireFingerprint, fingerprint
-from .prefix_index import CallHints, EarlierCall, PrefixIndex, hints_of
+from .prefix_index import EarlierCall, PrefixIndex
 
 __all__ = [
     "CallHints",

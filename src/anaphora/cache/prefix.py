@@ -163,3 +163,9 @@ def common_bytes(one: bytes, two: bytes) -> int:
         else:
             high = middle
     return low
+
+
+def equal_around(one: bytes, two: bytes) -> int:
+    """How many bytes are equal before the first difference and after the last one."""
+    before = common_bytes(one, two)
+    return before + common_bytes(one[before:][::-1], two[before:][::-1])

@@ -13,82 +13,26 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.rendered import Plan, Rendered
 
-from .prefix import common_bytes
+from .call_hints import CallHints
+from .prefix import equal_around
 from .simulator import RenderedPrompt
 
 Call = TypeVar("Call")
 
-#: Headers and fields of the body that name a conversation, in this order: Claude Code, Codex (two
-#: spellings), OpenRouter, xAI; Responses, OpenRouter, OpenAI and the hosts that follow it.
-_CONVERSATION_HEADERS = (
-    "x-claude-code-session-id",
-    "session-id",
-    "session_id",
-    "x-session-id",
-    "x-grok-conv-id",
-)
-_CONVERSATION_FIELDS = ("conversation", "session_id", "prompt_cache_key")
-_USER_FIELDS = ("user", "safety_identifier")
-
 #: Conversations of one client whose blocks are compared where the beginnings differ.
 _MOST_COMPARED = 64
+#: Bytes of a block in which an edit is told from a new text.
+_LONG_BLOCK = 1024
 #: What may stand before a block: the closing of the message before, and a comma.
 _GLUE = b'"]}, \t\r\n'
-
-
-class CallHints(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client says about the conversation of a call."""
-
-    conversation: str = ""
-    """An id of the conversation, the session or the cache key. Subagents and side calls may have
-    the same: it separates conversations, and joins none."""
-    user: str = ""
-    """An id of the end user, which separates conversations too."""
-    previous_reply: str = ""
-    """The reply that the call continues by its id (`previous_response_id`)."""
-
-
-_NO_HINTS = CallHints()
-
-
-def hints_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> CallHints:
-    """The hints in a request. Header names are in lower case; the fields of the body are values or
-    raw JSON."""
-    named = (headers.get(name, "") for name in _CONVERSATION_HEADERS)
-    fields = (_text(body.get(name)) for name in _CONVERSATION_FIELDS)
-    users = (_text(body.get(name)) for name in _USER_FIELDS)
-    metadata = _value(body.get("metadata"))
-    user = metadata.get("user_id") if isinstance(metadata, dict) else None
-    return CallHints(
-        conversation=next(filter(None, (*named, *fields)), ""),
-        user=next(filter(None, (_text(user), *users)), ""),
-        previous_reply=_text(body.get("previous_response_id")),
-    )
-
-
-def _value(value: Any) -> Any:
-    if not isinstance(value, msgspec.Raw):
-        return value
-    try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-
-
-def _text(value: Any) -> str:
-    """A text, or the id of an object (`conversation`)."""
-    value = _value(value)
-    if isinstance(value, dict):
-        value = value.get("id")
-    return value if isinstance(value, str) else ""
 
 
 class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=True):
@@ -112,6 +56,12 @@ class _Prompt(RenderedPrompt):
         """The chunks of its messages."""
         return len(self) - self.leading - 1
 
+    def keys(self, begin: int) -> Iterator[bytes]:
+        """The keys from there on."""
+        for index, (run, first) in enumerate(self._runs):
+            if first + run.count > begin:
+                yield from self._chain_of(index)[max(0, begin - first) : run.count]
+
     def common_chunks(self, other: _Prompt) -> int:
         both = range(min(len(self), len(other)))
         return bisect_left(both, True, key=lambda index: self.key(index) != other.key(index))
@@ -124,17 +74,40 @@ class _Prompt(RenderedPrompt):
 
     def begins_like(self, other: _Prompt) -> bool:
         """Whether tools and system prompt are mostly the same: half of the shorter ones are equal
-        blocks, or equal text before and after a difference. Side calls have other instructions."""
+        blocks, or equal text before and after a difference; or all of the system prompt is equal.
+        Side calls have other instructions."""
+        system = self._system()
+        if system and system == other._system():
+            return True
         blocks = [list(prompt._slices(0, prompt.leading + 1)) for prompt in (self, other)]
         first, second = map(b"".join, blocks)
         half = min(len(first), len(second)) / 2
         if not half:
             return len(first) == len(second)
-        if sum(map(len, set(blocks[0]) & set(blocks[1]))) >= half:
-            return True
-        before = common_bytes(first, second)
-        after = common_bytes(first[before:][::-1], second[before:][::-1])
-        return before + after >= half
+        equal = sum(map(len, set(blocks[0]) & set(blocks[1])))
+        return equal >= half or equal_around(first, second) >= half
+
+    def is_edit_of(self, other: _Prompt, position: int) -> bool:
+        """Whether the prompts first differ in a long block of which most text is the same. A short
+        question that is like another is a new one."""
+        if not self.leading < position < min(len(self), len(other)):
+            return False
+        if position and self.key(position - 1) != other.key(position - 1):
+            return False
+        mine, theirs = self._block(position), other._block(position)
+        least = max(_LONG_BLOCK, len(mine) / 2, len(theirs) / 2)
+        return min(len(mine), len(theirs)) >= least and equal_around(mine, theirs) >= least
+
+    def _block(self, position: int) -> bytes:
+        return next(self._slices(position, position + 1))
+
+    def _system(self) -> list[bytes]:
+        return [
+            block
+            for run, first in self._runs
+            if run.section == "system"
+            for block in self._slices(first, first + run.count)
+        ]
 
     def _slices(self, begin: int, end: int) -> Iterator[bytes]:
         for run, first in self._runs:
@@ -183,6 +156,43 @@ class _Conversation:
         """The number of its latest call."""
 
 
+class _RecentConversations:
+    """The latest conversations of one client, the least recent first."""
+
+    __slots__ = ("_order", "_with_block")
+
+    def __init__(self) -> None:
+        self._order: OrderedDict[_Conversation, None] = OrderedDict()
+        self._with_block: dict[int, _Conversation] = {}
+        """The latest conversation that has a block."""
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @property
+    def latest(self) -> _Conversation:
+        return next(reversed(self._order))
+
+    def with_any(self, blocks: set[int]) -> set[_Conversation]:
+        """The latest conversations that have each of these blocks."""
+        known = self._with_block
+        return {known[block] for block in blocks if block in known}
+
+    def use(self, conversation: _Conversation, blocks: set[int]) -> None:
+        """Makes a conversation the latest; these blocks are new in it."""
+        self._order[conversation] = None
+        self._order.move_to_end(conversation)
+        self._with_block.update(dict.fromkeys(blocks, conversation))
+        if len(self._order) > _MOST_COMPARED:
+            self.drop(next(iter(self._order)))
+
+    def drop(self, conversation: _Conversation) -> None:
+        self._order.pop(conversation, None)
+        for block in conversation.blocks:
+            if self._with_block.get(block) is conversation:
+                del self._with_block[block]
+
+
 class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     number: int
     call: Call
@@ -227,7 +237,7 @@ class PrefixIndex(Generic[Call]):
         self._branches: dict[bytes, _Branch] = {}
         self._ends: dict[bytes, int] = {}
         self._replies: dict[tuple[Hashable, str], int] = {}
-        self._conversations: dict[bytes, OrderedDict[_Conversation, None]] = {}
+        self._conversations: dict[bytes, _RecentConversations] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -268,7 +278,8 @@ class PrefixIndex(Generic[Call]):
                 self._forget(continued.before)
             if continued.hints == found.hints:
                 conversation, known = continued.conversation, max(known, earlier.chunks)
-        conversation.blocks |= prompt.blocks(known)
+        blocks = prompt.blocks(known)
+        conversation.blocks |= blocks
         conversation.tip, prompt.hashed = self._number, None
         new = self._calls[self._number] = _Remembered(
             number=self._number,
@@ -282,6 +293,8 @@ class PrefixIndex(Generic[Call]):
             before=before,
         )
         for salt, place in found.places.items():
+            recent = self._conversations.setdefault(salt, _RecentConversations())
+            recent.use(conversation, blocks)
             self._insert(new, salt, place)
         if new.reply is not None:
             self._replies[new.reply] = new.number
@@ -297,7 +310,7 @@ class PrefixIndex(Generic[Call]):
         previous = self._calls.get(self._replies.get((scope, hints.previous_reply), 0))
         hints = CallHints(conversation=hints.conversation, user=hints.user)
         groups: list[Hashable] = [scope]
-        if hints != _NO_HINTS:
+        if hints.conversation or hints.user:
             groups.insert(0, (scope, hints.conversation, hints.user))
         salts = [blake3(repr(group).encode(errors="replace")).digest(16) for group in groups]
         places = {salt: self._deepest(prompt, salt) for salt in salts}
@@ -332,10 +345,10 @@ class PrefixIndex(Generic[Call]):
     ) -> _Remembered[Call] | None:
         """The call before this one in its conversation."""
         for salt, place in places.items():
-            shared = max(0, place[0] - prompt.leading)
-            found = self._extended(prompt, salt, place) if shared else None
-            if found is None or not _may_be_one(found.hints, hints):
-                found = self._repeated(prompt, salt, shared, hints)
+            found = self._extended(prompt, salt, place) if place[0] > prompt.leading else None
+            if found is None or not found.hints.agrees(hints):
+                found = self._repeated(prompt, salt, place[0], hints)
+            found = found or self._edited(prompt, salt, place, hints)
             if found is not None:
                 return found
         return None
@@ -354,23 +367,37 @@ class PrefixIndex(Generic[Call]):
         )
 
     def _repeated(
-        self, prompt: _Prompt, salt: bytes, shared: int, hints: CallHints
+        self, prompt: _Prompt, salt: bytes, position: int, hints: CallHints
     ) -> _Remembered[Call] | None:
         """The call with tools and system prompt like this one's, most of whose messages this one
-        repeats behind a difference."""
+        repeats behind a difference: after `position`."""
+        recent = self._conversations.get(salt)
+        if recent is None:
+            return None
+        shared = max(0, position - prompt.leading)
         rest = prompt.blocks(prompt.leading + 1 + shared)
-        best, most = None, 0
-        for conversation in reversed(self._conversations.get(salt, OrderedDict())):
-            common = len(rest & conversation.blocks)
-            if common <= most:
-                continue
-            tip = self._calls[conversation.tip]
+        found: list[tuple[int, int, _Remembered[Call]]] = []
+        for conversation in recent.with_any(rest):
+            tip, common = self._calls[conversation.tip], len(rest & conversation.blocks)
             most_common = min(len(rest), max(1, tip.prompt.messages - shared))
-            if 2 * common < most_common or not _may_be_one(tip.hints, hints):
-                continue
+            if 2 * common >= most_common and tip.hints.agrees(hints):
+                found.append((common, tip.number, tip))
+        for _, _, tip in sorted(found, key=lambda each: each[:2], reverse=True):
             if prompt.begins_like(tip.prompt):
-                best, most = tip, common
-        return best
+                return tip
+        return None
+
+    def _edited(
+        self, prompt: _Prompt, salt: bytes, place: _Place, hints: CallHints
+    ) -> _Remembered[Call] | None:
+        """The last call with the same beginning, if this one edits a long block of it."""
+        position, branch = place
+        latest = self._latest(branch, position)[1]
+        if branch is None and salt in self._conversations:
+            latest = self._calls[self._conversations[salt].latest.tip]
+        if latest is None or not latest.hints.agrees(hints):
+            return None
+        return latest if prompt.is_edit_of(latest.prompt, position + 1) else None
 
     def _same_beginning(
         self, prompt: _Prompt, salt: bytes, place: _Place
@@ -407,13 +434,8 @@ class PrefixIndex(Generic[Call]):
 
     def _insert(self, new: _Remembered[Call], salt: bytes, place: _Place) -> None:
         """Adds the chunks of a call that are new. Its branch and all before it are in use."""
-        recent = self._conversations.setdefault(salt, OrderedDict())
-        recent[new.conversation] = None
-        recent.move_to_end(new.conversation)
-        if len(recent) > _MOST_COMPARED:
-            recent.popitem(last=False)
         position, branch = place
-        count, key = len(new.prompt), new.prompt.key
+        count = len(new.prompt)
         begin = position + 1
         if branch is not None and begin < branch.end <= count and branch.forked <= begin:
             self._set_aside(branch, begin)
@@ -421,12 +443,11 @@ class PrefixIndex(Generic[Call]):
             if branch is not None:
                 branch.forked = max(branch.forked, begin)
             branch = _Branch(branch, begin, (count - 1, new.number))
-        for index in range(branch.end, count):
-            known = salt + key(index)
-            branch.keys.append(known)
-            self._branches[known] = branch
+        keys = [salt + key for key in new.prompt.keys(branch.end)]
+        branch.keys += keys
+        self._branches.update(dict.fromkeys(keys, branch))
         if count:
-            self._ends[salt + key(count - 1)] = new.number
+            self._ends[salt + new.prompt.key(count - 1)] = new.number
         used: _Branch | None = branch
         deepest = count - 1
         while used is not None:
@@ -461,7 +482,7 @@ class PrefixIndex(Generic[Call]):
                 del self._ends[end]
             recent = self._conversations.get(salt)
             if recent is not None and old.conversation.tip == number:
-                recent.pop(old.conversation, None)
+                recent.drop(old.conversation)
                 if not recent:
                     del self._conversations[salt]
             while branch is not None and self._trim(branch):
@@ -479,12 +500,6 @@ class PrefixIndex(Generic[Call]):
         dropped = len(branch.keys) > needed
         del branch.keys[needed:]
         return dropped or not uses
-
-
-def _may_be_one(one: CallHints, two: CallHints) -> bool:
-    """Whether nothing that both clients send differs."""
-    pairs = ((one.conversation, two.conversation), (one.user, two.user))
-    return all(not first or not second or first == second for first, second in pairs)
 
 
 def _scope(rendered: Rendered, scope: Hashable) -> Hashable:

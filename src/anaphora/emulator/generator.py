@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anaphora.cache.prefix_index import hints_of
+from anaphora.cache import hints_of
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import CacheRules

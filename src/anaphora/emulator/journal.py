@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from anaphora import catalog
-from anaphora.cache import verdict
-from anaphora.cache.prefix_index import CallHints, EarlierCall, PrefixIndex
+from anaphora.cache import CallHints, EarlierCall, PrefixIndex, verdict
 from anaphora.cache.simulator import OpenCall, Outcome
 from anaphora.cache.verdict import SentCall
 from anaphora.catalog import Price

@@ -208,3 +208,22 @@ def test_thinking_tokens_are_read(details: dict[str, int] | None, reasoning: int
     usage = entry.trace.calls[0].usage
     assert usage is not None
     assert usage.usage().reasoning == reasoning
+
+
+def test_branches_of_a_session_that_is_rewound_at_every_turn_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCH_MESSAGES", 100)
+    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCHES", 2)
+    lines, parent = [], None
+    for at in range(40):
+        lines += [user(f"u{at}", parent, at), answer(f"a{at}", f"u{at}", at, f"m{at}")]
+        lines.append(answer(f"x{at}", f"u{at}", at, f"n{at}"))
+        parent = f"a{at}"
+    found = [one.trace for one in entries(*lines) if isinstance(one, FoundTrace)]
+    assert sum(len(trace.messages) for trace in found) <= 100 + 2 * len(lines)
+    # The conversation that went on to the end is there.
+    assert max(len(trace.messages) for trace in found) == 80
+    (problem,) = [one for one in entries(*lines) if isinstance(one, Problem)]
+    assert problem.kind == "not_compared"
+    assert f"{41 - len(found)} branches left out" in problem.reason

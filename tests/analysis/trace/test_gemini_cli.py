@@ -169,3 +169,26 @@ def test_invalid_counts_are_problems(tokens: Json, reason: str, whole: bool) -> 
     (problem,) = [one for one in result if isinstance(one, Problem)]
     assert problem.reason == (f"messages[2]: {reason}" if whole else reason)
     assert any(isinstance(one, FoundTrace) for one in result)
+
+
+def test_branches_of_a_session_that_is_rewound_at_every_turn_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCH_MESSAGES", 100)
+    monkeypatch.setattr("anaphora.analysis.trace.format._BRANCHES", 2)
+    lines: list[Json] = []
+    for at in range(40):
+        lines += [user(f"u{at}", at), reply(f"x{at}", at), {"$rewindTo": f"x{at}"}]
+        lines.append(reply(f"a{at}", at))
+    found = [one.trace for one in entries(META, *lines) if isinstance(one, FoundTrace)]
+    assert sum(len(trace.messages) for trace in found) <= 100 + 2 * len(lines) + 80
+    # The conversation that went on to the end is there.
+    assert len(found[-1].messages) == 80
+    (problem,) = [one for one in entries(META, *lines) if isinstance(one, Problem)]
+    assert problem.kind == "not_compared"
+    assert f"{41 - len(found)} branches left out" in problem.reason
+
+
+def test_rewinds_without_a_call_since_the_last_are_no_conversations() -> None:
+    lines = [user("1", 0), reply("2", 1), user("3", 2), {"$rewindTo": "3"}]
+    assert len(traces(META, *lines, *lines[2:], *lines[2:])) == 1

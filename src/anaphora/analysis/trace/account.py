@@ -3,15 +3,14 @@ a token, and how long the beginnings are that a recording leaves out."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from itertools import pairwise
 
 import msgspec
 
 from anaphora.cache.simulator import Simulator
 from anaphora.catalog import CacheRules
-from anaphora.tokens import calibrated
 from anaphora.values import Ttl
 
 #: The assumed tokens of a system prompt and tools that are not recorded.
@@ -37,22 +36,33 @@ class BilledLengths(dict[Hashable, int]):
         """A count that was estimated between bills, for other prompts with that beginning."""
         self._fitted[key] = tokens
 
-    def sizes(self, keys: Sequence[Hashable], estimates: Sequence[int]) -> list[int]:
-        """The tokens of each block, so that every prefix with a known count has that count."""
+    def counts(self, keys: Sequence[Hashable], estimates: Sequence[int]) -> list[int]:
+        """The tokens up to the end of each block, so that every prefix with a known count has that
+        count; `estimates` are in order."""
         points: list[tuple[int, int]] = []
+        fitted = self._fitted
         for key, end in zip(keys, estimates, strict=True):
-            known = self.get(key, self._fitted.get(key))
+            known = self.get(key)
             if known is None:
-                continue
+                known = fitted.get(key)
+                if known is None:
+                    continue
             # The deeper the newer: where an older bill is higher, the prompt has changed since.
             while points and (points[-1][1] > known or points[-1][0] == end):
                 points.pop()
             points.append((end, known))
-        last = points[-1:]
-        counted = [
-            calibrated(points if last and end < last[0][0] else last, end) for end in estimates
-        ]
-        return [end - start for start, end in pairwise([0, *counted])]
+        counted: list[int] = []
+        below = billed = done = 0
+        for above, most in points:
+            here = bisect_right(estimates, above, done)
+            span, grown = above - below, most - billed
+            counted += [
+                billed + (end - below) * grown // span if span else most
+                for end in estimates[done:here]
+            ]
+            below, billed, done = above, most, here
+        counted += [billed + end - below for end in estimates[done:]]
+        return counted
 
 
 class TokenScale:

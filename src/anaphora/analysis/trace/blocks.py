@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from copy import copy
 from itertools import takewhile
+from typing import TypeAlias
 
 import msgspec
 from blake3 import blake3
@@ -37,10 +39,19 @@ class TraceBlock(msgspec.Struct, eq=False):
     """The same without thinking, where it contains any."""
 
 
+#: The blocks of messages that several conversations may contain, by the message object, its
+#: section, and whether it may be sent without thinking.
+KnownBlocks: TypeAlias = dict[tuple[int, Section, bool], TraceBlock]
+
+
 class TraceBlocks:
     """One conversation as blocks, in the order in which the provider hashes them."""
 
-    def __init__(self, trace: Trace, profile: Profile, rules: CacheRules) -> None:
+    def __init__(
+        self, trace: Trace, profile: Profile, rules: CacheRules, known: KnownBlocks | None = None
+    ) -> None:
+        """`known` are blocks of other conversations, which may have messages in common."""
+        self._known: KnownBlocks = {} if known is None else known
         self.may_strip = profile.strips_thinking.value and profile.strips_thinking.verified
         """The provider drops thinking before the last user turn, where a client resends it."""
         self.strips = self.may_strip and trace.wire is not None
@@ -114,6 +125,14 @@ class TraceBlocks:
         return list(takewhile(lambda block: block.from_model, self.messages[call.messages :]))
 
     def _message(self, message: TraceMessage, section: Section) -> TraceBlock:
+        """A block of this conversation's own: what its bills show is not true of others."""
+        key = id(message), section, self.may_strip
+        block = self._known.get(key)
+        if block is None:
+            block = self._known[key] = self._new_block(message, section)
+        return copy(block)
+
+    def _new_block(self, message: TraceMessage, section: Section) -> TraceBlock:
         types = message.block_types
         kind = Kind.TEXT
         if message.role == "tool" or "tool_result" in types:

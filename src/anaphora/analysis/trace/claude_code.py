@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 
 from .format import (
+    BranchBudget,
     FoundTrace,
     Trace,
     TraceCall,
+    TraceEntry,
     TraceMessage,
     TraceUsage,
     count,
@@ -44,15 +46,21 @@ class SessionNode(msgspec.Struct, eq=False):
     results: SessionNode | None = None
     """Of a reply: the results of its tools."""
     is_leaf: bool = True
+    depth: int = 1
+    """The messages up to here."""
+    _message: TraceMessage | None = None
+    """One object for all conversations that contain it, from when the file is read."""
 
     def add(self, content: Any, at: float | None) -> None:
         self.contents += content if isinstance(content, list) else [content]
         self.ended = at if at is not None else self.ended
 
     def message(self) -> TraceMessage:
-        only = self.contents[0] if len(self.contents) == 1 else None
-        content = only if isinstance(only, str) else list(self.contents)
-        return TraceMessage(role=self.role, content=content)
+        if self._message is None:
+            only = self.contents[0] if len(self.contents) == 1 else None
+            content = only if isinstance(only, str) else list(self.contents)
+            self._message = TraceMessage(role=self.role, content=content)
+        return self._message
 
 
 class ClaudeCodeSession:
@@ -86,11 +94,15 @@ class ClaudeCodeSession:
             self._by_uuid[uuid] = node
         self._last = node
 
-    def traces(self, file: str) -> list[FoundTrace]:
+    def traces(self, file: str) -> list[TraceEntry]:
         taken: set[int] = set()
         leaves = [node for node in self.nodes if node.is_leaf]
-        found = [_conversation(leaf, self.id or file, taken) for leaf in leaves]
-        return [one for one in found if one is not None]
+        branches = BranchBudget()
+        branches.add(len(self.nodes))
+        longest = sorted(leaves, key=lambda leaf: -leaf.depth)
+        kept = {id(leaf) for leaf in longest if branches.take(leaf.depth)}
+        found = [_conversation(leaf, self.id or file, taken) for leaf in leaves if id(leaf) in kept]
+        return [*(one for one in found if one is not None), *branches.problems(file)]
 
     def _user_message(self, place: str, content: object, parent: SessionNode | None) -> SessionNode:
         blocks = content if isinstance(content, list) else []
@@ -124,6 +136,7 @@ class ClaudeCodeSession:
         self.nodes.append(node)
         if parent is not None:
             parent.is_leaf = False
+            node.depth = parent.depth + 1
         return node
 
 

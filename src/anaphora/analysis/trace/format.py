@@ -215,6 +215,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
+#: The messages in all branches of a session that are read: so many, and so often all of its own.
+_BRANCH_MESSAGES, _BRANCHES = 1_000_000, 50
 #: Calls that are named in a sentence about several.
 _NAMED_CALLS = 5
 
@@ -362,6 +364,33 @@ class Problem(NamedTuple):
 
 
 TraceEntry: TypeAlias = FoundTrace | Problem
+
+
+class BranchBudget:
+    """How many branches of a session are read. Each is a conversation with all its messages from
+    the beginning on, so a file with a branch at each message would grow with the square of its
+    length."""
+
+    def __init__(self) -> None:
+        self._left = _BRANCH_MESSAGES
+        self._left_out = 0
+
+    def add(self, messages: int) -> None:
+        """The session has so many messages more."""
+        self._left += _BRANCHES * messages
+
+    def take(self, messages: int) -> bool:
+        """Whether a branch of so many messages is read."""
+        taken = messages <= self._left
+        self._left -= messages if taken else 0
+        self._left_out += not taken
+        return taken
+
+    def problems(self, file: str) -> Iterator[Problem]:
+        if self._left_out:
+            branches = counted(self._left_out, "branch", "branches")
+            reason = f"{branches} left out: the session was rewound too often"
+            yield Problem(file, reason, "not_compared")
 
 
 def numbered(lines: Iterable[bytes], file: str) -> Iterator[LogLine]:

@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from anaphora.wording import counted
 
 from .format import (
+    BranchBudget,
     FoundTrace,
     Problem,
     Trace,
@@ -34,12 +37,26 @@ def recognises(fields: dict[str, Any]) -> bool:
     return "sessionId" in fields and "projectHash" in fields
 
 
+class _Record(msgspec.Struct, frozen=True):
+    """A message of the file, read once for all conversations that contain it."""
+
+    from_model: bool
+    model: str
+    usage: TraceUsage | None
+    at: float | None
+    complete: float | None
+    """When it and the results of its tools were there."""
+    messages: tuple[TraceMessage, ...]
+    answered: tuple[str, ...]
+    """The tool calls whose results it contains."""
+
+
 class GeminiCliSession:
     missing = "no reply with token counts"
 
     def __init__(self) -> None:
         self.id = ""
-        self._history: dict[str, dict[str, Any]] = {}
+        self._history: dict[str, _Record] = {}
         """The messages by id, in order."""
         self._places: dict[str, str] = {}
         self._taken: set[str] = set()
@@ -47,6 +64,9 @@ class GeminiCliSession:
         self._found: list[FoundTrace] = []
         self._unbilled: set[str] = set()
         self._unnamed = 0
+        self._branches = BranchBudget()
+        self._has_new = False
+        """Whether the messages may have a call that no conversation has."""
 
     def read(self, place: str, fields: dict[str, Any]) -> Problem | None:
         self.id = self.id or str(fields.get("sessionId") or "")
@@ -62,23 +82,26 @@ class GeminiCliSession:
 
     def traces(self, file: str) -> list[TraceEntry]:
         self._close(file)
-        if not self._found or not self._unbilled:
-            return [*self._found]
-        reason = f"{counted(len(self._unbilled), 'reply', 'replies')} without token counts"
-        return [*self._found, Problem(file, reason, "not_compared")]
+        found: list[TraceEntry] = [*self._found, *self._branches.problems(file)]
+        if self._found and self._unbilled:
+            reason = f"{counted(len(self._unbilled), 'reply', 'replies')} without token counts"
+            found.append(Problem(file, reason, "not_compared"))
+        return found
 
-    def _add(self, place: str, message: dict[str, Any], history: dict[str, dict[str, Any]]) -> None:
-        usage = _usage(message.get("tokens"))  # raises for an invalid one
+    def _add(self, place: str, message: dict[str, Any], history: dict[str, _Record]) -> None:
+        record = _record(message)  # raises for an invalid one
         self._unnamed += "id" not in message
         id = str(message["id"]) if "id" in message else f"#{self._unnamed}"
-        history[id] = message
-        if message["type"] != "user":
-            (self._unbilled.add if usage is None else self._unbilled.discard)(id)
+        history[id] = record
+        self._has_new |= record.usage is not None and id not in self._taken
+        self._branches.add(1)
+        if record.from_model:
+            (self._unbilled.add if record.usage is None else self._unbilled.discard)(id)
         self._places.setdefault(id, place)
 
     def _replace(self, place: str, messages: list[Any]) -> Problem | None:
         """All messages at once: the older form, or a history that was edited."""
-        history: dict[str, dict[str, Any]] = {}
+        history: dict[str, _Record] = {}
         problem = None
         for index, message in enumerate(messages):
             try:
@@ -88,19 +111,29 @@ class GeminiCliSession:
                     self._add(place, message, history)
             except ValueError as error:
                 problem = Problem(place, f"messages[{index}]: {error}")
-        kept = [id for id, one in self._history.items() if _same(one, history.get(id))]
-        if len(kept) < len(self._history):
-            self._close("")
+        changed = (
+            id not in history or history[id].messages != record.messages
+            for id, record in self._history.items()
+        )
+        if any(changed):
+            self._close_branch()
+            self._has_new = True
         self._history = history
         return problem
 
     def _rewind(self, id: object) -> None:
         """Without the message and all after it; without any, where it is not known."""
-        self._close("")
+        self._close_branch()
         while self._history:
             last, _ = self._history.popitem()
             if last == id:
                 return
+
+    def _close_branch(self) -> None:
+        """The messages so far are a conversation, before some are removed."""
+        if self._has_new and self._branches.take(len(self._history)):
+            self._has_new = False
+            self._close("")
 
     def _close(self, file: str) -> None:
         """The messages so far are a conversation, with the calls that no earlier one has."""
@@ -109,24 +142,23 @@ class GeminiCliSession:
         model = ""
         sent: float | None = None
         """When the newest message was complete."""
-        answered = set(_answered(self._history.values()))
-        for id, message in self._history.items():
-            usage, at = _usage(message.get("tokens")), seconds(message.get("timestamp"))
-            if message["type"] != "user" and usage is not None and id not in self._taken:
+        answered = {id for record in self._history.values() for id in record.answered}
+        for id, record in self._history.items():
+            usage, at = record.usage, record.at
+            if record.from_model and usage is not None and id not in self._taken:
                 began = None if sent is None or at is None or sent > at else sent
-                name = str(message.get("model") or "")
-                model = model or name
+                model = model or record.model
                 call = TraceCall(
                     messages=len(messages),
                     t=began,
                     t_end=at,
                     usage=usage,
-                    model=name if name != model else None,
+                    model=record.model if record.model != model else None,
                 )
                 calls.append((id, call))
-            messages += _messages(message, answered)
-            tools = [seconds(one.get("timestamp")) for one in _tool_calls(message)]
-            sent = max((one for one in (at, *tools) if one is not None), default=sent)
+            # A result that is a message of its own is sent once.
+            messages += (one for one in record.messages if one.tool_call_id not in answered)
+            sent = sent if record.complete is None else record.complete
         if not calls:
             return
         self._taken.update(id for id, _ in calls)
@@ -143,22 +175,29 @@ class GeminiCliSession:
         self._found.append(FoundTrace(self._places[calls[0][0]], trace))
 
 
-def _same(one: dict[str, Any], other: dict[str, Any] | None) -> bool:
-    if other is None:
-        return False
-    return [*_messages(one, set())] == [*_messages(other, set())]
+def _record(message: dict[str, Any]) -> _Record:
+    at = seconds(message.get("timestamp"))
+    moments = (at, *(seconds(one.get("timestamp")) for one in _tool_calls(message)))
+    from_model = message["type"] != "user"
+    return _Record(
+        from_model=from_model,
+        model=str(message.get("model") or ""),
+        usage=_usage(message.get("tokens")),
+        at=at,
+        complete=max((one for one in moments if one is not None), default=None),
+        messages=tuple(_messages(message)),
+        answered=() if from_model else tuple(_answered(message)),
+    )
 
 
-def _answered(messages: Any) -> Iterator[str]:
-    """The tool calls whose results are messages of their own."""
-    for message in messages:
-        if message["type"] == "user":
-            for part in _parts(message.get("content")):
-                if isinstance(part.get("functionResponse"), dict):
-                    yield str(part["functionResponse"].get("id") or "")
+def _answered(message: dict[str, Any]) -> Iterator[str]:
+    """The tool calls whose results are in a user message."""
+    for part in _parts(message.get("content")):
+        if isinstance(part.get("functionResponse"), dict):
+            yield str(part["functionResponse"].get("id") or "")
 
 
-def _messages(message: dict[str, Any], answered: set[str]) -> Iterator[TraceMessage]:
+def _messages(message: dict[str, Any]) -> Iterator[TraceMessage]:
     """The messages that a record stands for: what was said, and the results of its tools."""
     parts = _parts(message.get("content"))
     if message["type"] == "user":
@@ -173,7 +212,7 @@ def _messages(message: dict[str, Any], answered: set[str]) -> Iterator[TraceMess
     yield TraceMessage(role="assistant", content=said, tool_calls=called or None)
     for call in calls:
         id = str(call.get("id") or "")
-        if call.get("result") is not None and id not in answered:
+        if call.get("result") is not None:
             yield TraceMessage(role="tool", content=_parts(call["result"]), tool_call_id=id)
 
 

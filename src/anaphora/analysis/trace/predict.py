@@ -16,6 +16,7 @@ from anaphora.cache.simulator.outcome import spans_of
 from anaphora.catalog import CacheRules
 
 from .account import Account
+from .blocks import KnownBlocks
 from .format import Trace, TraceCall, TraceUsage
 from .prompts import Replay, in_order
 
@@ -160,9 +161,13 @@ class Predictor:
 
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
         """A prediction for every call. Unsupported traces raise before the first one."""
-        replays = [Replay(trace, self._elsewhere) for trace in traces]
+        known: KnownBlocks = {}
+        replays = [Replay(trace, self._elsewhere, known) for trace in traces]
         for _, at, order, index in in_order(replays):
-            yield self._predict(replays[order], index, at)
+            replay = replays[order]
+            yield self._predict(replay, index, at)
+            if index + 1 == len(replay.trace.calls):
+                replay.release()
 
     def _account(self, replay: Replay) -> Account:
         key = replay.trace.account, replay.provider, replay.model, replay.wire
@@ -182,7 +187,7 @@ class Predictor:
         params = replay.cache_params(call, in_loop=in_loop)
         prompt = replay.prompt(call, params, account)
         outcome = account.simulator.predict(prompt, at=at)
-        chances = replay.chances(call, params, account, at)
+        chances = replay.chances(call, prompt, account, at)
         older = billed is not None and billed.cache_read in replay.left
         changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:

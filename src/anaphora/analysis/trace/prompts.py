@@ -8,8 +8,10 @@ Token counts are exact where an earlier bill gives them, and estimated in betwee
 from __future__ import annotations
 
 import math
+import operator
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import accumulate
+from functools import cached_property
 
 from anaphora import catalog
 from anaphora.cache.simulator import Chance, Mark, Outcome, TokenRuns
@@ -20,7 +22,7 @@ from anaphora.tokens import Size, bytes_in, ends, tokens_in
 from anaphora.values import Ttl
 
 from .account import Account, Beginning
-from .blocks import TraceBlock, TraceBlocks
+from .blocks import KnownBlocks, TraceBlock, TraceBlocks
 from .format import RecordedParams, Trace, TraceCall, TraceUsage
 
 #: The least time between a call and the next that sends its reply back.
@@ -55,8 +57,14 @@ def in_order(replays: Sequence[Replay]) -> Iterator[tuple[str, float, int, int]]
 class Replay:
     """A conversation call by call, and what its bills have shown so far."""
 
-    def __init__(self, trace: Trace, elsewhere: tuple[str, str] | None = None) -> None:
-        """`elsewhere` is another provider and model to replay it on."""
+    def __init__(
+        self,
+        trace: Trace,
+        elsewhere: tuple[str, str] | None = None,
+        known: KnownBlocks | None = None,
+    ) -> None:
+        """`elsewhere` is another provider and model to replay it on; `known` are blocks of other
+        conversations."""
         self.trace = trace
         home = catalog.provider_named(trace.provider) or trace.provider
         self.provider, self.model = elsewhere or (home, trace.model)
@@ -67,7 +75,8 @@ class Replay:
         except InvalidRequest as problem:
             raise problem.within(f"{trace.id}.provider") from None
         self.rules = catalog.rules(self.provider, self.model, self.wire)
-        self.blocks = TraceBlocks(trace, profile, self.rules)
+        self._known = known
+        self._profile = profile
         per_token = home_per_token = profile.bytes_per_token.value
         if self._moved and home in catalog.shipped().providers:
             home_per_token = catalog.profile(home, trace.model).bytes_per_token.value
@@ -82,6 +91,8 @@ class Replay:
         self._params = RecordedParams(trace)
         self._keys: list[tuple[Hashable, Hashable]] = []
         """The last call's blocks: identity, and the key of the prefix each one ends."""
+        self._sent: tuple[Hashable, tuple[list[TraceBlock], list[Hashable]]] | None = None
+        """What depends on them, and the result of `sent`."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
         self._after_mark = 0
@@ -90,6 +101,15 @@ class Replay:
         """What the last call read, inside a tool loop or not, when that was less than expected."""
         self._times: list[float] = []
         """When each call started, as last computed."""
+
+    @cached_property
+    def blocks(self) -> TraceBlocks:
+        return TraceBlocks(self.trace, self._profile, self.rules, self._known)
+
+    def release(self) -> None:
+        """Frees the blocks, after the last call: a session may have many branches."""
+        del self.blocks
+        self._keys, self._sent = [], None
 
     def times(self, after: float) -> list[float]:
         """When each call started, or ended where the start is unknown; without any clock, `after`
@@ -145,6 +165,10 @@ class Replay:
 
     def sent(self, call: TraceCall) -> tuple[list[TraceBlock], list[Hashable]]:
         """The blocks of a call, and the keys of the prefixes that they end."""
+        begins = tuple(block.identity for block in self.blocks.unrecorded or ())
+        state = call.messages, self.blocks.strips, begins
+        if self._sent is not None and self._sent[0] == state:
+            return self._sent[1]
         blocks = self.blocks.sent(call)
         known = self._keys
         same = 0
@@ -154,7 +178,9 @@ class Replay:
         for block in blocks[same:]:
             last = known[-1][1] if known else 0
             known.append((block.identity, hash((last, block.identity))))
-        return blocks, [key for _, key in known]
+        sent = blocks, [key for _, key in known]
+        self._sent = state, sent
+        return sent
 
     def only_tools(self, before: TraceCall, call: TraceCall) -> bool:
         """Whether only replies and tool results came between two calls."""
@@ -176,10 +202,11 @@ class Replay:
         if self.begun is not None and self.begun.lead.shared is not None:
             account.lengths[keys[self.blocks.lead]] = self.begun.lead.shared
         estimates = ends([block.size for block in blocks], account.scale.per_token)
-        sizes = account.lengths.sizes(keys, estimates)
+        counts = account.lengths.counts(keys, estimates)
+        sizes = map(operator.sub, counts, [0, *counts])
         marked = rules.mechanism.value == "explicit" or bool(call.breakpoints)
         return TokenRuns(
-            [(block.identity, size) for block, size in zip(blocks, sizes, strict=True)],
+            [(block.identity, size) for block, size in zip(blocks, sizes, strict=False)],
             markers=self._markers(call, blocks) if marked else (),
             automatic=_automatic(call, rules),
             kinds=[block.kind for block in blocks],
@@ -230,14 +257,15 @@ class Replay:
         return self._early.get(in_loop) if account.early_reads.repeat else None
 
     def chances(
-        self, call: TraceCall, params: dict[str, bytes], account: Account, at: float
+        self, call: TraceCall, prompt: TokenRuns, account: Account, at: float
     ) -> tuple[Chance, ...]:
         """The other outcomes that a call may have, and how often."""
-        chances = account.simulator.chances(self.prompt(call, params, account), at=at)
+        chances = account.simulator.chances(prompt, at=at)
         figure, blocks = self.rules.thinking_dropped, self.blocks
         if figure is None or not self._may_drop_thinking(call):
             return chances
         blocks.strips = True
+        params = {**prompt.cache_params}
         outcome = account.simulator.predict(self.prompt(call, params, account), at=at)
         blocks.strips = False
         return (*chances, Chance(figure.value, "thinking_dropped", outcome))
@@ -320,7 +348,7 @@ class Replay:
         """The keys of a call's prefixes, and their tokens by what is known now."""
         blocks, keys = self.sent(call)
         estimates = ends([block.size for block in blocks], account.scale.per_token)
-        return keys, list(accumulate(account.lengths.sizes(keys, estimates)))
+        return keys, account.lengths.counts(keys, estimates)
 
     def _recorded(self, call: TraceCall, account: Account) -> int:
         """The estimated tokens of the blocks of a call that are recorded."""
@@ -350,17 +378,20 @@ class Replay:
     ) -> None:
         """Learns the length of the prefix that was read, where only an estimate was known: of the
         one that was expected, or else of the marked one with about that length."""
+        if not read:
+            return
         (prompt, outcome), (keys, counts) = expected, self._counted(call, account)
         end = max((span.end for span in outcome.spans if span.reason in _FOUND), default=0)
-        found = [at for at in range(len(keys)) if prompt.tokens(at) <= end][-1:]
-        beyond = end - prompt.tokens(found[0]) if found else 0
+        last = bisect_right(range(len(keys)), end, key=prompt.tokens) - 1
+        found = [last] if last >= 0 else []
+        beyond = end - prompt.tokens(last)
         marked = [mark.chunk for mark in prompt.markers[:-1]]
         near = [
             at
             for at in (found if end else marked)
             if abs(counts[at] + beyond - read) <= _SAME_ENTRY * read
         ]
-        if not read or not near:
+        if not near:
             return
         position = min(near, key=lambda at: abs(counts[at] - read))
         if keys[position] not in account.lengths:
@@ -380,11 +411,11 @@ class Replay:
         lead = self._learn_ttls(billed, account)
         if begun is None:
             return
-        recorded = self._recorded(call, account)
-        unrecorded = max(0, billed.total - recorded)
         read = billed.cache_read
         if not first and (expected or not read):
             return
+        recorded = self._recorded(call, account)
+        unrecorded = max(0, billed.total - recorded)
         if read == expected or read > unrecorded + _SAME_ENTRY * recorded + _FRAMING:
             read = 0  # as expected, or into the messages
         if not read and first and lead is not None:

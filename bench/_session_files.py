@@ -1,0 +1,116 @@
+"""Recorded sessions as hostile input: many rewinds, many copies of one line, long request logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from anaphora.analysis import request_log, trace
+from anaphora.analysis.trace.format import numbered
+
+Json = dict[str, Any]
+TEXT = "lorem ipsum dolor " * 6
+
+
+def claude_code(turns: int, *, rewound: bool) -> Iterator[Json]:
+    parent = None
+    for at in range(turns):
+        question, answer = f"u{at}", f"a{at}"
+        usage = {"input_tokens": 5, "cache_read_input_tokens": 20_000 + at, "output_tokens": 5}
+        yield _line("user", question, parent, at, {"content": TEXT})
+        for id in (answer, f"{answer}x")[: 1 + rewound]:
+            message = {"id": id, "model": "claude-sonnet-4-5", "content": TEXT, "usage": usage}
+            yield _line("assistant", id, question, at, message)
+        parent = answer
+
+
+def _line(kind: str, id: str, parent: str | None, at: int, message: Json) -> Json:
+    place = {"uuid": id, "parentUuid": parent, "timestamp": 1e9 + at}
+    return {"type": kind, "sessionId": "s", "message": message, **place}
+
+
+def gemini_cli(turns: int, *, rewound: bool) -> Iterator[Json]:
+    yield {"sessionId": "s", "projectHash": "h"}
+    for at in range(turns):
+        yield {"id": f"u{at}", "type": "user", "content": TEXT, "timestamp": 1e9 + at}
+        for id in (f"x{at}", f"a{at}")[1 - rewound :]:
+            tokens = {"input": 10_000 + at, "output": 5, "cached": 9_000}
+            said = {"type": "gemini", "content": TEXT, "model": "gemini-2.5-pro"}
+            yield {"id": id, **said, "tokens": tokens, "timestamp": 1e9 + at}
+            if id.startswith("x"):
+                yield {"$rewindTo": id}
+
+
+def codex(turns: int, *, rewound: bool) -> Iterator[Json]:
+    """Rewound: compacted after each reply."""
+    yield {"type": "turn_context", "payload": {"model": "gpt-5.1"}}
+    for at in range(turns):
+        for role in ("user", "assistant"):
+            item = {"type": "message", "role": role, "content": [{"text": TEXT}]}
+            yield {"timestamp": 1e9 + at, "type": "response_item", "payload": item}
+        usage = {"input_tokens": 10_000 + at, "cached_input_tokens": 9_000, "output_tokens": 5}
+        info = {"last_token_usage": usage, "total_token_usage": {"total_tokens": at}}
+        payload = {"type": "token_count", "info": info}
+        yield {"timestamp": 1e9 + at, "type": "event_msg", "payload": payload}
+        if rewound:
+            yield {"timestamp": 1e9 + at, "type": "compacted", "payload": {"message": "x"}}
+
+
+def traces(turns: int, *, rewound: bool) -> Iterator[Json]:
+    """Rewound: a conversation for each turn."""
+    usage = {"input": 100, "cache_read": 9_000}
+    for _ in range(turns if rewound else 1):
+        length = 1 if rewound else turns
+        messages = [{"role": "user", "content": TEXT}] * length
+        calls = [{"messages": at + 1, "t": 1e9 + at, "usage": usage} for at in range(length)]
+        given = {"provider": "openai", "model": "gpt-5.1", "messages": messages, "calls": calls}
+        yield {"id": "s", **given}
+
+
+def requests(turns: int, *, rewound: bool) -> Iterator[Json]:
+    """Rewound: requests that begin alike and end differently."""
+    usage = {"prompt_tokens": 2_000, "completion_tokens": 5, "total_tokens": 2_005}
+    choice = {"index": 0, "message": {"role": "assistant", "content": "ok"}}
+    response = {"id": "r", "model": "gpt-5.1", "choices": [choice], "usage": usage}
+    for at in range(turns):
+        end = f"{at} {TEXT}" if rewound else TEXT
+        said = [{"role": "system", "content": TEXT}, {"role": "user", "content": end}]
+        request = {"model": "gpt-5.1", "messages": said}
+        yield {"request": request, "response": response, "time": 1e9 + at}
+
+
+_FORMATS: dict[trace.Format, Callable[..., Iterator[Json]]] = {
+    "claude_code": claude_code,
+    "gemini_cli": gemini_cli,
+    "codex": codex,
+    "trace": traces,
+}
+
+
+def session_cases() -> Iterator[tuple[str, Callable[[int], Callable[[], object]]]]:
+    """The readers of recorded calls, by the size of the file."""
+    for rewound in (False, True):
+        kind = "rewound" if rewound else "in order"
+        for name, lines in _FORMATS.items():
+
+            def make(
+                size: int,
+                name: trace.Format = name,
+                lines: Callable[..., Iterator[Json]] = lines,
+                rewound: bool = rewound,
+            ) -> Callable[[], object]:
+                data = _encoded(size, lines, rewound=rewound)
+                return lambda: list(trace.read(name, numbered(data, "file")))
+
+            yield f"session file, {name}, {kind}", make
+
+        def make_log(size: int, rewound: bool = rewound) -> Callable[[], object]:
+            data = _encoded(size, requests, rewound=rewound)
+            return lambda: list(request_log.read(numbered(data, "file")))
+
+        yield f"session file, request log, {kind}", make_log
+
+
+def _encoded(size: int, lines: Callable[..., Iterator[Json]], *, rewound: bool) -> list[bytes]:
+    return [json.dumps(line).encode() for line in lines(max(1, size // 512), rewound=rewound)]
