@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from strangers import programs, suites
+from strangers import environment, programs, suites
 from strangers.environment import Unavailable
 from strangers.environment import programs as programs_of
 from strangers.results import CaseResult, table
@@ -47,6 +49,38 @@ def test_nothing_that_the_provider_accepts_fails(name: str, results: list[CaseRe
     results += own
     assert any(result.verdict == "passed" for result in own)
     assert [result for result in own if result.verdict == "failed"] == []
+
+
+@pytest.mark.parametrize(
+    ("message", "verdict"),
+    [
+        ("Error code: 404 - {'message': 'no response response_id'}", "refused"),
+        ("Error code: 404 - Not found: POST /v1/responses/response_id/other", "failed"),
+        ("Error code: 404 - The model `gpt-5.4` does not exist", "failed"),
+        ("Error code: 400 - previous_response_id is not known here", "failed"),
+        ("AssertionError: 404", "failed"),
+    ],
+)
+def test_missing_paths_and_models_are_failures(message: str, verdict: str) -> None:
+    case = ElementTree.Element("testcase", name="test")
+    ElementTree.SubElement(case, "failure", message=message)
+    assert suites.read_case("a suite", case).verdict == verdict
+
+
+def test_missing_path_is_a_failure_though_the_test_passes() -> None:
+    with emulator.running() as emu:
+        httpx.get(f"{emu.url}/v1/models", headers={"authorization": "Bearer k"})
+        assert suites.missing_routes("a suite", emu.requests()) == []
+        httpx.post(f"{emu.url}/v1/responses/response_id/other")
+        (found,) = suites.missing_routes("a suite", emu.requests())
+    assert (found.case, found.verdict) == ("POST /v1/responses/response_id/other", "failed")
+
+
+def test_missing_npm_is_a_reason_to_skip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(environment, "SOAK", tmp_path)
+    with pytest.raises(Unavailable, match="npm is not installed"):
+        programs.play("Codex")
 
 
 def test_documented_commands_run(tmp_path: Path) -> None:

@@ -36,19 +36,9 @@ def programs(family: str) -> Path:
     if family == "npm":
         _install_npm(folder, _names(pins))
     else:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        _run(
-            [
-                str(found / "python"),
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "--no-input",
-                "-r",
-                str(list_file),
-            ]
-        )
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        pip = [str(found / "python"), "-m", "pip"]
+        _run([*pip, "install", "-q", "--no-input", "-r", str(list_file)])
     if family == "sdks":
         _unpack_tests(found / "python", folder, [name for name in _names(pins) if "[aio" in name])
     stamp.write_text(pins)
@@ -76,7 +66,9 @@ def _install_npm(folder: Path, packages: list[str]) -> None:
 def _unpack_tests(python: Path, folder: Path, packages: list[str]) -> None:
     """The tests of the SDKs, which only their source distributions hold."""
     names = [name.replace("[aiohttp]", "") for name in packages]
-    options = ["-q", "--no-deps", "--no-binary", ":all:", "-d", str(folder / "sources")]
+    # Only theirs: what builds them comes as it is.
+    sources = ",".join(name.partition("==")[0] for name in names)
+    options = ["-q", "--no-deps", "--no-binary", sources, "-d", str(folder / "sources")]
     _run([str(python), "-m", "pip", "download", "--no-input", *options, *names])
     for archive in (folder / "sources").glob("*.tar.gz"):
         with tarfile.open(archive) as opened:
@@ -96,7 +88,7 @@ def _run(command: list[str]) -> None:
         raise Unavailable(f"{command[1:4]} took longer than 20 minutes") from None
     if run.returncode:
         lines = [line for line in run.stderr.splitlines() if not line.startswith("WARNING")]
-        reason = "\n".join(lines)[-_SHOWN:]
+        reason = "\n".join(lines)[-_SHOWN:] or run.stdout[-_SHOWN:]
         raise Unavailable(f"cannot be installed (is there a package registry?): {reason}")
 
 

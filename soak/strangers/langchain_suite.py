@@ -71,7 +71,7 @@ class TestOpenAIChat(ChatModelIntegrationTests):  # type: ignore[misc]
         "api_key": "k",
         "stream_usage": True,
     }
-    supports_image_inputs = supports_json_mode = True
+    supports_image_inputs = supports_pdf_inputs = supports_json_mode = True
     model_override_value = "gpt-4o"
 
 
@@ -80,6 +80,7 @@ class TestOpenAIResponses(TestOpenAIChat):
         **TestOpenAIChat.chat_model_params,
         "use_responses_api": True,
     }
+    supports_image_tool_message = supports_pdf_tool_message = True
     supports_json_mode = False
 
 

@@ -44,8 +44,9 @@ class ProgramRun:
         self.results: list[CaseResult] = []
         self._seen = 0
 
-    def run(self, program: str, *words: str, work: str = "work") -> str:
-        """The output of a program that is run in a folder of its home."""
+    def run(self, program: str, *words: str, work: str = "work", may_fail: bool = False) -> str:
+        """The output of a program that is run in a folder of its home. Another status than 0 is a
+        failure."""
         (self.home / work).mkdir(exist_ok=True)
         path = os.pathsep.join((str(self.folder), os.environ.get("PATH", "")))
         base = {"PATH": path, "HOME": str(self.home), "TMPDIR": str(self.home), "LANG": "C.UTF-8"}
@@ -59,7 +60,12 @@ class ProgramRun:
             timeout=_TIMEOUT,
             check=False,
         )
-        return done.stdout if not done.returncode else f"{done.stdout}\n{done.stderr}"
+        if not done.returncode:
+            return done.stdout
+        output = f"{done.stdout}\n{done.stderr}"
+        if not may_fail:
+            self.check(f"`{program} {words[0]}` succeeds", False, f"{done.returncode}: {output}")
+        return output
 
     def calls(self) -> list[dict[str, Any]]:
         """The journal's entries since the last time, the oldest first."""
@@ -77,12 +83,15 @@ class ProgramRun:
         told = "; ".join(f"{one['status']} {one['path']}: {one['error']}" for one in rejected)
         self.check(case, bool(calls) and not rejected, told or "no request arrived")
 
-    def check_hit(self, case: str, calls: list[dict[str, Any]]) -> None:
-        """The last call read the cache, and the journal says so."""
+    def check_hit(self, case: str, calls: list[dict[str, Any]], cause: str | None = None) -> None:
+        """The last call read the cache, and the journal says so: all of it, or with `cause`, why
+        not."""
         billed = [one for one in calls if "verdict" in one]
         last = billed[-1] if billed else None
-        hit = last is not None and last["verdict"]["result"] == "hit" and last["read"] > 0
-        self.check(case, hit, str(last["verdict"]) if last is not None else "no call was billed")
+        expected = ("hit", None) if cause is None else ("partial", cause)
+        found = (last["verdict"]["result"], last["verdict"]["cause"]) if last is not None else None
+        read = last is not None and found == expected and last["read"] > 0
+        self.check(case, read, str(last["verdict"]) if last is not None else "no call was billed")
 
 
 def claude_code(run: ProgramRun) -> None:
@@ -93,16 +102,20 @@ def claude_code(run: ProgramRun) -> None:
         "DISABLE_AUTOUPDATER": "1",
         "DISABLE_TELEMETRY": "1",
     }
-    model = ("--model", "claude-opus-4-8")
-    output = run.run("claude", "-p", "Count the files.", *model, "--allowedTools", "Bash")
-    calls = run.calls()
-    run.check("the tool runs and its result comes back", _FINAL in output, output)
-    run.check_accepted("no request is rejected", calls)
-    run.check_hit("the tool's result reads the cache", calls)
-    run.run("claude", "-p", "And again?", "--continue", *model)
-    calls = run.calls()
-    run.check_accepted("no request of the second turn is rejected", calls)
-    run.check_hit("--continue reads the cache", calls)
+    # Models that take system messages in mid-conversation get one at the end of each request, with
+    # the marker on it, which the provider does not find again (anthropics/claude-code#96101).
+    causes = {"claude-sonnet-4-5": None, "claude-opus-4-8": "marker_on_trailing_system"}
+    for model, cause in causes.items():
+        words = ("--model", model, "--allowedTools", "Bash")
+        output = run.run("claude", "-p", "Count the files.", *words, work=model)
+        calls = run.calls()
+        run.check(f"{model}: the tool runs and its result comes back", _FINAL in output, output)
+        run.check_accepted(f"{model}: no request is rejected", calls)
+        run.check_hit(f"{model}: the tool's result reads the cache", calls, cause)
+        run.run("claude", "-p", "And again?", "--continue", *words, work=model)
+        calls = run.calls()
+        run.check_accepted(f"{model}: no request of the second turn is rejected", calls)
+        run.check_hit(f"{model}: --continue reads the cache", calls, cause)
 
 
 def codex(run: ProgramRun) -> None:
@@ -149,8 +162,9 @@ def gemini_cli(run: ProgramRun) -> None:
     calls = run.calls()
     run.check_accepted("no request of the second turn is rejected", calls)
     run.check_hit("--resume reads the cache", calls)
-    run.run("gemini", *named, "--resume", "latest", "-p", "And again?")
-    *_, last = run.calls()
+    output = run.run("gemini", *named, "--resume", "latest", "-p", "And again?", may_fail=True)
+    nothing = {"status": None, "error": output}
+    last = (run.calls() or [nothing])[-1]
     repeated = (
         "gemini-cli sends each functionResponse twice when it resumes a conversation with tool "
         "calls, which Google refuses as well (google-gemini/gemini-cli#29365)"

@@ -10,12 +10,12 @@ import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anaphora import emulator
 from anaphora.emulator import EmulatorOptions, Script
 
-from .environment import SOAK, programs
+from .environment import SOAK, programs, version
 from .results import CaseResult
 
 HERE = Path(__file__).resolve().parent
@@ -36,6 +36,10 @@ class Suite(NamedTuple):
     script: str = ""
 
 
+def _sources(package: str) -> Path:
+    return SOAK / "sdks" / "sources" / f"{package}-{version('sdks', package)}"
+
+
 #: LangChain keeps one asynchronous client for all tests: they need one loop.
 _LANGCHAIN = """-c /dev/null --rootdir . -o asyncio_mode=auto
     -o asyncio_default_test_loop_scope=session -o asyncio_default_fixture_loop_scope=session"""
@@ -51,7 +55,7 @@ SUITES = {
     ),
     "anthropic SDK": Suite(
         "sdks",
-        SOAK / "sdks" / "sources" / "anthropic-*",
+        _sources("anthropic"),
         (
             f"{_RESOURCES}/test_messages.py",
             f"{_RESOURCES}/messages",
@@ -62,7 +66,7 @@ SUITES = {
     ),
     "openai SDK": Suite(
         "sdks",
-        SOAK / "sdks" / "sources" / "openai-*",
+        _sources("openai"),
         tuple(
             f"{_RESOURCES}/{name}"
             for name in ("chat", "responses", "test_responses.py", "test_models.py")
@@ -72,45 +76,66 @@ SUITES = {
     ),
 }
 
-#: Errors that the provider answers with too: the SDKs' tests are made for a server that takes every
-#: request of the right types, and name objects that do not exist.
+#: Errors that the provider answers with too, by the emulator's own words: the SDKs' tests are made for
+#: a server that takes every request of the right types, and name objects that do not exist. A path
+#: that the emulator does not have is none of them.
 _REFUSALS: tuple[tuple[str, str], ...] = (
-    (r"404 .*(model_id|message_batch_id|completion_id|response_id|resp_677efb|abc123)",
+    (r"404 .*(no response resp\w+|Chat completion \w+ not found|No batch \w+|File not found: \w+"
+     r"|model: model_id|The model `ft:gpt-4o-mini:acemeco:suffix:abc123` does not exist)",
      "the test names an object that does not exist"),
-    (r"400 .*(previous_response_id|resp_123)", "the test continues a response that does not exist"),
+    (r"400 .*no response \w+ to continue", "the test continues a response that does not exist"),
     (r"400 .*must provide a model parameter", "the test names no model"),
     (r"400 .*'max_tokens' is not supported with this model", "the test sends both token limits"),
     (r"400 .*both defer_loading=true and cache_control", "the test marks a deferred tool"),
 )  # fmt: skip
+#: More calls than a suite makes, so that the journal has them all.
+_CALLS = 20_000
 
 
 def play(name: str) -> list[CaseResult]:
     """The results of a suite; raises `Unavailable` where it cannot be installed."""
     suite = SUITES[name]
     python = programs(suite.family) / "python"
-    folder = next(suite.folder.parent.glob(suite.folder.name))
-    options = EmulatorOptions(script=Script.decode(suite.script or "replies: []", f"{name}.yaml"))
+    script = Script.decode(suite.script or "replies: []", f"{name}.yaml")
+    options = EmulatorOptions(script=script, remembered=_CALLS)
     with emulator.running(options) as emu, tempfile.TemporaryDirectory() as home:
         report = Path(home) / "report.xml"
         address = {suite.variable: emu.url + suite.root}
-        run = subprocess.run(
-            [str(python), "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider",
-             "-W", "ignore", "-o", "addopts=", f"--junitxml={report}", *suite.options,
-             *suite.tests],
-            cwd=folder,
-            env={"PATH": os.environ.get("PATH", ""), "HOME": home, "LANG": "C.UTF-8",
-                 "PYTHONDONTWRITEBYTECODE": "1", **address},
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-            check=False,
-        )  # fmt: skip
+        command = [
+            *(str(python), "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"),
+            *("-W", "ignore", "-o", "addopts=", f"--junitxml={report}", *suite.options),
+            *suite.tests,
+        ]
+        base = {"PATH": os.environ.get("PATH", ""), "HOME": home, "LANG": "C.UTF-8"}
+        try:
+            run = subprocess.run(
+                command,
+                cwd=suite.folder,
+                env={**base, "PYTHONDONTWRITEBYTECODE": "1", **address},
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return [CaseResult(name, "all tests", "failed", f"took longer than {_TIMEOUT} s")]
         if not report.exists():
             return [CaseResult(name, "collection", "failed", (run.stdout + run.stderr)[-600:])]
-        return [_read(name, case) for case in ElementTree.parse(report).iter("testcase")]
+        cases = [read_case(name, case) for case in ElementTree.parse(report).iter("testcase")]
+        return [*cases, *missing_routes(name, emu.requests())]
 
 
-def _read(name: str, case: ElementTree.Element) -> CaseResult:
+def missing_routes(name: str, calls: list[dict[str, Any]]) -> list[CaseResult]:
+    """A failure for each path that the emulator does not have, whatever the tests made of its 404."""
+    found = {(one["method"], one["path"]) for one in calls if not one["operation"]}
+    return [
+        CaseResult(name, f"{method} {path}", "failed", "the emulator does not have this path")
+        for method, path in sorted(found)
+    ]
+
+
+def read_case(name: str, case: ElementTree.Element) -> CaseResult:
+    """The result of one test in a JUnit report."""
     test = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
     for tag in ("failure", "error"):
         if (found := case.find(tag)) is not None:

@@ -72,6 +72,29 @@ def test_unknown_gpt_is_not_found(gpt: openai.OpenAI, model: str) -> None:
         assert (raised.value.code, raised.value.param) == ("model_not_found", "model")
 
 
+def test_only_own_models_can_be_deleted(gpt: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="does not exist") as raised:
+        gpt.models.delete("ft:gpt-4o-mini:acme:suffix:abc123")
+    assert raised.value.code == "model_not_found"
+    with pytest.raises(openai.PermissionDeniedError, match="not a fine-tuned model"):
+        gpt.models.delete("gpt-4o")
+
+
+@pytest.mark.parametrize(
+    ("headers", "field"),
+    [({"anthropic-version": "2023-06-01"}, "request_id"), ({"x-goog-api-key": "k"}, "status")],
+)
+def test_missing_method_of_models_is_answered_in_the_format_of_the_caller(
+    emu: Emulator, headers: dict[str, str], field: str
+) -> None:
+    """Neither Anthropic nor Google deletes models."""
+    response = httpx.delete(f"{emu.url}/v1/models/gpt-4o", headers=headers)
+    assert response.status_code == 404
+    assert "Not found: DELETE /v1/models/gpt-4o" in response.text
+    body = response.json()
+    assert field in {**body, **body["error"]}
+
+
 def test_unknown_gemini_is_not_found(emu: Emulator) -> None:
     with genai.Client(api_key="k", http_options={"base_url": emu.url}) as client:
         with pytest.raises(genai_errors.ClientError) as raised:

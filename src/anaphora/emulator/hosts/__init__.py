@@ -29,7 +29,7 @@ HOSTS: dict[str, type[Host]] = {
 #: The format of errors at paths where no host answers.
 DEFAULT_WIRE = "openai_chat"
 _ROUTES = 1024
-_SHARED = ("models", "model", "files", "file", "file_content")
+_SHARED = ("models", "model", "model_delete", "files", "file", "file_content")
 
 
 class RouteTable:
@@ -89,7 +89,7 @@ class RouteTable:
             return EmulatorRoute(host, row, wire.codec_for(row), operation, path, name)
         gemini = self.hosts["gemini"]
         if provider in ("", "google") and isinstance(gemini, GeminiHost):
-            return gemini.route(path)
+            return gemini.route(method, path)
         return None
 
     def _root(self, row: Dialect) -> str:

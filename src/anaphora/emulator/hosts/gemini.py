@@ -80,8 +80,8 @@ class GeminiHost(Host):
 
     # ── Routes and keys ──────────────────────────────────────────────────────────────────────────
 
-    def route(self, path: str) -> EmulatorRoute | None:
-        """The route of a whole path: methods stand behind a colon."""
+    def route(self, method: str, path: str) -> EmulatorRoute | None:
+        """The route of a whole path: the API's methods stand behind a colon."""
         match = _PATH.fullmatch(path)
         if match is None:
             return None
@@ -92,7 +92,7 @@ class GeminiHost(Host):
             operation, name = _METHODS.get(match["method"]), match["model"]
         else:
             operation, name = ("model", match["model"]) if match["model"] else ("models", "")
-        if operation is None:
+        if operation is None or (operation in ("model", "models") and method != "GET"):
             return None
         vertex = match["vertex"] or "/projects/" in match["root"]
         dialect = catalog.dialects().find("google", self.wire, "vertex" if vertex else "")

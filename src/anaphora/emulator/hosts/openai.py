@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from anaphora import catalog
 from anaphora.cache import verdict
 from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
@@ -27,7 +28,7 @@ from anaphora.emulator.exchange import (
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
-from anaphora.errors import NotFound, RequestRejected, Upstream
+from anaphora.errors import Forbidden, NotFound, RequestRejected, Upstream
 from anaphora.prompt.call import Reasoning
 from anaphora.values import Reply, StopReason, Thinking
 from anaphora.wire.openai_chat.reply import write_choice
@@ -36,6 +37,7 @@ from anaphora.wire.openai_responses.parse import input_items
 from .host import (
     MODELS_CREATED,
     CompleteBody,
+    EmulatorRoute,
     Host,
     Operation,
     ReplyContext,
@@ -155,6 +157,8 @@ class OpenAIChatHost(OpenAIHost):
         self._files = OpenAIFiles(ids)
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
+        if method == "DELETE" and path.startswith("/models/"):
+            return "model_delete", path.removeprefix("/models/")
         return (
             super().operation(method, path)
             or self._completions.operation(method, path)
@@ -162,9 +166,18 @@ class OpenAIChatHost(OpenAIHost):
         )
 
     def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
+        if request.route.operation == "model_delete":
+            raise self._no_deletion(request.route)
         if request.route.operation.startswith(("file", "batch")):
             return self._files.handle(request)
         return self._completions.handle(request)
+
+    def _no_deletion(self, route: EmulatorRoute) -> Upstream:
+        """Only fine-tuned models can be deleted, and no workspace has one."""
+        if any(profile.id == route.name for profile in catalog.models(route.provider)):
+            reason = f"The model `{route.name}` is not a fine-tuned model of your organization."
+            return Forbidden(reason, status=403)
+        return NotFound(self.model_error(route.name), status=404, code=self.model_error_code)
 
     def keep(self, request: RoutedRequest, items: tuple[bytes, ...], reply: Reply) -> None:
         self._completions.keep(request, reply)
