@@ -242,7 +242,7 @@ def _row(call: Predicted, source: FoundTrace, prices: PriceBook, *, moved: bool)
     billed = original = None
     if recorded is not None and moved:
         provider = catalog.provider_named(trace.provider) or trace.provider
-        original = _cost(prices.price(provider, trace.model, call.at, trace.wire), recorded)
+        original = _cost(prices.price(provider, call.recorded_model, call.at, trace.wire), recorded)
     elif recorded is not None:
         billed = _token_cost(recorded, price)
     real = recorded if recorded is not None and not moved else usage

@@ -9,7 +9,6 @@ from collections.abc import Hashable, Sequence
 
 import msgspec
 
-from anaphora.cache.simulator import Simulator
 from anaphora.catalog import CacheRules
 from anaphora.values import Ttl
 
@@ -185,11 +184,11 @@ class EarlyReads:
 
 
 class Account:
-    """One account's cache on one model, and what its bills have shown."""
+    """What the bills of one account's conversations with one model have shown. A call may go to
+    another model, which has a cache of its own."""
 
     def __init__(self, rules: CacheRules, per_token: float) -> None:
         self.rules = rules
-        self.simulator = Simulator(rules)
         self.lengths = BilledLengths()
         self.scale = TokenScale(per_token)
         self.leads = Leads()

@@ -310,7 +310,7 @@ class RecordedParams:
         self._chosen: str | None = None
         self._level: str | None = None
         self._default: str | None = None
-        self.model = trace.model
+        self._noted = self.model = trace.model
 
     def after(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
         """The cache parameters of this call, without the model."""
@@ -322,7 +322,8 @@ class RecordedParams:
             self._chosen = chosen
         if not in_loop:
             self._level = self._chosen
-        self.model = call.model or _last_value(call.note, "model_change") or self.model
+        self._noted = _last_value(call.note, "model_change") or self._noted
+        self.model = call.model or self._noted
         if self._level is None or self._level == self._default:
             return {}
         return {"thinking": self._level.encode()}

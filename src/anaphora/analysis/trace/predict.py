@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.simulator import Chance, Fate, Outcome, Span
+from anaphora.cache.simulator import Chance, Fate, Outcome, Simulator, Span
 from anaphora.cache.simulator.outcome import spans_of
 from anaphora.catalog import CacheRules
 
@@ -48,6 +48,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     call: int
     provider: str
     model: str
+    recorded_model: str = ""
+    """The model that was called, even when the call is replayed elsewhere."""
     wire: str | None = None
     at: float | None
     gap: float | None
@@ -157,7 +159,9 @@ class Predictor:
         then give the lengths of the prompts, and nothing about the cache."""
         self._elsewhere = elsewhere
         self._accounts: dict[tuple[str | None, str, str, str | None], Account] = {}
-        """By account, provider, model and wire."""
+        """By account, provider, the model of the conversation, and wire."""
+        self._simulators: dict[tuple[str | None, str, str, str | None], Simulator] = {}
+        """By the same, with the model of the call."""
 
     def play(self, traces: Iterable[Trace]) -> Iterator[Predicted]:
         """A prediction for every call. Unsupported traces raise before the first one."""
@@ -175,9 +179,16 @@ class Predictor:
             self._accounts[key] = Account(replay.rules, replay.per_token[0])
         return self._accounts[key]
 
+    def _simulator(self, replay: Replay) -> Simulator:
+        """The cache that the current call uses."""
+        key = replay.trace.account, replay.provider, replay.rules.model, replay.wire
+        if key not in self._simulators:
+            self._simulators[key] = Simulator(replay.rules)
+        return self._simulators[key]
+
     def _predict(self, replay: Replay, index: int, at: float) -> Predicted:
         trace, call = replay.trace, replay.trace.calls[index]
-        account, rules = self._account(replay), replay.rules
+        account = self._account(replay)
         if index == 0:
             replay.begin(account)
         billed, before = call.usage, replay.before
@@ -185,9 +196,10 @@ class Predictor:
             replay.move(call, billed, account, first=before is None)
         in_loop = before is not None and replay.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
+        simulator, rules = self._simulator(replay), replay.rules
         prompt = replay.prompt(call, params, account)
-        outcome = account.simulator.predict(prompt, at=at)
-        chances = replay.chances(call, prompt, account, at)
+        outcome = simulator.predict(prompt, at=at)
+        chances = replay.chances(call, prompt, account, simulator, at)
         older = billed is not None and billed.cache_read in replay.left
         changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:
@@ -196,14 +208,15 @@ class Predictor:
             prompt = replay.prompt(call, params, account)
         answered, ended = replay.answered(index)
         reasoning = None if billed is None else billed.reasoning
-        account.simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning)
+        simulator.call(prompt, at=at, began=answered, ended=ended, reasoning=reasoning)
         if billed is not None:
             replay.before = call
         return Predicted(
             trace=trace.id,
             call=index,
             provider=replay.provider,
-            model=replay.model,
+            model=replay.called_model,
+            recorded_model=replay.recorded_model,
             wire=replay.wire,
             at=call.at,
             gap=_gap(before, call),

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 
 from anaphora import catalog
-from anaphora.cache.simulator import Chance, Mark, Outcome, TokenRuns
+from anaphora.cache.simulator import Chance, Mark, Outcome, Simulator, TokenRuns
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
@@ -68,6 +68,8 @@ class Replay:
         self.trace = trace
         home = catalog.provider_named(trace.provider) or trace.provider
         self.provider, self.model = elsewhere or (home, trace.model)
+        self.called_model, self.recorded_model = self.model, trace.model
+        """The model of the last call here, and in the recording."""
         self.wire = trace.wire if elsewhere is None else None
         self._moved = elsewhere is not None
         try:
@@ -159,9 +161,14 @@ class Replay:
         rest.identity, rest.size = begun.rest, Size(0, max(0, unrecorded - tokens))
 
     def cache_params(self, call: TraceCall, *, in_loop: bool) -> dict[str, bytes]:
+        """The parameters of a call that its cache depends on. From here on the rules are those of
+        the model that it went to."""
         params = self._params.after(call, in_loop=in_loop)
-        model = self.model if self._moved else self._params.model
-        return {**params, "model": catalog.rules(self.provider, model).model.encode()}
+        self.recorded_model = self._params.model
+        if not self._moved:
+            self.called_model = self.recorded_model
+            self.rules = catalog.rules(self.provider, self.called_model, self.wire)
+        return {**params, "model": self.rules.model.encode()}
 
     def sent(self, call: TraceCall) -> tuple[list[TraceBlock], list[Hashable]]:
         """The blocks of a call, and the keys of the prefixes that they end."""
@@ -257,16 +264,21 @@ class Replay:
         return self._early.get(in_loop) if account.early_reads.repeat else None
 
     def chances(
-        self, call: TraceCall, prompt: TokenRuns, account: Account, at: float
+        self,
+        call: TraceCall,
+        prompt: TokenRuns,
+        account: Account,
+        simulator: Simulator,
+        at: float,
     ) -> tuple[Chance, ...]:
         """The other outcomes that a call may have, and how often."""
-        chances = account.simulator.chances(prompt, at=at)
+        chances = simulator.chances(prompt, at=at)
         figure, blocks = self.rules.thinking_dropped, self.blocks
         if figure is None or not self._may_drop_thinking(call):
             return chances
         blocks.strips = True
         params = {**prompt.cache_params}
-        outcome = account.simulator.predict(self.prompt(call, params, account), at=at)
+        outcome = simulator.predict(self.prompt(call, params, account), at=at)
         blocks.strips = False
         return (*chances, Chance(figure.value, "thinking_dropped", outcome))
 
