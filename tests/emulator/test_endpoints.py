@@ -117,6 +117,14 @@ def test_unknown_gemini_is_not_found(emu: Emulator) -> None:
         ("ollama", "anything", True),
         ("openrouter", "any/thing", True),
         ("google", "models/gemini-9-pro", True),
+        ("google", "gemini-4-pro", True),
+        ("google", "gemini-2.5-flash-image", True),
+        ("google", "gemini-2.5-flsh", False),
+        ("openai", "gpt-5-mini-high", True),
+        ("openai", "gpt-5-nanoo", False),
+        ("anthropic", "claude-opus-5-5-fast", True),
+        ("anthropic", "claude-5-5-opus", False),
+        ("deepseek", "deepseek-v4-flash-exp", True),
     ],
 )
 def test_models_that_a_provider_may_have(provider: str, model: str, served: bool) -> None:

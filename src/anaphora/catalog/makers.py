@@ -38,8 +38,8 @@ _OPEN_WEIGHTS = {"google": re.compile(r"gemma-")}
 #: Models whose names begin with the provider's own: not a prefix to take off.
 _SELF_NAMED = {"groq": re.compile(r"compound"), "openrouter": re.compile(r"[^/]+\Z")}
 
-#: How alike two names must be.
-_ALIKE = 0.7
+#: How alike two names must be, and two words of names.
+_ALIKE, _ALIKE_WORDS = 0.7, 0.75
 _WORDS = re.compile(r"[^a-z0-9]+")
 _NUMBERS = re.compile(r"[0-9]+")
 
@@ -72,7 +72,22 @@ def may_serve(provider: str, model: str) -> bool:
     if provider in _OPEN_WEIGHTS and _OPEN_WEIGHTS[provider].match(name):
         return True
     own = maker_of(name) == provider and _NUMBERS.search(name) is not None
-    return own and not similar_model(provider, model)
+    return own and not _is_misspelled(provider, name)
+
+
+def _is_misspelled(provider: str, name: str) -> bool:
+    """Whether a name has the words of a known model in another order, or a word that is nearly one
+    of the provider's. Other words and other numbers are those of a new model."""
+    words = _WORDS.split(name)
+    known = [_WORDS.split(id.lower()) for id in SHIPPED.catalog.entries[provider].ids]
+    if sorted(words) in map(sorted, known):
+        return True
+    vocabulary = {word for each in known for word in each}
+    near = ((word, nearest(word, vocabulary, alike=_ALIKE_WORDS)) for word in words)
+    return any(
+        word not in vocabulary and other and _NUMBERS.findall(word) == _NUMBERS.findall(other)
+        for word, other in near
+    )
 
 
 def is_self_named(provider: str, name: str) -> bool:
