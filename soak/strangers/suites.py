@@ -57,9 +57,12 @@ SUITES = {
         "sdks",
         _sources("anthropic"),
         (
-            f"{_RESOURCES}/test_messages.py",
-            f"{_RESOURCES}/messages",
-            f"{_RESOURCES}/test_models.py",
+            *(
+                f"{_RESOURCES}/{name}"
+                for name in ("test_messages.py", "messages", "test_models.py")
+            ),
+            *(f"{_RESOURCES}/beta/{name}" for name in ("test_messages.py", "messages")),
+            f"{_RESOURCES}/test_files.py",
         ),
         "TEST_API_BASE_URL",
         options=("-p", "tests._alias_httpx"),
@@ -69,7 +72,10 @@ SUITES = {
         _sources("openai"),
         tuple(
             f"{_RESOURCES}/{name}"
-            for name in ("chat", "responses", "test_responses.py", "test_models.py")
+            for name in (
+                *("chat", "responses", "test_responses.py", "test_models.py"),
+                *("test_files.py", "test_batches.py"),
+            )
         ),
         "TEST_API_BASE_URL",
         "/v1",

@@ -58,6 +58,15 @@ def test_anthropic_files(claude: anthropic.Anthropic, beta: bool) -> None:
         files.retrieve_metadata(made.id)
 
 
+def test_bytes_are_uploaded_without_a_file_name(
+    claude: anthropic.Anthropic, gpt: openai.OpenAI
+) -> None:
+    made = claude.files.upload(file=DATA)
+    assert (made.filename, made.size_bytes) == ("upload", len(DATA))
+    other = gpt.files.create(file=DATA, purpose="user_data")
+    assert gpt.files.content(other.id).read() == DATA
+
+
 def test_openai_files(gpt: openai.OpenAI) -> None:
     made = gpt.files.create(file=("notes.txt", DATA), purpose="user_data")
     other = gpt.files.create(file=("b.jsonl", b"{}"), purpose="batch")

@@ -18,6 +18,8 @@ from .host import Operation
 MAX_FILES, MAX_BYTES = 1_000, 64 * 1024 * 1024
 _BOUNDARY = re.compile(r'boundary="?([^";,]{1,200})"?')
 _PARAMETER = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+#: The name of a file that is sent without one.
+_UNNAMED = "upload"
 
 T = TypeVar("T")
 
@@ -80,9 +82,10 @@ def uploaded_file(request: EmulatorRequest, file_id: str) -> StoredFile:
     for headers, data in _form_parts(request):
         parameters = dict(_PARAMETER.findall(headers.get("content-disposition", "")))
         name = parameters.get("name", "")
-        if name == "file" and "filename" in parameters:
+        # SDKs send bytes without a file name, and with a type, which plain fields do not have.
+        if name == "file" and ("filename" in parameters or "content-type" in headers):
             kind = headers.get("content-type", "application/octet-stream")
-            upload = parameters["filename"], kind, data
+            upload = parameters.get("filename", _UNNAMED), kind, data
         else:
             fields[name] = data
     if upload is None:
