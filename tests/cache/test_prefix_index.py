@@ -207,6 +207,19 @@ def test_edited_long_message_continues_its_conversation(
     assert (found.call, found.continues) == ("one", True)
 
 
+def test_branches_with_similar_messages_are_all_remembered() -> None:
+    """Subagents begin with the messages of one conversation, and a task that differs a little."""
+    index: PrefixIndex[int] = PrefixIndex()
+    index.add(call("Hello"), -1)
+    tasks = [LETTER.replace("Paragraph 7 ", f"Section {number} ") for number in range(6)]
+    for number, task in enumerate(tasks):
+        index.add(call("Hello", "Hi.", task), number)
+    for number, task in enumerate(tasks):
+        found = index.find(call("Hello", "Hi.", task, "Done.", "Go on."))
+        assert found is not None
+        assert (found.call, found.continues) == (number, True)
+
+
 @pytest.mark.parametrize("text", ["Paragraph 7? " + 1000 * "w ", "Paragraph 0 says what?"])
 def test_another_text_is_a_new_conversation(text: str) -> None:
     index: PrefixIndex[str] = PrefixIndex()

@@ -273,7 +273,8 @@ class PrefixIndex(Generic[Call]):
         self._number += 1
         conversation, before, known = _Conversation(), 0, prompt.leading + 1
         if continued is not None and earlier is not None:
-            if earlier.chunks > known:  # what the calls before had is in this one
+            if earlier.chunks > known and len(prompt) > len(continued.prompt):
+                # What the calls before had is in this one, unless it is an edit beside them.
                 before = continued.number
                 self._forget(continued.before)
             if continued.hints == found.hints:
