@@ -205,3 +205,19 @@ def test_openai_batch_names_the_line_that_is_wrong(gpt: openai.OpenAI) -> None:
     file = gpt.files.create(file=("in.jsonl", b'{"custom_id": "one"}'), purpose="batch")
     with pytest.raises(openai.BadRequestError, match=r"line 1 of file-.*url"):
         gpt.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
+
+
+@pytest.mark.parametrize(
+    ("times", "reason"), [(0, "has no requests"), (2, "line 2 of .* 'a' is used twice")]
+)
+def test_openai_batch_needs_requests_with_unique_ids(
+    gpt: openai.OpenAI, times: int, reason: str
+) -> None:
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    data = b"\n".join([json.dumps(line).encode()] * times) or b"\n"
+    file = gpt.files.create(file=("requests.jsonl", data), purpose="batch")
+    with pytest.raises(openai.BadRequestError, match=reason):
+        gpt.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )

@@ -96,7 +96,7 @@ class OpenAIFiles:
             raise RequestRejected(reason, status=400, param="endpoint")
         file = self._files.get(request.workspace, str(request.value("input_file_id", "")))
         path = request.path.partition("/batches")[0].removesuffix("/v1") + endpoint
-        requests = []
+        requests, known = [], set[str]()
         for number, line in enumerate(file.data.splitlines(), 1):
             if not line.strip():
                 continue
@@ -108,7 +108,14 @@ class OpenAIFiles:
             if one.url != endpoint:
                 reason = f"line {number} of {file.id}: url is {one.url!r}, not {endpoint!r}"
                 raise RequestRejected(reason, status=400, param="input_file_id")
+            if one.custom_id in known:
+                reason = f"line {number} of {file.id}: custom_id {one.custom_id!r} is used twice"
+                raise RequestRejected(reason, status=400, param="input_file_id")
+            known.add(one.custom_id)
             requests.append(BatchedRequest(one.custom_id, path, bytes(one.body)))
+        if not requests:
+            reason = f"{file.id} has no requests"
+            raise RequestRejected(reason, status=400, param="input_file_id")
         return Batch(
             id=self._ids.next("batch_"),
             requests=tuple(requests),
