@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -22,17 +22,12 @@ from blake3 import blake3
 from anaphora.rendered import Plan, Rendered
 
 from .call_hints import CallHints
-from .prefix import equal_around
-from .simulator import RenderedPrompt
+from .compared_prompt import ComparedPrompt
 
 Call = TypeVar("Call")
 
 #: Conversations of one client whose blocks are compared where the beginnings differ.
 _MOST_COMPARED = 64
-#: Bytes of a block in which an edit is told from a new text.
-_LONG_BLOCK = 1024
-#: What may stand before a block: the closing of the message before, and a comma.
-_GLUE = b'"]}, \t\r\n'
 
 
 class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=True):
@@ -46,78 +41,6 @@ class EarlierCall(msgspec.Struct, Generic[Call], frozen=True, eq=False, kw_only=
     """How many leading chunks the two share."""
     latest: Call
     """The last call that sent these chunks: each use keeps a cache entry alive."""
-
-
-class _Prompt(RenderedPrompt):
-    hashed: tuple[int, set[int]] | None = None
-
-    @property
-    def messages(self) -> int:
-        """The chunks of its messages."""
-        return len(self) - self.leading - 1
-
-    def keys(self, begin: int) -> Iterator[bytes]:
-        """The keys from there on."""
-        for index, (run, first) in enumerate(self._runs):
-            if first + run.count > begin:
-                yield from self._chain_of(index)[max(0, begin - first) : run.count]
-
-    def common_chunks(self, other: _Prompt) -> int:
-        both = range(min(len(self), len(other)))
-        return bisect_left(both, True, key=lambda index: self.key(index) != other.key(index))
-
-    def blocks(self, begin: int) -> set[int]:
-        """Hashes of the blocks from there on, without what glues each to the one before."""
-        if self.hashed is None or self.hashed[0] != begin:
-            self.hashed = begin, set(map(hash, self._slices(begin, len(self))))
-        return self.hashed[1]
-
-    def begins_like(self, other: _Prompt) -> bool:
-        """Whether tools and system prompt are mostly the same: half of the shorter ones are equal
-        blocks, or equal text before and after a difference; or all of the system prompt is equal.
-        Side calls have other instructions."""
-        system = self._system()
-        if system and system == other._system():
-            return True
-        blocks = [list(prompt._slices(0, prompt.leading + 1)) for prompt in (self, other)]
-        first, second = map(b"".join, blocks)
-        half = min(len(first), len(second)) / 2
-        if not half:
-            return len(first) == len(second)
-        equal = sum(map(len, set(blocks[0]) & set(blocks[1])))
-        return equal >= half or equal_around(first, second) >= half
-
-    def is_edit_of(self, other: _Prompt, position: int) -> bool:
-        """Whether the prompts first differ in a long block of which most text is the same. A short
-        question that is like another is a new one."""
-        if not self.leading < position < min(len(self), len(other)):
-            return False
-        if position and self.key(position - 1) != other.key(position - 1):
-            return False
-        mine, theirs = self._block(position), other._block(position)
-        least = max(_LONG_BLOCK, len(mine) / 2, len(theirs) / 2)
-        return min(len(mine), len(theirs)) >= least and equal_around(mine, theirs) >= least
-
-    def _block(self, position: int) -> bytes:
-        return next(self._slices(position, position + 1))
-
-    def _system(self) -> list[bytes]:
-        return [
-            block
-            for run, first in self._runs
-            if run.section == "system"
-            for block in self._slices(first, first + run.count)
-        ]
-
-    def _slices(self, begin: int, end: int) -> Iterator[bytes]:
-        for run, first in self._runs:
-            low, high = max(0, begin - first), min(run.count, end - first)
-            if low < high:
-                start = cut = run.log.start(low)
-                data = run.log.slice(start, run.log.ends[high - 1])
-                for stop in run.log.ends[low:high]:
-                    yield data[cut - start : stop - start].lstrip(_GLUE)
-                    cut = stop
 
 
 class _Branch:
@@ -196,7 +119,7 @@ class _RecentConversations:
 class _Remembered(msgspec.Struct, Generic[Call], eq=False, kw_only=True):
     number: int
     call: Call
-    prompt: _Prompt
+    prompt: ComparedPrompt
     hints: CallHints
     conversation: _Conversation
     size: int
@@ -211,7 +134,7 @@ _Place = tuple[int, "_Branch | None"]
 
 
 class _Lookup(msgspec.Struct, Generic[Call], eq=False):
-    prompt: _Prompt
+    prompt: ComparedPrompt
     hints: CallHints
     places: dict[bytes, _Place]
     """The deepest chunk that is known: among calls with the same hints, then in the whole scope; by
@@ -307,7 +230,7 @@ class PrefixIndex(Generic[Call]):
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
 
     def _look_up(self, rendered: Rendered, scope: Hashable, hints: CallHints) -> _Lookup[Call]:
-        prompt = _Prompt(rendered, Plan())
+        prompt = ComparedPrompt(rendered, Plan())
         previous = self._calls.get(self._replies.get((scope, hints.previous_reply), 0))
         hints = CallHints(conversation=hints.conversation, user=hints.user)
         groups: list[Hashable] = [scope]
@@ -324,7 +247,7 @@ class PrefixIndex(Generic[Call]):
             found.earlier = self._same_beginning(prompt, salts[-1], places[salts[-1]])
         return found
 
-    def _deepest(self, prompt: _Prompt, salt: bytes) -> _Place:
+    def _deepest(self, prompt: ComparedPrompt, salt: bytes) -> _Place:
         """The deepest chunk that an earlier prompt had, by galloping back from the end."""
         branches, key = self._branches, prompt.key
         high, step = len(prompt), 1
@@ -342,7 +265,7 @@ class PrefixIndex(Generic[Call]):
         return low, branches[salt + key(low)]
 
     def _continued(
-        self, prompt: _Prompt, hints: CallHints, places: dict[bytes, _Place]
+        self, prompt: ComparedPrompt, hints: CallHints, places: dict[bytes, _Place]
     ) -> _Remembered[Call] | None:
         """The call before this one in its conversation."""
         for salt, place in places.items():
@@ -354,7 +277,9 @@ class PrefixIndex(Generic[Call]):
                 return found
         return None
 
-    def _extended(self, prompt: _Prompt, salt: bytes, place: _Place) -> _Remembered[Call] | None:
+    def _extended(
+        self, prompt: ComparedPrompt, salt: bytes, place: _Place
+    ) -> _Remembered[Call] | None:
         """The call whose whole prompt this one begins with, else one that it outgrows and whose
         end differs."""
         position, branch = place
@@ -368,7 +293,7 @@ class PrefixIndex(Generic[Call]):
         )
 
     def _repeated(
-        self, prompt: _Prompt, salt: bytes, position: int, hints: CallHints
+        self, prompt: ComparedPrompt, salt: bytes, position: int, hints: CallHints
     ) -> _Remembered[Call] | None:
         """The call with tools and system prompt like this one's, most of whose messages this one
         repeats behind a difference: after `position`."""
@@ -389,7 +314,7 @@ class PrefixIndex(Generic[Call]):
         return None
 
     def _edited(
-        self, prompt: _Prompt, salt: bytes, place: _Place, hints: CallHints
+        self, prompt: ComparedPrompt, salt: bytes, place: _Place, hints: CallHints
     ) -> _Remembered[Call] | None:
         """The last call with the same beginning, if this one edits a long block of it."""
         position, branch = place
@@ -401,7 +326,7 @@ class PrefixIndex(Generic[Call]):
         return latest if prompt.is_edit_of(latest.prompt, position + 1) else None
 
     def _same_beginning(
-        self, prompt: _Prompt, salt: bytes, place: _Place
+        self, prompt: ComparedPrompt, salt: bytes, place: _Place
     ) -> EarlierCall[Call] | None:
         """The first call that sent the longest common beginning, while it is remembered."""
         position, latest = self._latest(place[1], place[0])

@@ -1,0 +1,88 @@
+"""How alike two prompts are that do not begin alike."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from .prefix import equal_around
+from .simulator import RenderedPrompt
+
+#: Bytes of a block in which an edit is told from a new text.
+_LONG_BLOCK = 1024
+#: What may stand before a block: the closing of the message before, and a comma.
+_GLUE = b'"]}, \t\r\n'
+
+
+class ComparedPrompt(RenderedPrompt):
+    """A prompt whose blocks are compared with those of other calls."""
+
+    hashed: tuple[int, set[int]] | None = None
+
+    @property
+    def messages(self) -> int:
+        """The chunks of its messages."""
+        return len(self) - self.leading - 1
+
+    def keys(self, begin: int) -> Iterator[bytes]:
+        """The keys from there on."""
+        for index, (run, first) in enumerate(self._runs):
+            if first + run.count > begin:
+                yield from self._chain_of(index)[max(0, begin - first) : run.count]
+
+    def common_chunks(self, other: ComparedPrompt) -> int:
+        both = range(min(len(self), len(other)))
+        return bisect_left(both, True, key=lambda index: self.key(index) != other.key(index))
+
+    def blocks(self, begin: int) -> set[int]:
+        """Hashes of the blocks from there on, without what glues each to the one before."""
+        if self.hashed is None or self.hashed[0] != begin:
+            self.hashed = begin, set(map(hash, self._slices(begin, len(self))))
+        return self.hashed[1]
+
+    def begins_like(self, other: ComparedPrompt) -> bool:
+        """Whether tools and system prompt are mostly the same: half of the shorter ones are equal
+        blocks, or equal text before and after a difference; or all of the system prompt is equal.
+        Side calls have other instructions."""
+        system = self._system()
+        if system and system == other._system():
+            return True
+        blocks = [list(prompt._slices(0, prompt.leading + 1)) for prompt in (self, other)]
+        first, second = map(b"".join, blocks)
+        half = min(len(first), len(second)) / 2
+        if not half:
+            return len(first) == len(second)
+        equal = sum(map(len, set(blocks[0]) & set(blocks[1])))
+        return equal >= half or equal_around(first, second) >= half
+
+    def is_edit_of(self, other: ComparedPrompt, position: int) -> bool:
+        """Whether the prompts first differ in a long block of which most text is the same. A short
+        question that is like another is a new one."""
+        if not self.leading < position < min(len(self), len(other)):
+            return False
+        if position and self.key(position - 1) != other.key(position - 1):
+            return False
+        mine, theirs = self._block(position), other._block(position)
+        least = max(_LONG_BLOCK, len(mine) / 2, len(theirs) / 2)
+        return min(len(mine), len(theirs)) >= least and equal_around(mine, theirs) >= least
+
+    def _block(self, position: int) -> bytes:
+        return next(self._slices(position, position + 1))
+
+    def _system(self) -> list[bytes]:
+        return [
+            block
+            for run, first in self._runs
+            if run.section == "system"
+            for block in self._slices(first, first + run.count)
+        ]
+
+    def _slices(self, begin: int, end: int) -> Iterator[bytes]:
+        for run, first in self._runs:
+            low, high = max(0, begin - first), min(run.count, end - first)
+            if low < high:
+                start = cut = run.log.start(low)
+                data = run.log.slice(start, run.log.ends[high - 1])
+                for stop in run.log.ends[low:high]:
+                    yield data[cut - start : stop - start].lstrip(_GLUE)
+                    cut = stop
