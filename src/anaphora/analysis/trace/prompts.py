@@ -331,7 +331,7 @@ class Replay:
                 if call.breakpoints is None:
                     last = self._learn_end(call, billed, account)
             account.lengths[keys[last]] = billed.cached
-            if call.breakpoints:
+            if call.breakpoints and prompt.automatic is None:
                 self._learn_longer(call, billed, prompt, account)
         self._learn_found(call, billed.cache_read, expected, account)
         reply = self.blocks.reply(call)
