@@ -34,6 +34,8 @@ _GAP = 1.0
 _FITS = 1.7
 #: A read is of the entry that was expected when their lengths differ by no more than this share.
 _SAME_ENTRY = 0.25
+#: An estimate up to this factor above the minimum may in truth be below it.
+_NEAR_MINIMUM = 1.5
 #: Tokens of framing that the bytes do not show.
 _FRAMING = 64
 #: The reasons of spans that were found in the cache.
@@ -329,6 +331,8 @@ class Replay:
                 if call.breakpoints is None:
                     last = self._learn_end(call, billed, account)
             account.lengths[keys[last]] = billed.cached
+            if call.breakpoints and prompt.automatic is None:
+                self._learn_longer(call, billed, prompt, account)
         self._learn_found(call, billed.cache_read, expected, account)
         reply = self.blocks.reply(call)
         if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
@@ -342,6 +346,24 @@ class Replay:
             # About how long the beginning of other conversations is.
             for key, count in zip(*self._counted(call, account), strict=True):
                 account.lengths.fit(key, count)
+
+    def _learn_longer(
+        self, call: TraceCall, billed: TraceUsage, prompt: TokenRuns, account: Account
+    ) -> None:
+        """Learns how long the prefix at the last marker with a longer TTL is: what was read, and
+        written with that TTL. Where nothing was, though it is about as long as the minimum, it is
+        shorter than that."""
+        end, ttl = prompt.markers[-1], billed.by_ttl
+        longer = [mark for mark in prompt.markers if mark.ttl != end.ttl]
+        if not longer or not ttl.get(end.ttl):
+            return
+        at, written = longer[-1].chunk, ttl.get(longer[-1].ttl)
+        keys, counts = self._counted(call, account)
+        least = self.rules.minimum_tokens.value
+        if written:
+            account.lengths[keys[at]] = billed.cache_read + written
+        elif not billed.cache_read and least <= counts[at] < _NEAR_MINIMUM * least:
+            account.lengths[keys[at]] = least - 1
 
     def _learn_end(self, call: TraceCall, billed: TraceUsage, account: Account) -> int:
         """Learns where the last marker of a call is, where none are recorded: at the last block,
