@@ -19,7 +19,7 @@ from anaphora.cache.verdict import preflight
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import Conversation, Message, ToolCall, Usage
+from anaphora.values import Conversation, Message, ToolCall
 from anaphora.wire import anthropic
 
 Json = dict[str, Any]
@@ -115,7 +115,7 @@ def test_opencode_32515_the_verdict_shows_what_a_pruning_costs(name: str) -> Non
     place = PLACES[name]
     one, two = pruned(name)
     assert two.size < one.size
-    result = verdict_of(place, one, two)
+    result = verdict_of(place, one, two, read=None)
     assert result.cause == "changed"
     assert result.change is not None
     assert result.change.kind == "text_edited"
@@ -202,7 +202,7 @@ def test_codex_32613_an_image_in_another_encoding_is_a_change_at_its_place(name:
     after = grown(spec())
     after["messages"][2] = ("user", ["And in the picture?", {"image": PNG[::-1]}])
     one, two = split(place, body(place, spec())), split(place, body(place, after))
-    result = verdict_of(place, one, two, usage=Usage(uncached=9, read=0, output=1))
+    result = verdict_of(place, one, two, read=None)
     assert result.change is not None
     assert result.change.label.startswith("conversation")
     assert two.chunk(two.at_offset(result.change.offset)).kind.value == "image"

@@ -17,7 +17,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def emu() -> Any:
-    with emulator.running() as running:
+    with emulator.running(emulator.EmulatorOptions(any_model=True)) as running:
         yield running
 
 
