@@ -152,3 +152,22 @@ def test_conversations_of_two_files_share_nothing_unless_they_name_the_account(
 
     assert first_reads(lines)[3:] == [0, UNRECORDED, UNRECORDED]
     assert first_reads([{**line, "account": "key"} for line in lines])[3:] == [UNRECORDED] * 3
+
+
+def test_clients_that_add_to_the_same_text_have_counts_of_their_own(tmp_path: Path) -> None:
+    """Two programs in turn, with the same recorded text; one adds 900 tokens that no recording
+    shows. Each one's first calls are as long as the ones before it."""
+    lines: list[Json] = []
+    for number in range(8):
+        added = 900 if number % 2 else 0
+        usage = {"input": 2000 + added, "cache_read": 0, "output": 5}
+        lines.append({
+            "id": f"conversation {number}", "group": "chatty" if added else "plain",
+            "provider": "openai", "model": "gpt-4.1",
+            "calls": [{"messages": 2, "usage": usage, "t": 1.7e9 + number * 86_400}],
+            "messages": [
+                {"role": "system", "content": "Be brief. " * 600}, {"role": "user", "content": "Hi"}
+            ],
+        })  # fmt: skip
+    rows = simulated(tmp_path / "calls.jsonl", lines)["rows"]
+    assert [sum_of(row["predicted"]) for row in rows[2:]] == [2000, 2900] * 3

@@ -26,26 +26,45 @@ _NEAR = 8
 
 
 class BilledLengths(dict[Hashable, int]):
-    """Token counts from bills, by prefix. Counts in between are estimated and scaled to fit."""
+    """Token counts from bills, by prefix. Counts in between are estimated and scaled to fit.
 
-    def __init__(self) -> None:
+    A group of conversations has counts of its own, since a recording may leave out what its clients
+    add to the same text; where it has none, those of the whole account are used."""
+
+    def __init__(self, account: BilledLengths | None = None) -> None:
+        self._account = account
         self._fitted: dict[Hashable, int] = {}
+
+    def __setitem__(self, key: Hashable, tokens: int) -> None:
+        super().__setitem__(key, tokens)
+        if self._account is not None:
+            self._account[key] = tokens
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or (self._account is not None and key in self._account)
 
     def fit(self, key: Hashable, tokens: int) -> None:
         """A count that was estimated between bills, for other prompts with that beginning."""
         self._fitted[key] = tokens
+        if self._account is not None:
+            self._account.fit(key, tokens)
+
+    def known(self, key: Hashable) -> int | None:
+        tokens = self.get(key)
+        if tokens is None:
+            tokens = self._fitted.get(key)
+        if tokens is None and self._account is not None:
+            tokens = self._account.known(key)
+        return tokens
 
     def counts(self, keys: Sequence[Hashable], estimates: Sequence[int]) -> list[int]:
         """The tokens up to the end of each block, so that every prefix with a known count has that
         count; `estimates` are in order."""
         points: list[tuple[int, int]] = []
-        fitted = self._fitted
         for key, end in zip(keys, estimates, strict=True):
-            known = self.get(key)
+            known = self.known(key)
             if known is None:
-                known = fitted.get(key)
-                if known is None:
-                    continue
+                continue
             # The deeper the newer: where an older bill is higher, the prompt has changed since.
             while points and (points[-1][1] > known or points[-1][0] == end):
                 points.pop()
@@ -189,13 +208,20 @@ class Account:
 
     def __init__(self, rules: CacheRules, per_token: float) -> None:
         self.rules = rules
-        self.lengths = BilledLengths()
+        self._lengths = BilledLengths()
+        self._groups: dict[str, BilledLengths] = {}
         self.scale = TokenScale(per_token)
         self.leads = Leads()
         self.reply_ends = ReplyEnds()
         self.early_reads = EarlyReads()
         self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
         """The TTLs of assumed markers: before the messages, and behind the last."""
+
+    def lengths(self, group: str | None) -> BilledLengths:
+        """The counts for conversations of a group, or of none."""
+        if group is None:
+            return self._lengths
+        return self._groups.setdefault(group, BilledLengths(self._lengths))
 
     @property
     def has_markers(self) -> bool:

@@ -209,9 +209,9 @@ class Replay:
         rules = self.rules
         blocks, keys = self.sent(call)
         if self.begun is not None and self.begun.lead.shared is not None:
-            account.lengths[keys[self.blocks.lead]] = self.begun.lead.shared
+            account.lengths(self.trace.group)[keys[self.blocks.lead]] = self.begun.lead.shared
         estimates = ends([block.size for block in blocks], account.scale.per_token)
-        counts = account.lengths.counts(keys, estimates)
+        counts = account.lengths(self.trace.group).counts(keys, estimates)
         sizes = map(operator.sub, counts, [0, *counts])
         marked = rules.mechanism.value == "explicit" or bool(call.breakpoints)
         return TokenRuns(
@@ -258,7 +258,7 @@ class Replay:
             self._set_beginning(self.begun, unrecorded)
         _, keys = self.sent(call)
         if keys:
-            account.lengths[keys[-1]] = total
+            account.lengths(self.trace.group)[keys[-1]] = total
 
     def changed_at(self, account: Account, *, in_loop: bool) -> int | None:
         """Where a call's beginning is likely to differ from the last one, by the last such call of
@@ -322,7 +322,7 @@ class Replay:
         self._learn_beginning(call, billed, expected[1].read, account)
         _, keys = self.sent(call)
         self.left.add(billed.cached)
-        account.lengths[keys[-1]] = billed.total
+        account.lengths(self.trace.group)[keys[-1]] = billed.total
         prompt = expected[0]
         if billed.cached and (prompt.markers or prompt.automatic):
             last = len(keys) - 1
@@ -330,7 +330,7 @@ class Replay:
                 last = prompt.markers[-1].chunk
                 if call.breakpoints is None:
                     last = self._learn_end(call, billed, account)
-            account.lengths[keys[last]] = billed.cached
+            account.lengths(self.trace.group)[keys[last]] = billed.cached
             if call.breakpoints and prompt.automatic is None:
                 self._learn_longer(call, billed, prompt, account)
         self._learn_found(call, billed.cache_read, expected, account)
@@ -340,12 +340,14 @@ class Replay:
             key = keys[-1]
             for block in reply:
                 key = hash((key, block.identity))
-            account.lengths[key] = billed.total + billed.output + account.reply_ends.usual
+            account.lengths(self.trace.group)[key] = (
+                billed.total + billed.output + account.reply_ends.usual
+            )
         self._size_reply(reply, billed, account)
         if self.before is None:
             # About how long the beginning of other conversations is.
             for key, count in zip(*self._counted(call, account), strict=True):
-                account.lengths.fit(key, count)
+                account.lengths(self.trace.group).fit(key, count)
 
     def _learn_longer(
         self, call: TraceCall, billed: TraceUsage, prompt: TokenRuns, account: Account
@@ -361,9 +363,9 @@ class Replay:
         keys, counts = self._counted(call, account)
         least = self.rules.minimum_tokens.value
         if written:
-            account.lengths[keys[at]] = billed.cache_read + written
+            account.lengths(self.trace.group)[keys[at]] = billed.cache_read + written
         elif not billed.cache_read and least <= counts[at] < _NEAR_MINIMUM * least:
-            account.lengths[keys[at]] = least - 1
+            account.lengths(self.trace.group)[keys[at]] = least - 1
 
     def _learn_end(self, call: TraceCall, billed: TraceUsage, account: Account) -> int:
         """Learns where the last marker of a call is, where none are recorded: at the last block,
@@ -382,7 +384,7 @@ class Replay:
         """The keys of a call's prefixes, and their tokens by what is known now."""
         blocks, keys = self.sent(call)
         estimates = ends([block.size for block in blocks], account.scale.per_token)
-        return keys, account.lengths.counts(keys, estimates)
+        return keys, account.lengths(self.trace.group).counts(keys, estimates)
 
     def _recorded(self, call: TraceCall, account: Account) -> int:
         """The estimated tokens of the blocks of a call that are recorded."""
@@ -428,9 +430,9 @@ class Replay:
         if not near:
             return
         position = min(near, key=lambda at: abs(counts[at] - read))
-        if keys[position] not in account.lengths:
+        if keys[position] not in account.lengths(self.trace.group):
             most = read + self.rules.granule_tokens.value - 1
-            account.lengths[keys[position]] = (
+            account.lengths(self.trace.group)[keys[position]] = (
                 min(max(counts[position] + beyond, read), most) - beyond
             )
 
