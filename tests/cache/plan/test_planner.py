@@ -364,14 +364,17 @@ def test_planning_hashes_only_new_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     from anaphora.cache.simulator import prompt as module
 
     made = 0
-    real = vars(module)["blake3"]
 
-    def counted(data: bytes) -> Any:
-        nonlocal made
-        made += 1
-        return real(data)
+    def counted(function: Any) -> Any:
+        def hashing(data: bytes) -> Any:
+            nonlocal made
+            made += 1
+            return function(data)
 
-    monkeypatch.setattr(module, "blake3", counted)
+        return hashing
+
+    for name in ("blake3", "sha256"):
+        monkeypatch.setattr(module, name, counted(vars(module)[name]))
     conversation = PlannedConversation()
     for number in range(30):
         conversation.add(question(number), Message.assistant("ok"))
