@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
+from support.three_calls import three_calls, usage
 
 from anaphora.cli.common import anaphora
 
@@ -33,29 +34,9 @@ def simulated(*arguments: object) -> Json:
     return found
 
 
-def usage(read: int, written: int) -> Json:
-    return {"input": 3, "cache_read": read, "cache_write_5m": written, "output": 20}
-
-
 def trace(**changed: Any) -> Json:
     """Three calls, of which the last misses for no reason."""
-    messages = [
-        {"role": "user" if at % 2 == 0 else "assistant", "content": f"m{at}"} for at in range(5)
-    ]
-    calls = [
-        {"t": 1000.0, "messages": 1, "usage": usage(0, 5000)},
-        {"t": 1010.0, "messages": 3, "usage": usage(5000, 200)},
-        {"t": 1020.0, "messages": 5, "usage": usage(0, 5300)},
-    ]
-    whole = {
-        "id": "talk",
-        "provider": "anthropic",
-        "model": "claude-sonnet-4-5",
-        "system_tokens_unknown": True,
-        "messages": messages,
-        "calls": calls,
-    }
-    return {**whole, **changed}
+    return three_calls(usage(0, 5300), **changed)
 
 
 @pytest.fixture

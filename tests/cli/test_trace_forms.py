@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.three_calls import three_calls, usage
 
 from anaphora.cli.common import anaphora
 
@@ -36,29 +37,9 @@ def words(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def usage(read: int, written: int, fresh: int = 3) -> Json:
-    return {"input": fresh, "cache_read": read, "cache_write_5m": written, "output": 20}
-
-
 def trace(**changed: Any) -> Json:
     """Three calls, each of which reads what the one before it left."""
-    messages = [
-        {"role": "user" if at % 2 == 0 else "assistant", "content": f"m{at}"} for at in range(5)
-    ]
-    calls = [
-        {"t": 1000.0, "messages": 1, "usage": usage(0, 5000)},
-        {"t": 1010.0, "messages": 3, "usage": usage(5000, 200)},
-        {"t": 1020.0, "messages": 5, "usage": usage(5200, 300)},
-    ]
-    whole = {
-        "id": "talk",
-        "provider": "anthropic",
-        "model": "claude-sonnet-4-5",
-        "system_tokens_unknown": True,
-        "messages": messages,
-        "calls": calls,
-    }
-    return {**whole, **changed}
+    return three_calls(usage(5200, 300), **changed)
 
 
 @pytest.fixture
