@@ -25,7 +25,7 @@ from anaphora import (
 from anaphora.client.dispatch import dispatch_all
 from anaphora.client.session import PrefixWarning
 from anaphora.emulator import Emulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator.engine import EmulatorOptions, Latency
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import PromptCachePlan
 
@@ -168,7 +168,7 @@ def play(stops: Sequence[TourStop], display: Display, *, llama: bool) -> TourRep
     started = time.monotonic()
     try:
         display.start(len(stops))
-        with emulator.running(EmulatorOptions(script=script())) as emu:
+        with emulator.running(EmulatorOptions(script=script(), latency=Latency(first=0.0))) as emu:
             providers, prefix_break = asyncio.run(tour(emu, stops, display.show_turn))
         display.show_break(prefix_break)
         timing, skipped = _llama(display) if llama else (None, "Left out (--no-engine).")
