@@ -445,7 +445,7 @@ def growth(make: Make, largest: int, seconds: float) -> tuple[float, float, int]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--largest", type=int, default=LARGEST, help="bytes of the largest input")
-    parser.add_argument("--seconds", type=float, default=10.0, help="the longest single run")
+    parser.add_argument("--seconds", type=float, default=60.0, help="the longest single run")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--list", action="store_true", help="list the cases")
     chosen = parser.parse_args()
