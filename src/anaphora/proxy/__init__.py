@@ -1,0 +1,1 @@
+"""A pass-through proxy between any program and its provider: watch, record, replay."""

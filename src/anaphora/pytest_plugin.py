@@ -1,0 +1,1 @@
+"""The pytest plugin: fixtures that record, replay and check a prompt cache."""

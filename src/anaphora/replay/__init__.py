@@ -1,0 +1,1 @@
+"""Recorded exchanges: written atomically and without secrets, verified before they are served."""
