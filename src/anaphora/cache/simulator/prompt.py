@@ -133,16 +133,17 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
     keys = known[1]
     done = len(keys)
     if done < run.count:
-        last, begin = keys[-1] if keys else base, log.start(done)
-        with memoryview(log.buffer) as data:
-            for end in log.ends[done : run.count]:
-                short = len(last) + end - begin < _SHORT
-                hashed = _SHA256.copy() if short else blake3()
-                hashed.update(last)
-                hashed.update(data[begin:end])
-                last = hashed.digest()[:16]
-                keys.append(last)
-                begin = end
+        last, start, begin = keys[-1] if keys else base, log.start(done), 0
+        new = memoryview(log.slice(start, log.ends[run.count - 1]))
+        for end in log.ends[done : run.count]:
+            end -= start
+            short = len(last) + end - begin < _SHORT
+            hashed = _SHA256.copy() if short else blake3()
+            hashed.update(last)
+            hashed.update(new[begin:end])
+            last = hashed.digest()[:16]
+            keys.append(last)
+            begin = end
     return keys
 
 
