@@ -326,9 +326,8 @@ class Replay:
         self._size_reply(call, reply, billed, account)
         if self.before is None:
             # About how long the beginning of other conversations is.
-            sent = self._counted(call, account)
-            for position in range(len(sent)):
-                lengths.fit(sent.key(position), sent.tokens(position))
+            for key, tokens in self._counted(call, account).all_tokens():
+                lengths.fit(key, tokens)
 
     def _learn_longer(
         self, call: TraceCall, billed: TraceUsage, prompt: CallPrompt, account: Account

@@ -7,7 +7,7 @@ call, token counts are computed where they are asked for, and a call costs what 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from anaphora.cache.simulator import Mark, TokenRuns
 from anaphora.rendered import Kind
@@ -93,17 +93,35 @@ class SentBlocks:
     def tokens(self, position: int) -> int:
         """The tokens up to the end of a block, so that every prefix with a known count has that
         count."""
-        points, counts, estimate = self._points.positions, self._points.counts, self._estimate
-        end = estimate(position)
-        above = bisect_left(points, end, key=estimate)
+        points, end = self._points, self._estimate(position)
+        above = bisect_left(points.positions, end, hi=points.used, key=self._estimate)
+        return self._between(above)(position)
+
+    def all_tokens(self) -> Iterator[tuple[Hashable, int]]:
+        """The key and the tokens of each prefix."""
+        points, used, estimate = self._points.positions, self._points.used, self._estimate
+        above, tokens, most = 0, self._between(0), estimate(points[0]) if used else 0
+        for position in range(self._count):
+            while above < used and estimate(position) > most:
+                above += 1
+                tokens = self._between(above)
+                most = estimate(points[above]) if above < used else 0
+            yield self._keys[position], tokens(position)
+
+    def _between(self, above: int) -> Callable[[int], int]:
+        """Counts positions behind the known point before `above` and up to that."""
+        points, counts, used = self._points.positions, self._points.counts, self._points.used
+        estimate = self._estimate
         below, billed = (estimate(points[above - 1]), counts[above - 1]) if above else (0, 0)
-        if above == len(points):
-            return billed + end - below
+        if above == used:
+            return lambda position: billed + estimate(position) - below
         most = estimate(points[above])
-        while above + 1 < len(points) and estimate(points[above + 1]) == most:
+        while above + 1 < used and estimate(points[above + 1]) == most:
             above += 1  # the deeper the newer
-        span, grown = most - below, counts[above] - billed
-        return billed + (end - below) * grown // span if span else counts[above]
+        known, span, grown = counts[above], most - below, counts[above] - billed
+        if not span:
+            return lambda _: known
+        return lambda position: billed + (estimate(position) - below) * grown // span
 
     def nearest(self, tokens: int) -> int:
         """The first position whose count is nearest."""
@@ -155,8 +173,12 @@ class _KnownPoints:
     def __init__(self) -> None:
         self.positions: list[int] = []
         self.counts: list[int] = []
+        self.used = 0
+        """How many of them are in the current prompt, which may be shorter than one before."""
         self._left_out: list[list[tuple[int, int]] | None] = []
         """By position: the points that its count made invalid; None where it has none."""
+        self._invalidating: list[int] = []
+        """The positions whose count made others invalid."""
         self._seen = 0
         """The changes of the lengths that are taken into account."""
 
@@ -168,16 +190,19 @@ class _KnownPoints:
         count: int,
     ) -> None:
         """Finds the known counts of the first `count` keys."""
-        changes, first = lengths.changes, count
-        if len(changes) - self._seen > count:
+        changes, first = lengths.changes, len(self._left_out)
+        if len(changes) - self._seen > first:
             first = 0
         else:
             changed = (positions.get(key) for key in changes[self._seen :])
             first = min((at for at in changed if at is not None), default=first)
         self._seen = len(changes)
-        self.drop(min(first, count))
+        self.drop(first)
+        if self._invalidating and self._invalidating[-1] >= count:
+            self.drop(count)
         for position in range(len(self._left_out), count):
             self._add(position, lengths.known(keys[position]))
+        self.used = bisect_left(self.positions, count)
 
     def drop(self, begin: int) -> None:
         """Forgets the points from there on."""
@@ -189,6 +214,8 @@ class _KnownPoints:
                 for position, known in reversed(left_out):
                     self.positions.append(position)
                     self.counts.append(known)
+        while self._invalidating and self._invalidating[-1] >= begin:
+            self._invalidating.pop()
 
     def _add(self, position: int, known: int | None) -> None:
         if known is None:
@@ -198,6 +225,8 @@ class _KnownPoints:
         while self.counts and self.counts[-1] > known:
             left_out.append((self.positions.pop(), self.counts.pop()))
         self._left_out.append(left_out)
+        if left_out:
+            self._invalidating.append(position)
         self.positions.append(position)
         self.counts.append(known)
 
