@@ -193,12 +193,10 @@ class _Relaying:
 
     async def body(self, *, streams: bool) -> bytes | AsyncIterator[bytes]:
         """The whole body; its pieces where they go on at once, or are too large to keep."""
-        exchange = self._exchange
-        data, more = await exchange.read_piece()
+        data, more = await self._next(0)
         pieces, size = [data], len(data)
-        length = exchange.headers.get("content-length", "")
-        while more and (str(size) == length or (not streams and size <= KEPT_BYTES)):
-            data, more = await exchange.read_piece()
+        while more and not streams and size <= KEPT_BYTES:
+            data, more = await self._next(size)
             pieces.append(data)
             size += len(data)
         if more:
@@ -206,29 +204,36 @@ class _Relaying:
         body = b"".join(pieces) if len(pieces) > 1 else data
         if self._keeps and size <= KEPT_BYTES:
             self.call.request_body = body
-        exchange.watch()
+        self._exchange.watch()
         return body
 
     async def _rest(self, pieces: list[bytes], size: int) -> AsyncIterator[bytes]:
         """The pieces that were read, and those that follow."""
-        exchange, kept, more = self._exchange, pieces, True
-        yield b"".join(pieces)
+        exchange, more, data = self._exchange, True, b"".join(pieces)
         try:
             while more:
-                data, more = await exchange.read_piece()
+                yield data
+                data, more = await self._next(size)
                 size += len(data)
                 if not self._keeps or size > KEPT_BYTES:
-                    kept = []
+                    pieces.clear()
                 else:
-                    kept.append(data)
-                if data:
-                    yield data
+                    pieces.append(data)
         except UploadAborted:
             exchange.end_upload()
             raise
-        if kept:
-            self.call.request_body = b"".join(kept)
+        if pieces:
+            self.call.request_body = b"".join(pieces)
         exchange.watch()
+        yield data
+
+    async def _next(self, size: int) -> tuple[bytes, bool]:
+        """The next piece, and whether more follow. `size`: that of the pieces before. Granian says
+        only with an empty piece that none follow; a declared length says so earlier."""
+        data, more = await self._exchange.read_piece()
+        if more and str(size + len(data)) == self._exchange.headers.get("content-length"):
+            more = False
+        return data, more
 
     # ── The response ─────────────────────────────────────────────────────────────────────────────
 
