@@ -57,12 +57,15 @@ def sent_upstream(proxy: Proxy, upstream: SocketUpstream, data: bytes) -> bytes:
 def relayed(answer: bytes, request: bytes | None = None) -> bytes:
     """What comes of an answer, as bytes, until the connection is closed."""
     data = request or request_bytes("GET", "/up/v1", Connection="close")
-    with socket_upstream(answering(answer)) as upstream, running([upstream.route()]) as proxy:
-        with socket.create_connection(("127.0.0.1", proxy.port), PATIENCE) as connection:
-            connection.sendall(data)
-            received = b""
-            while piece := connection.recv(65_536):
-                received += piece
+    with (
+        socket_upstream(answering(answer)) as upstream,
+        running([upstream.route()]) as proxy,
+        socket.create_connection(("127.0.0.1", proxy.port), PATIENCE) as connection,
+    ):
+        connection.sendall(data)
+        received = b""
+        while piece := connection.recv(65_536):
+            received += piece
     return received
 
 

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
@@ -59,7 +59,7 @@ class Pages(Protocol):
     """Pages of the proxy itself, as an ASGI application."""
 
     def serves(self, path: str) -> bool: ...
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]: ...
 
 
 class RelayHandler:
@@ -84,7 +84,7 @@ class RelayHandler:
 
     async def handle(self, exchange: HttpExchange) -> None:
         if self._pages is not None and self._pages.serves(exchange.path):
-            await self._pages(exchange.scope, exchange._receive, exchange.send)
+            await exchange.run(self._pages(exchange.scope, exchange.receive, exchange.send))
             return
         path = exchange.scope["raw_path"].decode("latin-1")
         if exchange.headers.get("upgrade", "").lower() == "websocket":
