@@ -26,6 +26,8 @@
     ├── Parse                     a reply that does not have the expected format
     ├── NoFixture                 replay has nothing for (model, prompt hash)
     ├── FixtureIntegrityFailed    a recorded fixture does not match its index
+    ├── SignatureMismatch         a signature or an anchor does not match what it was made for
+    ├── NewerSchema               a file has a newer schema_version than this version reads
     ├── MissingExtra              an optional package is not installed; names the command
     └── Io                        a local file could not be read or written
 
@@ -225,6 +227,22 @@ class NoFixture(AnaphoraError):
 
 class FixtureIntegrityFailed(AnaphoraError):
     """A fixture folder does not match its index; nothing from it is served."""
+
+
+class SignatureMismatch(AnaphoraError):
+    """A signature or an anchor is missing, or does not match what it was made for."""
+
+
+class NewerSchema(AnaphoraError):
+    """A file was written by a newer version, and is not read."""
+
+    def __init__(self, file: str, *, found: int, known: int) -> None:
+        super().__init__(
+            f"{file}: has schema_version {found}; this version of anaphora reads up to {known}"
+        )
+        self.file = file
+        self.found = found
+        self.known = known
 
 
 class MissingExtra(AnaphoraError):

@@ -3,7 +3,9 @@
     0   ok
     1   a check found something, or the request could not be fulfilled
     2   usage: the command line or the input is invalid
-    4   the answer does not conform to a schema
+    3   a signature or an anchor does not match
+    4   the answer does not conform to a schema, or a file has a newer schema_version
+    5   a fixture folder failed its integrity check
     7   a precondition is not met: a key or a package is missing
     64  internal error
     130 interrupted
@@ -20,19 +22,33 @@ from collections.abc import Sequence
 
 from anaphora.errors import (
     AnaphoraError,
+    FixtureIntegrityFailed,
     InvalidConfig,
     InvalidRequest,
     Io,
+    MissingExtra,
     MissingSecret,
+    NewerSchema,
+    SignatureMismatch,
     Unauthenticated,
 )
 
 OK, FOUND, USAGE, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 7, 64, 130
+UNSIGNED, MISMATCH, QUARANTINED = 3, 4, 5
 
 _EXTRA = ("click", "rich")
 
 #: Options that other tools have.
 _KEY_OPTIONS = ("--key", "--api-key", "--api_key", "--apikey", "--token", "--secret")
+
+#: The first that fits.
+_EXIT_CODES: tuple[tuple[tuple[type[AnaphoraError], ...], int], ...] = (
+    ((MissingSecret, MissingExtra, Unauthenticated), UNMET),
+    ((InvalidRequest, InvalidConfig, Io), USAGE),
+    ((SignatureMismatch,), UNSIGNED),
+    ((NewerSchema,), MISMATCH),
+    ((FixtureIntegrityFailed,), QUARANTINED),
+)
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -74,9 +90,10 @@ def _prepare_streams() -> None:
 
 
 def exit_code(problem: AnaphoraError | OSError) -> int:
-    if isinstance(problem, MissingSecret | Unauthenticated):
-        return UNMET
-    return USAGE if isinstance(problem, InvalidRequest | InvalidConfig | Io) else FOUND
+    for kinds, code in _EXIT_CODES:
+        if isinstance(problem, kinds):
+            return code
+    return FOUND
 
 
 def _run(args: Sequence[str] | None) -> int:
