@@ -183,7 +183,7 @@ def from_file(data: bytes, place: str) -> Fixture:
         check_version(data, place)
         raise FixtureIntegrityFailed(f"{place}: not a fixture: {problem}") from None
     if stored.schema_version > SCHEMA_VERSION:
-        raise NewerSchema(place, found=stored.schema_version, known=SCHEMA_VERSION)
+        raise NewerSchema(place, version=stored.schema_version, known=SCHEMA_VERSION)
     pieces = tuple(FixturePiece(seconds, _bytes(body)) for seconds, body in stored.pieces)
     try:
         fixture = Fixture(
@@ -217,7 +217,7 @@ def check_version(data: bytes, place: str) -> None:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return
     if version > SCHEMA_VERSION:
-        raise NewerSchema(place, found=version, known=SCHEMA_VERSION)
+        raise NewerSchema(place, version=version, known=SCHEMA_VERSION)
 
 
 def _bytes(body: _Body) -> bytes:

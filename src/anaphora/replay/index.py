@@ -127,7 +127,7 @@ def read_toml(data: bytes, place: str) -> list[FixtureEntry]:
     if type(version) is not int or version < 1:
         raise FixtureIntegrityFailed(f"{place}: schema_version must be a number, 1 or more")
     if version > SCHEMA_VERSION:
-        raise NewerSchema(place, found=version, known=SCHEMA_VERSION)
+        raise NewerSchema(place, version=version, known=SCHEMA_VERSION)
     rows = table.get("fixture", [])
     if not isinstance(rows, list):
         raise FixtureIntegrityFailed(f"{place}: fixtures must be written as [[fixture]]")
