@@ -17,7 +17,8 @@ NAME = "anaphora"
 #: The environment variable by which a completion script asks for completions.
 COMPLETE = "_ANAPHORA_COMPLETE"
 
-OK, FOUND, USAGE, MISMATCH, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 4, 7, 64, 130
+OK, FOUND, USAGE, INTEGRITY, MISMATCH, QUARANTINED, CHAIN = 0, 1, 2, 3, 4, 5, 6
+UNMET, INTERNAL, INTERRUPTED = 7, 64, 130
 
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -80,8 +81,10 @@ class Commands(CommandGroup):
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok, 1 a check found something or a call failed, 2 invalid options or"
-    " input, 4 the answer does not conform to a schema, 7 a key or a package is missing,"
-    " 64 internal error, 130 interrupted.",
+    " input, 3 an anchor or a signature does not match, 4 the answer does not conform to a schema,"
+    " or a file has a newer schema_version, 5 recordings failed their integrity check, 6 the chain"
+    " of an audit log is broken, 7 a key or a package is missing, 64 internal error, 130"
+    " interrupted.",
 )
 @click.version_option(package_name="anaphora", message="%(prog)s %(version)s")
 def anaphora() -> None:
