@@ -3,7 +3,7 @@ broke.
 
     judge = Judge(on_call=print)
     with running(routes, observers=[judge]) as proxy: ...
-    judge.calls, judge.conversations, summarise(judge)
+    judge.calls, summarise(judge)
 
 A call is compared with the one before it in its conversation, which is found by the beginnings of
 prompts. A turn costs what it adds: messages that an earlier request had are not cut, hashed or
@@ -16,11 +16,8 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from decimal import Decimal
-from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
-import msgspec
 from blake3 import blake3
 from msgspec.structs import replace
 
@@ -33,20 +30,14 @@ from anaphora.analysis.sent_requests import (
     judge_request,
     request_of,
 )
-from anaphora.cache.verdict import Change, Verdict, predict_usage
+from anaphora.cache.verdict import Verdict, predict_usage
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
-from anaphora.values import Usage
 
 from .exchange import RelayedCall
-
-CallKind: TypeAlias = Literal[
-    "judged", "error", "cancelled", "failed", "counts_tokens", "other", "not_judged"
-]
-"""`judged`: compared and priced, by its bill or, without one, by the rules. `error`: the provider
-answered with an error. `cancelled`: the program went away. `failed`: no complete answer came.
-`counts_tokens` and `other` paths are relayed and counted. `not_judged`: the reason says why."""
+from .judged_call import CallKind, JudgedCall
+from .summary import Totals
 
 #: Headers and query parameters that hold credentials.
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
@@ -56,111 +47,6 @@ _MOST_DECODED = 64 * 1024 * 1024
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000
 _FIRST_ERROR = 400
-_WORST = 3
-
-
-class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
-    """A call and its verdict, without the prompt but for the excerpts at a change."""
-
-    number: int
-    at: float
-    """When it was sent, in seconds since 1970."""
-    seconds: float = 0.0
-    """How long it took."""
-    kind: CallKind = "judged"
-    reason: str = ""
-    """Why it was not judged, or its error."""
-    method: str = "POST"
-    path: str = ""
-    provider: str = ""
-    wire: str = ""
-    model: str = ""
-    status: int = 0
-    """0 where no response began."""
-    conversation: int = 0
-    """Its number, in the order they began; 0 for calls that are not judged."""
-    turn: int = 0
-    """Its number within the conversation."""
-    side_call: bool = False
-    """The only call of its conversation, like no other call, in a session that has a longer
-    conversation: a title, a summary. May be found out by a later call."""
-    compared_with: int | None = None
-    """The number of the call that it is judged against."""
-    gap: float | None = None
-    """Seconds since that call was sent."""
-    placed: bool = False
-    """Markers were placed in it."""
-    usage: Usage | None = None
-    """The bill; None where the response has none."""
-    predicted: Usage | None = None
-    """What the bill should be, where there is none."""
-    cost_usd: Decimal | None = None
-    verdict: Verdict | None = None
-
-    @property
-    def lost(self) -> int:
-        """Tokens that could have been read and were not."""
-        return 0 if self.verdict is None else self.verdict.lost
-
-    @property
-    def lost_usd(self) -> Decimal | None:
-        return None if self.verdict is None else self.verdict.cost_usd
-
-    @property
-    def broke(self) -> bool:
-        """Whether the prefix broke: see `Verdict.broke`."""
-        return self.verdict is not None and self.verdict.broke
-
-    @property
-    def change(self) -> Change | None:
-        return None if self.verdict is None else self.verdict.change
-
-    @property
-    def sentence(self) -> str:
-        """The verdict without the excerpts, or why there is none."""
-        return self.reason if self.verdict is None else self.verdict.describe(excerpts=False)
-
-
-class WatchedConversation(msgspec.Struct, eq=False):
-    """The sums of a conversation."""
-
-    number: int
-    session: tuple[str, str]
-    """As the client names it. Never shown."""
-    first: JudgedCall
-    calls: int = 0
-    billed: int = 0
-    input: int = 0
-    read: int = 0
-    cost_usd: Decimal = Decimal(0)
-    unpriced: int = 0
-    """Calls whose cost is unknown."""
-
-    def add(self, call: JudgedCall) -> None:
-        self.calls += 1
-        if call.usage is not None:
-            self.billed += 1
-            self.input += call.usage.input or 0
-            self.read += call.usage.read or 0
-        if call.cost_usd is not None:
-            self.cost_usd += call.cost_usd
-        else:
-            self.unpriced += 1
-
-
-class Losses(msgspec.Struct):
-    """What one cause has cost."""
-
-    calls: int = 0
-    tokens: int = 0
-    cost_usd: Decimal | None = Decimal(0)
-    """None where a price is unknown."""
-
-    def add(self, tokens: int, cost_usd: Decimal | None) -> None:
-        self.calls += 1
-        self.tokens += tokens
-        known = self.cost_usd is not None and cost_usd is not None
-        self.cost_usd = self.cost_usd + cost_usd if known else None  # type: ignore[operator]
 
 
 class Judge:
@@ -175,32 +61,20 @@ class Judge:
     ) -> None:
         """`most_bytes` limits the prompts that are kept to compare later calls with."""
         self._on_call = on_call
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._calls: deque[JudgedCall] = deque(maxlen=_MOST_CALLS)
         self._pairs = RequestPairs(most_bytes=most_bytes)
         self._chains = ResponseChains(most_bytes=most_bytes)
         self._prices: PriceBook | None = None
         self._key = secrets.token_bytes(32)
-        self._joined: dict[str, WatchedConversation] = {}
+        self._joined: dict[str, int] = {}
         """The conversations of recent calls, by the place of their request."""
-        self._single: dict[tuple[str, str], list[WatchedConversation]] = {}
-        """Conversations with one call, of sessions that have no longer one,"""
-        self._with_conversation: set[tuple[str, str]] = set()
-        """and sessions that have one."""
-        self.conversations: list[WatchedConversation] = []
-        self.counts: dict[CallKind, int] = {}
-        """The calls of each kind."""
-        self.losses: dict[str, Losses] = {}
-        """By cause."""
-        self.worst: list[JudgedCall] = []
-        """The breaks that cost most, the worst first."""
-        self.no_bill = 0
-        """Judged calls without a bill."""
+        self.totals = Totals()
 
     @property
     def calls(self) -> tuple[JudgedCall, ...]:
         """The latest calls, in the order they ended."""
-        with self._lock:
+        with self.lock:
             return tuple(self._calls)
 
     @property
@@ -210,15 +84,15 @@ class Judge:
 
     def call_ended(self, call: RelayedCall) -> None:
         judged = self._judge(call)
-        with self._lock:
-            self._keep(judged)
+        with self.lock:
+            self._calls.append(judged)
+            self.totals.add(judged)
         self._on_call(judged)
 
     # ── One call ─────────────────────────────────────────────────────────────────────────────────
 
     def _judge(self, call: RelayedCall) -> JudgedCall:
-        redact = Redactor(_credentials(call))
-        path = unquote(call.path)
+        redact, path = Redactor(_credentials(call)), unquote(call.path)
         judged = JudgedCall(
             number=call.number,
             at=call.started,
@@ -226,29 +100,35 @@ class Judge:
             method=call.method,
             path=redact(path),
             provider=call.route.provider,
+            wire=wire_at(path) or "",
             status=call.status,
             placed=call.sent_body is not None,
         )
-        judged.wire = wire_at(path) or ""
-        try:
-            judged.kind, judged.reason = _unjudged(call, judged.wire, path)
-            if judged.kind != "judged":
-                return judged
-            logged = _logged(call, judged.wire, path)
-            request = request_of(logged, str(call.number), chains=self._chains)
-        except (InvalidCompression, UnknownCompression, AnaphoraError, ValueError) as problem:
-            judged.kind, judged.reason = "not_judged", redact(str(problem))
-            return judged
-        finally:
-            judged.reason = redact(judged.reason)
-        judged.model = request.model
-        sent = replace(request.sent, route=self._route(call))
-        request = replace(request, sent=sent)
-        if request.failure:
-            judged.kind, judged.reason = "error", redact(request.failure)
-            return judged
-        self._compare(judged, request, redact)
+        judged.kind, judged.reason = _unjudged(call, judged.wire, path)
+        if judged.kind == "judged":
+            try:
+                self._read(call, judged, path, redact)
+            except (InvalidCompression, AnaphoraError, ValueError) as problem:
+                judged.kind, judged.reason = "not_judged", str(problem)
+            if judged.kind != "judged" and call.outcome != "complete":
+                judged.kind, judged.reason = call.outcome, _why_ended(call)
+        judged.reason = redact(judged.reason)
         return judged
+
+    def _read(self, call: RelayedCall, judged: JudgedCall, path: str, redact: Redactor) -> None:
+        """Reads the request and the bill, and adds the verdict."""
+        try:
+            answer = _answer(call)
+        except UnknownCompression as problem:
+            answer, judged.reason = b"", f"the answer is {problem}"
+        logged = _logged(call, judged.wire, path, answer)
+        request = request_of(logged, str(call.number), chains=self._chains)
+        judged.model = request.model
+        if request.failure or (not answer and call.outcome != "complete"):
+            judged.kind, judged.reason = "error", request.failure
+            return
+        request = replace(request, sent=replace(request.sent, route=self._route(call)))
+        self._compare(judged, request, redact)
 
     def _route(self, call: RelayedCall) -> str:
         """Tells apart where calls went, account included; without a key in it."""
@@ -275,76 +155,26 @@ class Judge:
         if before is not None and earlier is not None:
             judged.compared_with = int(earlier.call.place)
             judged.gap = None if before.at is None else judged.at - before.at
-        conversation = None
+        number = None
         if earlier is not None and earlier.continues:
-            conversation = self._joined.get(earlier.call.place)
-        if conversation is None:
-            session = request.hints.conversation, request.hints.user
-            number = len(self.conversations) + 1
-            conversation = WatchedConversation(number, session, judged)
-            self.conversations.append(conversation)
-        self._joined[request.place] = conversation
-        judged.conversation, judged.turn = conversation.number, conversation.calls + 1
-
-    # ── All calls ────────────────────────────────────────────────────────────────────────────────
-
-    def _keep(self, call: JudgedCall) -> None:
-        self._calls.append(call)
-        self.counts[call.kind] = self.counts.get(call.kind, 0) + 1
-        if call.verdict is None:
-            return
-        self.no_bill += call.usage is None
-        self._find_side_calls(call)
-        for cause, tokens in call.verdict.losses.items():
-            share = _share(call.lost_usd, tokens, call.lost)
-            self.losses.setdefault(cause, Losses()).add(tokens, share)
-        if call.broke and call.lost:
-            self.worst.append(call)
-            self.worst.sort(key=_by_loss, reverse=True)
-            del self.worst[_WORST:]
+            number = self._joined.get(earlier.call.place)
+        session = request.hints.conversation, request.hints.user
+        judged.conversation = number or self.totals.open_conversation(session, judged)
+        self._joined[request.place] = judged.conversation
+        judged.turn = self.totals.conversations[judged.conversation - 1].sums.calls + 1
         if len(self._joined) > 4 * _MOST_CALLS:
             for place in list(self._joined)[:_MOST_CALLS]:
                 del self._joined[place]
-
-    def _find_side_calls(self, call: JudgedCall) -> None:
-        """Adds a call to its conversation, and marks what it shows to be side calls."""
-        conversation = self.conversations[call.conversation - 1]
-        conversation.add(call)
-        session = conversation.session
-        if conversation.calls > 1:
-            conversation.first.side_call = False
-            self._with_conversation.add(session)
-            for other in self._single.pop(session, ()):
-                if other.calls == 1:
-                    _mark_side_call(other.first)
-        elif session in self._with_conversation:
-            _mark_side_call(call)
-        else:
-            self._single.setdefault(session, []).append(conversation)
-
-
-def _mark_side_call(call: JudgedCall) -> None:
-    call.side_call = call.verdict is not None and call.verdict.result == "first"
-
-
-def _by_loss(call: JudgedCall) -> tuple[Decimal, int]:
-    return call.lost_usd or Decimal(0), call.lost
-
-
-def _share(cost_usd: Decimal | None, tokens: int, lost: int) -> Decimal | None:
-    """The cost of some of the lost tokens."""
-    return None if cost_usd is None else cost_usd * tokens / lost
 
 
 # ── What passed ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _unjudged(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
-    """The kind of a call, and why it is not judged."""
-    if call.outcome == "cancelled":
-        return "cancelled", "the program did not wait for the answer"
-    if call.outcome == "failed":
-        return "failed", call.error or "no complete answer"
+    """The kind of a call, and why it is not judged. A program may close the connection when it has
+    got all it needs, so a cancelled call may have a complete answer."""
+    if call.outcome != "complete" and not call.pieces:
+        return call.outcome, _why_ended(call)
     if call.method == "POST" and counts_tokens(path):
         return "counts_tokens", "counts tokens: not billed"
     if call.status >= _FIRST_ERROR:
@@ -352,22 +182,29 @@ def _unjudged(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     if call.method != "POST" or not wire:
         return "other", "not a call of a model"
     if not call.route.provider:
-        return "not_judged", "the provider is not known, so its cache rules are not"
+        return "not_judged", "the provider is not known, and so are its cache rules"
     if call.request_body is None or call.pieces is None:
         return "not_judged", "too large to keep"
     return "judged", ""
 
 
+def _why_ended(call: RelayedCall) -> str:
+    if call.outcome == "cancelled":
+        return "the program did not wait for the answer"
+    return call.error or "no complete answer"
+
+
 def _error(call: RelayedCall, wire: str) -> str:
     """The provider's error in a line."""
-    headers = dict(call.response_headers)
+    if not wire or call.pieces is None:
+        return f"status {call.status}"
     try:
-        codec = LoggedCall(request=b"", response=b"", wire=wire, provider=call.route.provider)
-        if not wire or call.pieces is None:
-            return f"status {call.status}"
-        return str(codec.codec()[0].read_error(call.status, headers, _answer(call)))
+        answer = _answer(call)
     except (InvalidCompression, UnknownCompression):
         return f"status {call.status}"
+    logged = LoggedCall(request=b"", response=answer, wire=wire, provider=call.route.provider)
+    codec, _ = logged.codec()
+    return str(codec.read_error(call.status, dict(call.response_headers), answer))
 
 
 def _answer(call: RelayedCall) -> bytes:
@@ -376,9 +213,9 @@ def _answer(call: RelayedCall) -> bytes:
     return decoded(b"".join(piece.data for piece in call.pieces or ()), encoding, _MOST_DECODED)
 
 
-def _logged(call: RelayedCall, wire: str, path: str) -> LoggedCall:
+def _logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedCall:
     headers = dict(call.request_headers)
-    body, answer = call.sent_body or call.request_body or b"", _answer(call)
+    body = call.sent_body or call.request_body or b""
     content_type = dict(call.response_headers).get("content-type", "").lower()
     return LoggedCall(
         request=decoded(body, headers.get("content-encoding", ""), _MOST_DECODED),
