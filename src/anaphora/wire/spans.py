@@ -27,7 +27,7 @@ _QUOTE, _OPEN, _CLOSE, _COMMA, _COLON = b'"{},:'
 _OPEN_LIST, _CLOSE_LIST = b"[]"
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """Bytes from `start` up to `end`."""
 
     start: int
@@ -42,27 +42,27 @@ class MemberSpan(NamedTuple):
     end: int
 
     @property
-    def value(self) -> Span:
-        return Span(self.start, self.end)
+    def value(self) -> ByteSpan:
+        return ByteSpan(self.start, self.end)
 
 
-def document_span(body: bytes) -> Span:
+def document_span(body: bytes) -> ByteSpan:
     """The document without the white space around it."""
     end = len(body)
     while end and body[end - 1] in b" \t\n\r":
         end -= 1
-    return Span(_after_space(body, 0), end)
+    return ByteSpan(_after_space(body, 0), end)
 
 
-def is_text(body: bytes, span: Span) -> bool:
+def is_text(body: bytes, span: ByteSpan) -> bool:
     return body[span.start] == _QUOTE
 
 
-def is_list(body: bytes, span: Span) -> bool:
+def is_list(body: bytes, span: ByteSpan) -> bool:
     return body[span.start] == _OPEN_LIST
 
 
-def member_spans(body: bytes, span: Span, path: str) -> dict[str, MemberSpan]:
+def member_spans(body: bytes, span: ByteSpan, path: str) -> dict[str, MemberSpan]:
     """The members of an object. The bytes of each value are compared with what msgspec read, so
     keys, values and what is between them cover the whole object: it has no other members."""
     try:
@@ -88,7 +88,7 @@ def member_spans(body: bytes, span: Span, path: str) -> dict[str, MemberSpan]:
     return found
 
 
-def element_spans(body: bytes, span: Span, path: str) -> list[Span]:
+def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
     """The elements of a list."""
     if not is_list(body, span):
         raise request_error("not a JSON list", path)
@@ -96,14 +96,14 @@ def element_spans(body: bytes, span: Span, path: str) -> list[Span]:
         elements = decode_elements(memoryview(body)[span.start : span.end])
     except DECODE_ERRORS as problem:
         raise request_error(decode_reason(problem), path) from None
-    found: list[Span] = []
+    found: list[ByteSpan] = []
     position = span.start + 1
     for raw in elements:
         if found:
             position = _expect(body, position, _COMMA, path)
         start = _after_space(body, position)
         end = start + memoryview(raw).nbytes
-        found.append(Span(start, end))
+        found.append(ByteSpan(start, end))
         position = _after_space(body, end)
     if _expect(body, _after_space(body, position), _CLOSE_LIST, path) != span.end:
         raise _ambiguous(path)

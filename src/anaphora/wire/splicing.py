@@ -27,8 +27,8 @@ from anaphora.values import TTL_SECONDS, Notice, Ttl
 from .markers import MarkerPlaces
 from .reading import DECODE_ERRORS, Members, decode_members, encode_members, request_error
 from .spans import (
+    ByteSpan,
     MemberSpan,
-    Span,
     document_span,
     element_spans,
     is_text,
@@ -57,7 +57,7 @@ class SplicedBody(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class _Target(msgspec.Struct, frozen=True):
     """Where one marker goes, and what is around it."""
 
-    block: Span
+    block: ByteSpan
     opening: bytes = b""
     """What makes a text a block."""
     close: bytes = b""
@@ -119,7 +119,7 @@ class _Splicing:
         """The members of a marker."""
         self._edits: list[tuple[int, int, bytes]] = []
         self._root: dict[str, MemberSpan] | None = None
-        self._lists: dict[int, list[Span]] = {}
+        self._lists: dict[int, list[ByteSpan]] = {}
         self.marks: list[Mark] = list(rendered.marks)
 
     # ── Markers ──────────────────────────────────────────────────────────────────────────────────
@@ -204,7 +204,7 @@ class _Splicing:
             if name in members:
                 self._remove(members, name, block)
 
-    def _remove(self, members: dict[str, MemberSpan], name: str, block: Span) -> None:
+    def _remove(self, members: dict[str, MemberSpan], name: str, block: ByteSpan) -> None:
         """Takes a member out, with the comma before it, else the one after it."""
         names = list(members)
         index = names.index(name)
@@ -253,7 +253,7 @@ class _Splicing:
         blocks = self._elements(content, f"{path}.{listed}")
         return self._nested(blocks[-1 if listed == places.joined else block], chunk, inside)
 
-    def _nested(self, block: Span, chunk: int, inside: int | None) -> _Target:
+    def _nested(self, block: ByteSpan, chunk: int, inside: int | None) -> _Target:
         """The block itself, or the one inside it whose end is at the offset `inside` of the chunk.
         Chunks hold members without white space and without markers, so lengths are counted back
         from the chunk's end."""
@@ -280,7 +280,7 @@ class _Splicing:
             offset -= self._bare_size(element) + 1
         raise InvalidRequest("no block inside this one to mark", path="plan.marks")
 
-    def _bare_size(self, block: Span) -> int:
+    def _bare_size(self, block: ByteSpan) -> int:
         """The size of a block without white space and markers."""
         members: Members = decode_members(self._body[block.start : block.end])
         return len(encode_members({n: raw for n, raw in members.items() if n not in self._names}))
@@ -290,10 +290,10 @@ class _Splicing:
             self._root = member_spans(self._body, document_span(self._body), "$")
         return self._root
 
-    def _member(self, name: str) -> Span:
+    def _member(self, name: str) -> ByteSpan:
         return self._members()[name].value
 
-    def _elements(self, span: Span, path: str) -> list[Span]:
+    def _elements(self, span: ByteSpan, path: str) -> list[ByteSpan]:
         known = self._lists.get(span.start)
         if known is None:
             known = self._lists[span.start] = element_spans(self._body, span, path)
