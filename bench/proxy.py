@@ -5,7 +5,9 @@
 Throughput: 32 connections from a process of their own, four wires, streams and single answers
 mixed, agents' requests of about 8 KB; the upstream answers at once with what the emulator once
 answered. Rounds alternate between the bare pass-through and the proxy, so that whatever else the
-machine does falls on both; `vs_bare` is the median of the ratios of requests a second.
+machine does falls on both; `vs_bare` is the median of the ratios of requests a second. Verdicts
+wait for a pause of the relay: how much later they are done is in the table, and a round begins when
+the last one's are.
 
 First byte: one connection, a stream asked for again and again, directly and through the proxy in
 turn; `first_byte_ms` is the difference of the medians.
@@ -26,6 +28,8 @@ from _served import Child, child
 
 CONNECTIONS = 32
 PROGRAM = "_proxied.py"
+#: Seconds between two looks at a server's CPU, and how many without a change mean that it waits.
+_CHECK, _QUIET_CHECKS = 0.03, 4
 _END = b"0\r\n\r\n"
 
 
@@ -33,7 +37,17 @@ def loaded(server: Child, requests: list[bytes], total: int) -> dict[str, Any]:
     result = server.load(requests, CONNECTIONS, total)
     if result["statuses"] != {"200": total}:
         raise SystemExit(f"not everything was answered: {result['statuses']}")
-    return result
+    return {**result, "after": settled(server)}
+
+
+def settled(server: Child) -> float:
+    """Seconds until a server has nothing more to do: verdicts wait for a pause of the relay."""
+    started, before, quiet = time.perf_counter(), server.cpu, 0
+    while quiet < _QUIET_CHECKS:
+        time.sleep(_CHECK)
+        now = server.cpu
+        quiet, before = (quiet + 1 if now == before else 0), now
+    return time.perf_counter() - started - _QUIET_CHECKS * _CHECK
 
 
 def line(name: str, result: dict[str, Any]) -> None:
@@ -41,6 +55,7 @@ def line(name: str, result: dict[str, Any]) -> None:
     print(
         f"{name:12} {count:6} requests {count / result['seconds']:8.0f} a second"
         f"   its CPU {result['server_cpu'] / count * 1e3:6.3f} ms each"
+        f"   done {result['after']:5.2f} s later"
     )
 
 

@@ -149,7 +149,7 @@ def test_other_hosts_and_web_pages_are_refused(
 def test_headers_do_not_choose_the_upstream(
     name: str, proxy: Proxy, upstream: SocketUpstream
 ) -> None:
-    request = request_bytes("GET", "/anthropic/v1/models", **{name: "http://evil.example/"})
+    request = request_bytes("GET", "/anthropic/v1/models", b"", **{name: "http://evil.example/"})
     assert exchange(proxy.port, request).status == 200
     address = upstream.url.removeprefix("http://").encode()
     assert b"\r\nhost: " + address + b"\r\n" in upstream.requests[0]

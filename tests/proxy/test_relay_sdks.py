@@ -138,6 +138,6 @@ def test_error_and_its_headers_pass(case: SdkCase, provider: Provider, proxy: Pr
     with pytest.raises(Exception) as raised:  # noqa: PT011 - of any SDK
         case.ask(proxy.url_of(case.provider))
     case.check_error(raised.value, error, status)
-    answer = getattr(raised.value, "response", None)
+    answer: Any = getattr(raised.value, "response", None)
     if hasattr(answer, "headers"):
         assert dict(answer.headers).items() >= LIMITS.items()

@@ -223,7 +223,7 @@ def test_first_byte_of_an_upload_goes_on_before_the_last_arrives(chunked: bool) 
 
     framing = {"transfer_encoding": "chunked"} if chunked else {"content_length": "10"}
     with relaying(handle) as (proxy, seen):
-        head = request_bytes("PUT", "/up/v1", **framing)
+        head = request_bytes("PUT", "/up/v1", b"", **framing)
         with asking(proxy, head + (chunk(b"first") if chunked else b"first")) as connection:
             assert began.wait(PATIENCE)
             connection.sendall(chunk(b"last!") + b"0\r\n\r\n" if chunked else b"last!")
@@ -247,7 +247,7 @@ def test_aborted_upload_is_never_completed_upstream(chunked: bool) -> None:
 
     framing = {"transfer_encoding": "chunked"} if chunked else {"content_length": "99"}
     with relaying(handle) as (proxy, seen):
-        head = request_bytes("PUT", "/up/v1", **framing)
+        head = request_bytes("PUT", "/up/v1", b"", **framing)
         with asking(proxy, head + (chunk(b"first") if chunked else b"first")):
             assert began.wait(PATIENCE)
         assert ended.wait(PATIENCE)

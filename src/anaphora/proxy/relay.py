@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import NotFound, Overloaded, RequestRejected, Transport
+from anaphora.errors import AnaphoraError, NotFound, Overloaded, RequestRejected, Transport
 from anaphora.errors import Upstream as UpstreamError
 from anaphora.serving.exchange import (
     CompleteResponse,
@@ -40,7 +40,7 @@ from .exchange import (
 )
 from .observing import ObserverThread
 from .routes import RouteTable
-from .upstream import NetworkUpstream
+from .upstream import NetworkResponse, NetworkUpstream
 
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""
@@ -125,7 +125,7 @@ class RelayHandler:
             request_headers=headers,
             request_body=None,
         )
-        relaying = _Relaying(exchange, call, self._observers.is_needed)
+        relaying = _Relaying(exchange, call, self._observers)
         try:
             request = await self._request(relaying, headers)
             await exchange.run(relaying.pass_on(self._upstream, request))
@@ -138,7 +138,9 @@ class RelayHandler:
             call.outcome = "cancelled"
             raise
         except Exception as problem:
-            call.outcome, call.error = "failed", f"internal error: {type(problem).__name__}"
+            known = isinstance(problem, AnaphoraError)
+            reason = str(problem) if known else f"internal error: {type(problem).__name__}"
+            call.outcome, call.error = "failed", reason
             raise
         finally:
             call.ended = relaying.seconds()
@@ -180,14 +182,20 @@ class RelayHandler:
 class _Relaying:
     """One call while it is relayed."""
 
-    def __init__(self, exchange: HttpExchange, call: RelayedCall, keeps: bool) -> None:
+    def __init__(
+        self, exchange: HttpExchange, call: RelayedCall, observers: ObserverThread
+    ) -> None:
         self._exchange = exchange
         self.call = call
-        self._keeps = keeps
-        self._began = time.perf_counter()
+        self._observers = observers
+        self._keeps = observers.is_needed
+        self._began = time.monotonic()
 
     def seconds(self) -> float:
-        return time.perf_counter() - self._began
+        """Since the request arrived; called when a piece is passed on."""
+        now = time.monotonic()
+        self._observers.piece_passed(now)
+        return now - self._began
 
     # ── The request ──────────────────────────────────────────────────────────────────────────────
 
@@ -256,7 +264,8 @@ class _Relaying:
         start = {"type": "http.response.start", "status": response.status, "headers": passed}
         await exchange.send(start)
         bodiless = call.method == "HEAD" or response.status in _NO_BODY
-        if length is None and not bodiless:
+        begun = isinstance(response, NetworkResponse) and response.has_begun
+        if length is None and not bodiless and not begun:
             # Granian sends the head with the first piece, which may be long in coming.
             await exchange.write(b"", more=True)
         pieces: list[Piece] = []
