@@ -26,6 +26,7 @@
     ├── Parse                     a reply that does not have the expected format
     ├── NoFixture                 replay has nothing for (model, prompt hash)
     ├── FixtureIntegrityFailed    a recorded fixture does not match its index
+    ├── SignatureMismatch         the signature of a fixture folder is missing or does not match
     ├── ChainBroken               an audit log was changed; names the first row that does not fit
     ├── AnchorMismatch            an audit log does not hold the row that its anchor names
     ├── NewerSchema               a file of a newer schema_version than this package reads
@@ -228,6 +229,10 @@ class NoFixture(AnaphoraError):
 
 class FixtureIntegrityFailed(AnaphoraError):
     """A fixture folder does not match its index; nothing from it is served."""
+
+
+class SignatureMismatch(AnaphoraError):
+    """A fixture folder is not signed with the expected key, or was changed after it was signed."""
 
 
 class ChainBroken(AnaphoraError):

@@ -32,6 +32,7 @@ from anaphora.errors import (
     MissingExtra,
     MissingSecret,
     NewerSchema,
+    SignatureMismatch,
     Unauthenticated,
 )
 
@@ -44,6 +45,7 @@ _CODES: tuple[tuple[type[AnaphoraError], int], ...] = (
     (Unauthenticated, UNMET),
     (MissingExtra, UNMET),
     (AnchorMismatch, INTEGRITY),
+    (SignatureMismatch, INTEGRITY),
     (NewerSchema, MISMATCH),
     (FixtureIntegrityFailed, QUARANTINED),
     (ChainBroken, CHAIN),
