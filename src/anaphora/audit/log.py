@@ -7,6 +7,7 @@ import platform
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -133,22 +134,17 @@ class AuditLog:
         if call.rendered is not None and call.plan is not None:
             blocks = blocks_of(call.rendered, call.plan, self._digests)
             prompt_hash = call.prompt_hash or prompt_digest(call.rendered, self._digests)
-        ended = replace(call, rendered=None)
-        labels = current_labels()
-
-        def row() -> AuditRow:
-            return row_of_record(
-                ended.record,
-                app=self_app,
-                node=self_node,
-                epoch=epoch,
-                call=ended,
-                labels=labels,
-                blocks=blocks,
-                prompt_hash=prompt_hash,
-            )
-
-        self_app, self_node, epoch = self.app, self.node, self.epoch
+        row = partial(
+            row_of_record,
+            call.record,
+            app=self.app,
+            node=self.node,
+            epoch=self.epoch,
+            call=replace(call, rendered=None),
+            labels=current_labels(),
+            blocks=blocks,
+            prompt_hash=prompt_hash,
+        )
         self._writer.put(row)
         failing = self._writer.failing
         if failing is None:
@@ -235,8 +231,12 @@ def open_writer(
 
 
 def _recovery(found: Recovered, epoch: int, now: float) -> RecoveryRow:
-    reason = "unfinished_row" if found.dropped else "not_closed"
-    return RecoveryRow(at=now, epoch=epoch, reason=reason, bytes=found.dropped)
+    return RecoveryRow(
+        at=now,
+        epoch=epoch,
+        reason="unfinished_row" if found.dropped else "not_closed",
+        bytes=found.dropped,
+    )
 
 
 def _check_anchor(path: Path, anchor: Path, found: Recovered) -> None:

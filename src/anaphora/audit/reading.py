@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -86,7 +87,7 @@ def verify(
     for section in reader.sections:
         # A row that is being written now is not there yet.
         lines = reader.lines(section, unfinished=not writing)
-        for index in checker.check(lines, lambda index, at=section: reader.place(at, index)):
+        for index in checker.check(lines, partial(reader.place, section)):
             if progress is not None:
                 progress(done + index)
         done = checker.head.seq - start.seq

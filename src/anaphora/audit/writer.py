@@ -297,5 +297,6 @@ def _message(problem: BaseException) -> str:
 
 def _name(problem: BaseException) -> str:
     name = type(problem).__name__
-    number = getattr(problem, "errno", None)
-    return f"{name} {errno.errorcode[number]}" if number in errno.errorcode else name
+    if isinstance(problem, OSError) and problem.errno in errno.errorcode:
+        return f"{name} {errno.errorcode[problem.errno]}"
+    return name

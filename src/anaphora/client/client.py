@@ -114,9 +114,10 @@ class AsyncClient:
         conversations: Conversations | None = None,
         audit: CallAudit | None = None,
     ) -> None:
-        """`watchers` get a record of every call, `audit` keeps a row of it; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
-        an id: a mapping or an async store such as Redis, by default memory of this process."""
+        """`watchers` get a record of every call, and `audit`, an `AuditLog`, keeps a row of it;
+        `on_wait` is called with the seconds before rate limits delay one; `transport` replaces the
+        default one; `conversations` keeps sessions with an id: a mapping or an async store such as
+        Redis, by default memory of this process."""
         if not isinstance(providers, Mapping) or not all(
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
