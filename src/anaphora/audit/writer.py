@@ -296,7 +296,8 @@ def _message(problem: BaseException) -> str:
 
 
 def _name(problem: BaseException) -> str:
+    """The class of an error, and the system's code: `OSError ENOSPC`."""
     name = type(problem).__name__
-    if isinstance(problem, OSError) and problem.errno in errno.errorcode:
-        return f"{name} {errno.errorcode[problem.errno]}"
+    if isinstance(problem, OSError) and problem.errno is not None:
+        return f"{name} {errno.errorcode.get(problem.errno, problem.errno)}"
     return name
