@@ -42,7 +42,6 @@ from .values import media as _media
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from . import replay as replay
     from .client.client import AsyncClient
     from .client.response import Response
     from .client.session import Session
