@@ -27,6 +27,7 @@ class ObserverThread:
         self._queue: queue.SimpleQueue[RelayedCall | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
+        self._calls = 0
         self._thread: threading.Thread | None = None
         if self._observers:
             name = "anaphora-proxy-observers"
@@ -38,6 +39,11 @@ class ObserverThread:
         """Whether anyone looks at what is kept of a call."""
         return bool(self._observers)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call was not observed yet."""
+        return self._calls > 0
+
     async def has_room(self) -> None:
         """Returns when what waits fits in memory."""
         while self._waiting > _WAITING_BYTES:  # noqa: ASYNC110 - another thread's doing
@@ -47,6 +53,7 @@ class ObserverThread:
         if self._thread is not None:
             with self._lock:
                 self._waiting += _size(call)
+                self._calls += 1
             self._queue.put(call)
 
     def close(self) -> None:
@@ -66,6 +73,7 @@ class ObserverThread:
                 self._tell(observer, call)
             with self._lock:
                 self._waiting -= size
+                self._calls -= 1
 
     def _tell(self, observer: Observer, call: RelayedCall) -> None:
         try:

@@ -10,6 +10,7 @@ with running(default_routes()) as proxy:
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from anaphora.errors import InvalidRequest
@@ -28,12 +29,20 @@ _EXTRA = "proxy"
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
 
 
+#: Seconds between two looks at open calls.
+_LOOK = 0.002
+
+
 class Proxy:
-    def __init__(self, address: ServerAddress, routes: RouteTable) -> None:
+    def __init__(
+        self, address: ServerAddress, routes: RouteTable, app: ServedApp, seen_by: ObserverThread
+    ) -> None:
         self.host = address.host
         self.port = address.port
         self.url = address.url
         self.routes = routes.routes
+        self._app = app
+        self._seen_by = seen_by
 
     def url_of(self, provider: str) -> str:
         """The base URL that stands for a provider's own."""
@@ -42,6 +51,17 @@ class Proxy:
                 return self.url + route.prefix
         known = ", ".join(route.provider for route in self.routes if route.prefix)
         raise InvalidRequest(f"no route to {provider!r}; there are {known}", path="provider")
+
+
+    def settle(self, seconds: float) -> bool:
+        """Waits until no call is open and observers have got every call. False where a call is
+        still open after that time."""
+        deadline = time.monotonic() + seconds
+        while self._app.is_busy or self._seen_by.is_busy:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK)
+        return True
 
 
 @contextlib.contextmanager
@@ -68,7 +88,7 @@ def running(
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
         app = _ProxyApp(handler, HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT))
         with running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address:
-            yield Proxy(address, table)
+            yield Proxy(address, table, app, seen_by)
     finally:
         seen_by.close()
 
