@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -12,8 +13,8 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from anaphora import catalog
 from anaphora.analysis import trace
+from anaphora.analysis.price_book import PriceBook
 from anaphora.analysis.request_log import why_unbilled
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
@@ -21,13 +22,14 @@ from anaphora.analysis.sent_requests import (
     SentRequest,
     holds_request,
     is_request,
+    judge_request,
     paired,
     read_request,
 )
 from anaphora.analysis.trace.format import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
-from anaphora.cache.verdict import Verdict, comparable, judge
+from anaphora.cache.verdict import Verdict
 from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
 from anaphora.errors import InvalidRequest
@@ -42,7 +44,6 @@ from .common import (
 )
 from .log_files import (
     LogFormat,
-    PriceBook,
     detect,
     files_in,
     playable,
@@ -162,7 +163,7 @@ def command(
 
 class _Explainer:
     def __init__(self, defaults: RequestDefaults) -> None:
-        self.prices = PriceBook()
+        self.prices = PriceBook(time.time())
         self.problems: list[Problem] = []
         self._defaults = defaults
 
@@ -226,15 +227,8 @@ class _Explainer:
                     name = f"{name} ({request.place})"
                 names.add(name)
             conversations[request.place] = name, count + 1
-            before = comparable(earlier, request.sent.rendered, request.rules)
-            verdict = judge(
-                before,
-                request.sent,
-                request.rules,
-                price=self.prices.price(provider, model, at, request.wire),
-                profile=catalog.profile(provider, model),
-                diagnosis=request.diagnosis,
-            )
+            price = self.prices.price(provider, model, at, request.wire)
+            before, verdict = judge_request(earlier, request, price)
             then = None if before is None else before.at
             yield ExplainedCall(
                 place=request.place,

@@ -200,6 +200,8 @@ def _price(entry: JournalEntry) -> Price | None:
     """The price of the model at the time of the call; None where it is unknown."""
     when = datetime.datetime.fromtimestamp(entry.at, datetime.UTC)
     try:
-        return catalog.price(entry.provider, entry.model, when, batch=entry.batch)
+        return catalog.price(
+            entry.provider, entry.model, when, wire=entry.wire or None, batch=entry.batch
+        )
     except AnaphoraError:
         return None
