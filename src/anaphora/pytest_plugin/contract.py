@@ -81,8 +81,11 @@ class CacheContract:
     @property
     def cost_usd(self) -> Decimal | None:
         """What the calls have cost; None where a price is unknown."""
-        sums = self.summary.sums
-        return None if sums.unpriced or sums.no_bill else sums.cost_usd
+        summary = self.summary
+        sums = (summary.judged, summary.side_calls)
+        if any(each.unpriced or each.no_bill for each in sums):
+            return None
+        return sum((each.cost_usd for each in sums), Decimal(0))
 
     def problems(self) -> list[str]:
         """What is wrong, a paragraph each."""
@@ -118,7 +121,7 @@ class CacheContract:
         """Fails the test where the contract does not hold."""
         problems = self.problems()
         if problems:
-            pytest.fail("\n\n".join(["The prompt cache contract does not hold.", *problems]), False)
+            pytest.fail("\n\n".join(problems), pytrace=False)
 
     def result(self, test: str) -> ContractResult:
         """The outcome, for the report."""
@@ -178,7 +181,7 @@ def _dollars(value: object) -> Decimal:
 def _breaks(broken: list[JudgedCall], judged: int) -> str:
     lost, dollars = sum(call.lost for call in broken), _lost_usd(broken)
     parts = [
-        f"The prefix broke at {len(broken)} of {counted(judged, 'call')}:"
+        f"Prompt prefix broke at {len(broken)} of {counted(judged, 'call')}:"
         f" {counted(lost, 'token')} paid again, {format_loss(dollars)}."
     ]
     worst = sorted(broken, key=lambda call: -call.lost)[:_SHOWN]

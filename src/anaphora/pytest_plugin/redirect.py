@@ -50,10 +50,14 @@ class EmulatorUpstream:
     def __init__(self, network: Upstream, emulator: Emulator) -> None:
         self._network = network
         self._url = emulator.url
+        self._host = emulator.url.partition("://")[2]
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         route = replace(request.route, upstream=f"{self._url}/{request.route.provider}")
-        return await self._network.send(replace(request, route=route))
+        headers = tuple(
+            (name, self._host if name == "host" else value) for name, value in request.headers
+        )
+        return await self._network.send(replace(request, route=route, headers=headers))
 
     async def close(self) -> None:
         """The network is closed with the proxy."""
