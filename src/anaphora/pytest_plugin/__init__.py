@@ -13,6 +13,8 @@ Anaphora is imported when a fixture is used.
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,18 +109,19 @@ def anaphora_replay(
     request: pytest.FixtureRequest, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ReplayedTest]:
     """Answers the calls of the test from its recordings; --anaphora-record makes them."""
-    from .recordings import ReplayedTest, replay_options
+    from .recordings import ReplayedTest, mode_of, replay_options
 
     redirect = _redirect(pytestconfig)
-    mode = str(pytestconfig.getoption("--anaphora-record"))
-    options = replay_options(_marker(request, "anaphora_replay"))
-    folder = _recordings(request, pytestconfig)
+    mode = mode_of(pytestconfig.getoption("--anaphora-record"))
+    marker = _marker(request, "anaphora_replay")
+    options = replay_options(marker, request.node.path)
     live = redirect.network
     if "emulator" in request.fixturenames:
         live = redirect.emulated(request.getfixturevalue("emulator"))
-    _set(monkeypatch, redirect, keys=mode == "none")
-    replayed = ReplayedTest(folder, mode, options, live)
+    folder = _recordings(request, pytestconfig, marker.get("folder"))
+    replayed = ReplayedTest(folder, mode, options, live, redirect.settle)
     request.node.stash[_REPLAYED] = replayed
+    _set(monkeypatch, redirect, keys=mode == "none" or "emulator" in request.fixturenames)
     try:
         with redirect.to(replayed.upstream):
             yield replayed
@@ -247,9 +250,17 @@ def _marker(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
     return options
 
 
-def _recordings(request: pytest.FixtureRequest, config: pytest.Config) -> Path:
-    """The folder of a test: beside its file, by module, class and name."""
-    node = request.node
-    parts = [part.replace("/", "_") for part in node.nodeid.split("::")[1:]]
-    base = node.path.parent / config.getini("anaphora_recordings") / node.path.stem
-    return Path(base, *parts)
+def _recordings(request: pytest.FixtureRequest, config: pytest.Config, folder: str | None) -> Path:
+    """The folder of a test's recordings: beside its file, by module, class and name; or the one
+    that its marker names."""
+    path: Path = request.node.path
+    if folder is not None:
+        return path.parent / folder
+    steps = map(_file_name, request.node.nodeid.split("::")[1:])
+    return Path(path.parent, config.getini("anaphora_recordings"), path.stem, *steps)
+
+
+def _file_name(name: str) -> str:
+    """A file name for the name of a test, whose parameters may hold any character."""
+    safe = re.sub(r"[^A-Za-z0-9_.\-]+", "-", name)[:100].strip("-.")
+    return safe if safe == name else f"{safe}-{zlib.crc32(name.encode()):08x}"
