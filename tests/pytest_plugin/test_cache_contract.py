@@ -273,8 +273,10 @@ def test_the_report_lists_every_contract(project: pytest.Pytester, workers: int)
     result.assert_outcomes(passed=1, failed=1)
     text = report.read_text()
     assert "❌ 1 of 2 cache contracts failed" in text
-    assert "test\\_stable" in text and "test\\_broken" in text
-    assert "before: " in text and "10:01" in text
+    assert "test\\_stable" in text
+    assert "test\\_broken" in text
+    assert "before: " in text
+    assert "10:01" in text
 
 
 def test_the_emulator_answers_without_a_key(project: pytest.Pytester) -> None:

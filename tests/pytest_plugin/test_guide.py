@@ -12,7 +12,7 @@ import yaml
 
 import anaphora.emulator.server
 import anaphora.proxy.judging
-import anaphora.proxy.server  # noqa: F401
+import anaphora.proxy.server
 
 pytest_plugins = "pytester"
 
@@ -38,7 +38,8 @@ def test_the_first_test_and_the_limits_pass(reader: pytest.Pytester) -> None:
 
 
 def test_the_broken_prefix_is_reported_as_the_guide_shows(reader: pytest.Pytester) -> None:
-    (reader.path / "test_clock.py").write_text(BROKEN)
+    (reader.path / "agent.py").write_text(AGENT + BROKEN)
+    (reader.path / "test_agent.py").write_text(FIRST)
     result = reader.runpytest_inprocess()
     result.assert_outcomes(failed=1)
     shown = without_figures(OUTPUT)

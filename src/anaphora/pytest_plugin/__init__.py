@@ -164,9 +164,8 @@ def cache_contract(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Checks recordings and contract when the test itself has passed; where it failed, its report
     gets what they found."""
-    checks = [
-        item.stash[key] for key in (_REPLAYED, _CONTRACT) if item.stash.get(key, None) is not None
-    ]
+    found = (item.stash.get(_REPLAYED, None), item.stash.get(_CONTRACT, None))
+    checks = [check for check in found if check is not None]
     try:
         result = yield
     except BaseException:
