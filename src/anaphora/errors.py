@@ -219,12 +219,15 @@ class Parse(AnaphoraError):
 
 
 class NoFixture(AnaphoraError):
-    """There is no replay fixture for this model and prompt."""
+    """There is no replay fixture for this model and prompt. `reason` says how the nearest one
+    differs, where that is known."""
 
-    def __init__(self, *, model: str, prompt_hash: str) -> None:
-        super().__init__(f"no replay fixture for model={model} prompt_hash={prompt_hash}")
+    def __init__(self, *, model: str, prompt_hash: str, reason: str = "") -> None:
+        message = f"no replay fixture for model={model} prompt_hash={prompt_hash}"
+        super().__init__(f"{message}: {reason}" if reason else message)
         self.model = model
         self.prompt_hash = prompt_hash
+        self.reason = reason
 
 
 class FixtureIntegrityFailed(AnaphoraError):
