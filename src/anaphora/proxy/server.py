@@ -52,7 +52,6 @@ class Proxy:
         known = ", ".join(route.provider for route in self.routes if route.prefix)
         raise InvalidRequest(f"no route to {provider!r}; there are {known}", path="provider")
 
-
     def settle(self, seconds: float) -> bool:
         """Waits until no call is open and observers have got every call. False where a call is
         still open after that time."""
