@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from anaphora.errors import InvalidRequest
 from anaphora.serving.app import ServedApp
@@ -35,14 +35,16 @@ _LOOK = 0.002
 
 class Proxy:
     def __init__(
-        self, address: ServerAddress, routes: RouteTable, app: ServedApp, seen_by: ObserverThread
+        self,
+        address: ServerAddress,
+        routes: RouteTable,
+        is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self.host = address.host
         self.port = address.port
         self.url = address.url
         self.routes = routes.routes
-        self._app = app
-        self._seen_by = seen_by
+        self._is_busy = is_busy
 
     def url_of(self, provider: str) -> str:
         """The base URL that stands for a provider's own."""
@@ -56,7 +58,7 @@ class Proxy:
         """Waits until no call is open and observers have got every call. False where a call is
         still open after that time."""
         deadline = time.monotonic() + seconds
-        while self._app.is_busy or self._seen_by.is_busy:
+        while self._is_busy():
             if time.monotonic() > deadline:
                 return False
             time.sleep(_LOOK)
@@ -87,7 +89,7 @@ def running(
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
         app = _ProxyApp(handler, HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT))
         with running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address:
-            yield Proxy(address, table, app, seen_by)
+            yield Proxy(address, table, lambda: app.is_busy or seen_by.is_busy)
     finally:
         seen_by.close()
 
