@@ -103,6 +103,7 @@ class Judge:
             wire=wire_at(path) or "",
             status=call.status,
             placed=call.sent_body is not None,
+            notices=call.notices,
         )
         judged.kind, judged.reason = _unjudged(call, judged.wire, path)
         if judged.kind == "judged":

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import CauseKind
+from anaphora.cache.verdict import CauseKind, format_usd
+from anaphora.cache.verdict.values import format_loss
+from anaphora.wording import counted
 
 from .judged_call import CallKind, JudgedCall
 
@@ -186,6 +188,19 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The three breaks that cost most."""
     unpriced: tuple[str, ...]
     """Models without a known price."""
+
+    @property
+    def headline(self) -> str:
+        """The sums in a line."""
+        parts = [counted(self.calls, "call")]
+        if self.share_read is not None:
+            parts.append(f"{self.share_read:.0%} of the input read from the cache")
+        if self.spent_usd is not None:
+            parts.append(f"{format_usd(self.spent_usd)} spent")
+        if self.breaks:
+            lost = f"{counted(self.breaks, 'break')}"
+            parts.append(f"{format_loss(self.lost_usd)}, {lost}" if self.lost else lost)
+        return ", ".join(parts)
 
 
 def summarise(judge: Judge) -> WatchSummary:
