@@ -27,6 +27,7 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 #: The commands and their summaries; a module is imported when its command is used.
 COMMANDS = {
     "ask": "Ask a model, and see how the prompt cache was used.",
+    "audit": "Check and read audit logs: one row a call, in a hash chain.",
     "completion": "Print the completion script for a shell.",
     "config": "Check llm.yaml, or print its JSON Schema.",
     "demo": "Run the tour: no key, no network, under a minute.",

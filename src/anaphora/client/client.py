@@ -24,6 +24,7 @@ from anaphora.values.fields import frozen
 
 from .arguments import (
     Content,
+    audit_of,
     callback_of,
     check_results,
     choice_of,
@@ -48,7 +49,7 @@ from .config.resolve import ResolvedProvider, resolve
 from .config.secrets import Secret
 from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
-from .observe import Watcher, Watchers
+from .observe import CallAudit, Watcher, Watchers
 from .oneshot import OneShot
 from .options import (
     CALL_KEYWORDS,
@@ -111,20 +112,23 @@ class AsyncClient:
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
         conversations: Conversations | None = None,
+        audit: CallAudit | None = None,
     ) -> None:
-        """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
-        an id: a mapping or an async store such as Redis, by default memory of this process."""
+        """`watchers` get a record of every call, and `audit`, an `AuditLog`, keeps a row of it;
+        `on_wait` is called with the seconds before rate limits delay one; `transport` replaces the
+        default one; `conversations` keeps sessions with an id: a mapping or an async store such as
+        Redis, by default memory of this process."""
         if not isinstance(providers, Mapping) or not all(
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
             raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
-        self._watchers = Watchers(
+        checked = (
             callback_of(watcher, f"watchers[{index}]")
             for index, watcher in enumerate(watchers_of(watchers))
         )
+        self._watchers = Watchers(checked, audit_of(audit))
         self._on_wait = callback_of(on_wait, "on_wait")
         self._transport = transport
         self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
@@ -375,6 +379,11 @@ class AsyncClient:
         if name is not None:
             session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
         return session
+
+    @property
+    def audit(self) -> CallAudit | None:
+        """The audit log of this client's calls. It is closed by who opened it."""
+        return self._watchers.audit
 
     @property
     def providers(self) -> tuple[str, ...]:
