@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -15,7 +15,8 @@ import click
 from .common import require, stop
 
 if TYPE_CHECKING:
-    from anaphora.proxy.exchange import ProxyRoute
+    from anaphora.proxy.exchange import Observer, ProxyRoute
+    from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
     from anaphora.proxy.server import Proxy
 
@@ -47,6 +48,12 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
     help="Send the calls of a provider to another address, such as a gateway.",
 )
 @click.option(
+    "--audit",
+    type=click.Path(path_type=Path),
+    metavar="LOG",
+    help="Append a row per call to an audit log: a folder, or a file that ends with .db.",
+)
+@click.option(
     "--port",
     type=click.IntRange(0, 65_535),
     help=f"Port to listen on. By default any free one; {_PORT} without a command.",
@@ -57,6 +64,7 @@ def command(
     web: bool,
     as_json: bool,
     upstreams: tuple[str, ...],
+    audit: Path | None,
     port: int | None,
 ) -> None:
     """Run a command, and see what breaks its prompt cache while it runs.
@@ -97,7 +105,8 @@ def command(
         page = WatchPage(judge) if web else None
         if port is None:
             port = 0 if words else _PORT
-        proxy = running(routes, observers=[judge], pages=page, port=port)
+        observers = [judge, *_audited(stack, judge, audit)]
+        proxy = running(routes, observers=observers, pages=page, port=port)
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
         output.summary(summarise(judge))
     if code:
@@ -147,12 +156,28 @@ def _output(
     from .watch_output import WatchOutput, announce, default_log, opened_log
 
     lines: IO[str] = sys.stderr if words else sys.stdout
-    if log is None and words and sys.stdin.isatty() and sys.stdout.isatty():
+    if log is None and words and _is_terminal():
         log = default_log() if owns_terminal(words) else None
     if log is not None:
         lines = stack.enter_context(opened_log(log))
         announce(f"calls are listed in {log}")
     return WatchOutput(lines, as_json=as_json)
+
+
+def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> Iterator[Observer]:
+    if audit is None:
+        return
+    from anaphora.audit.log import AuditLog
+    from anaphora.proxy.auditing import ProxyAudit
+
+    from .watch_output import announce
+
+    log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
+    yield ProxyAudit(log, judge)
+
+
+def _is_terminal() -> bool:
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
 # ── With and without a command ───────────────────────────────────────────────────────────────────

@@ -108,16 +108,16 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
 def _counts(summary: WatchSummary) -> str:
     if not summary.calls:
         return "no calls"
-    text = counted(summary.calls, "call")
-    if summary.conversations:
-        text += f" in {counted(summary.conversations, 'conversation')}"
-    parts = [text]
+    parts = []
+    if summary.judged.calls:
+        conversations = counted(summary.conversations, "conversation")
+        parts.append(f"{summary.judged.calls:,} in {conversations}")
     if summary.side_calls.calls:
         parts.append(counted(summary.side_calls.calls, "side call"))
     for kind, (one, several) in _COUNTED.items():
         if number := summary.kinds.get(kind, 0):
             parts.append(counted(number, one, several))
-    return ", ".join(parts)
+    return f"{counted(summary.calls, 'call')}: {', '.join(parts)}"
 
 
 def _spent(summary: WatchSummary) -> str:

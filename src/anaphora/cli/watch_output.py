@@ -85,7 +85,7 @@ def default_log() -> Path:
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
-def announce(text: str) -> None:
+def announce(text: object) -> None:
     """A line on standard error, before or after the command."""
     report_problems([text])
 

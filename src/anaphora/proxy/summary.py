@@ -76,6 +76,8 @@ class WatchedConversation(msgspec.Struct, eq=False):
     session: Session
     first: JudgedCall
     sums: CallSums
+    shared: bool = False
+    """Another conversation begins like it."""
 
     @property
     def is_side_call(self) -> bool:
@@ -121,6 +123,11 @@ class Totals:
         self.conversations.append(WatchedConversation(number, session, first, CallSums()))
         return number
 
+    def share_beginning(self, number: int) -> None:
+        """Another conversation begins like this one."""
+        conversation = self.conversations[number - 1]
+        conversation.shared, conversation.first.side_call = True, False
+
     def add(self, call: JudgedCall) -> None:
         self.kinds[call.kind] = self.kinds.get(call.kind, 0) + 1
         if call.verdict is None:
@@ -148,16 +155,17 @@ class Totals:
             self._with_conversation.add(session)
             for other in self._single.pop(session, ()):
                 if other.sums.calls == 1:
-                    other.first.side_call = _is_alone(other.first)
+                    other.first.side_call = _is_alone(other)
         elif session in self._with_conversation:
-            conversation.first.side_call = _is_alone(conversation.first)
+            conversation.first.side_call = _is_alone(conversation)
         else:
             self._single.setdefault(session, []).append(conversation)
 
 
-def _is_alone(call: JudgedCall) -> bool:
-    """Whether it begins like no earlier call."""
-    return call.verdict is not None and call.verdict.result == "first"
+def _is_alone(conversation: WatchedConversation) -> bool:
+    """Whether it begins like no other."""
+    verdict = conversation.first.verdict
+    return not conversation.shared and verdict is not None and verdict.result == "first"
 
 
 def _by_loss(call: JudgedCall) -> tuple[Decimal, int]:
