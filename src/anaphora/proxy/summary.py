@@ -14,6 +14,7 @@ import msgspec
 from anaphora.cache.verdict import CauseKind
 
 from .judged_call import CallKind, JudgedCall
+from .savings import SavingsResult
 
 if TYPE_CHECKING:
     from .judging import Judge
@@ -186,6 +187,8 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The three breaks that cost most."""
     unpriced: tuple[str, ...]
     """Models without a known price."""
+    savings: SavingsResult
+    """What the same calls would have cost with our markers."""
 
 
 def summarise(judge: Judge) -> WatchSummary:
@@ -214,4 +217,5 @@ def summarise(judge: Judge) -> WatchSummary:
             losses={cause: msgspec.structs.replace(each) for cause, each in losses},
             worst=tuple(totals.worst),
             unpriced=judge.unpriced,
+            savings=judge.savings.result(),
         )
