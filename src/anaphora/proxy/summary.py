@@ -16,6 +16,7 @@ from anaphora.cache.verdict.values import format_loss
 from anaphora.wording import counted
 
 from .judged_call import CallKind, JudgedCall
+from .savings import SavingsResult
 
 if TYPE_CHECKING:
     from .judging import Judge
@@ -196,6 +197,8 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The three breaks that cost most."""
     unpriced: tuple[str, ...]
     """Models without a known price."""
+    savings: SavingsResult
+    """What the same calls would have cost with our markers."""
 
     @property
     def headline(self) -> str:
@@ -237,4 +240,5 @@ def summarise(judge: Judge) -> WatchSummary:
             losses={cause: msgspec.structs.replace(each) for cause, each in losses},
             worst=tuple(totals.worst),
             unpriced=judge.unpriced,
+            savings=judge.savings.result(),
         )
