@@ -40,6 +40,7 @@ class ObserverThread:
         self._queue: queue.SimpleQueue[tuple[RelayedCall, float] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
+        self._calls = 0
         self._stopping = False
         self._pieces, self._counted = 0.0, 0.0
         self._thread: threading.Thread | None = None
@@ -52,6 +53,11 @@ class ObserverThread:
     def is_needed(self) -> bool:
         """Whether anyone looks at what is kept of a call."""
         return bool(self._observers)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call was not observed yet."""
+        return self._calls > 0
 
     async def has_room(self) -> None:
         """Returns when what waits fits in memory."""
@@ -68,6 +74,7 @@ class ObserverThread:
         if self._thread is not None:
             with self._lock:
                 self._waiting += _size(call)
+                self._calls += 1
             self._queue.put((call, time.monotonic()))
 
     def close(self) -> None:
@@ -90,6 +97,7 @@ class ObserverThread:
                 self._tell(observer, call)
             with self._lock:
                 self._waiting -= size
+                self._calls -= 1
 
     def _give_way(self, until: float) -> None:
         while not self._stopping and self._waiting < _PATIENT_BYTES:
