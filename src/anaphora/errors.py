@@ -26,6 +26,10 @@
     ├── Parse                     a reply that does not have the expected format
     ├── NoFixture                 replay has nothing for (model, prompt hash)
     ├── FixtureIntegrityFailed    a recorded fixture does not match its index
+    ├── SignatureMismatch         the signature of a fixture folder is missing or does not match
+    ├── ChainBroken               an audit log was changed; names the first row that does not fit
+    ├── AnchorMismatch            an audit log does not hold the row that its anchor names
+    ├── NewerSchema               a file of a newer schema_version than this package reads
     ├── MissingExtra              an optional package is not installed; names the command
     └── Io                        a local file could not be read or written
 
@@ -215,16 +219,55 @@ class Parse(AnaphoraError):
 
 
 class NoFixture(AnaphoraError):
-    """There is no replay fixture for this model and prompt."""
+    """There is no replay fixture for this model and prompt. `reason` says how the nearest one
+    differs, where that is known."""
 
-    def __init__(self, *, model: str, prompt_hash: str) -> None:
-        super().__init__(f"no replay fixture for model={model} prompt_hash={prompt_hash}")
+    def __init__(self, *, model: str, prompt_hash: str, reason: str = "") -> None:
+        message = f"no replay fixture for model={model} prompt_hash={prompt_hash}"
+        super().__init__(f"{message}: {reason}" if reason else message)
         self.model = model
         self.prompt_hash = prompt_hash
+        self.reason = reason
 
 
 class FixtureIntegrityFailed(AnaphoraError):
     """A fixture folder does not match its index; nothing from it is served."""
+
+
+class SignatureMismatch(AnaphoraError):
+    """A fixture folder is not signed with the expected key, or was changed after it was signed."""
+
+
+class ChainBroken(AnaphoraError):
+    """An audit log was changed. `row` is the first row that does not fit, `place` its file and
+    line."""
+
+    def __init__(self, reason: str, *, row: int, place: str = "") -> None:
+        where = f" ({place})" if place else ""
+        super().__init__(f"row {row:,}{where}: {reason}")
+        self.reason = reason
+        self.row = row
+        self.place = place
+
+
+class AnchorMismatch(AnaphoraError):
+    """An audit log does not hold the row that its anchor names: it was cut off or rewritten."""
+
+    def __init__(self, message: str, *, row: int) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class NewerSchema(AnaphoraError):
+    """A file was written by a newer version of this package, which this one does not read."""
+
+    def __init__(self, place: str, *, version: int, known: int) -> None:
+        super().__init__(
+            f"{place}: schema_version {version} is newer than {known}, the newest that this"
+            " version of anaphora reads; upgrade anaphora"
+        )
+        self.version = version
+        self.known = known
 
 
 class MissingExtra(AnaphoraError):

@@ -70,6 +70,11 @@ def could_be_secret(text: str) -> bool:
     return not all(map(_WORD.fullmatch, _BETWEEN_WORDS.split(text)))
 
 
+def is_placeholder(secret: str) -> bool:
+    """Whether it stands in for a key where none is needed, and occurs in other texts too."""
+    return _PLACEHOLDER.fullmatch(secret) is not None
+
+
 def shown_name(text: str) -> str:
     return ELLIPSIS if could_be_secret(text) else text
 
@@ -106,9 +111,7 @@ class Redactor:
     __slots__ = ("_pattern", "_secrets")
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets = tuple(
-            dict.fromkeys(each for each in secrets if not _PLACEHOLDER.fullmatch(each))
-        )
+        self._secrets = tuple(dict.fromkeys(each for each in secrets if not is_placeholder(each)))
         self._pattern: re.Pattern[str] | None = None
 
     def __repr__(self) -> str:

@@ -20,14 +20,16 @@ FILE = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"
 needs_exchanges = pytest.mark.skipif(not FILE.exists(), reason=f"no recorded exchanges at {FILE}")
 
 
-def records(wire: str) -> Iterator[Json]:
-    """All exchanges of one wire; none where they are not installed."""
+def all_records() -> Iterator[Json]:
+    """All exchanges; none where they are not installed."""
     if FILE.exists():
         with gzip.open(FILE, "rt", encoding="utf-8") as lines:
-            for line in lines:
-                record = json.loads(line)
-                if record["wire"] == wire:
-                    yield record
+            yield from map(json.loads, lines)
+
+
+def records(wire: str) -> Iterator[Json]:
+    """All exchanges of one wire."""
+    return (record for record in all_records() if record["wire"] == wire)
 
 
 class Exchanges:

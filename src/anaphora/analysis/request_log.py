@@ -33,7 +33,7 @@ from anaphora.analysis.trace.format import (
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind, Rendered
 from anaphora.tokens import Counts, Size
-from anaphora.values import Reply, ReplyEnd, Usage
+from anaphora.values import Reply, ReplyEnd, ReplyFail, Usage
 from anaphora.wire import Wire
 from anaphora.wire.detect import detect
 
@@ -60,6 +60,13 @@ _PATHS = (
     ("generatecontent", "gemini"),
     ("/api/chat", "ollama"),
 )
+#: the end of the path where a prompt is posted,
+_ENDS = (
+    *_PATHS[:3],
+    (":generatecontent", "gemini"),
+    (":streamgeneratecontent", "gemini"),
+    *_PATHS[4:],
+)
 #: and a field of the response that only that wire has.
 _REPLY_SIGNS = (
     (b'"choices"', "openai_chat"),
@@ -68,6 +75,17 @@ _REPLY_SIGNS = (
     (b'"stop_reason"', "anthropic"),
     (b'"incomplete_details"', "openai_responses"),
 )
+
+
+def wire_at(path: str) -> str | None:
+    """The wire of requests that are posted to a path; None where no prompt is posted."""
+    low = path.lower()
+    return next((name for end, name in _ENDS if low.endswith(end)), None)
+
+
+def counts_tokens(path: str) -> bool:
+    """Whether a path counts the tokens of a prompt, which is not billed."""
+    return any(part in path.lower() for part in _COUNTING)
 
 
 class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +101,8 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     stream: bool = False
     started: float | None = None
+    began: float | None = None
+    """When the response began."""
     ended: float | None = None
 
     def codec(self) -> tuple[Wire, str]:
@@ -108,9 +128,10 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
             return codec.read_reply(self.response)
         reader = codec.reader()
         last = [*reader.feed(self.response), *reader.close()][-1]
-        if not isinstance(last, ReplyEnd):
-            raise InvalidRequest("the stream ends in an error", path="response")
-        return last.reply
+        if isinstance(last, ReplyEnd):
+            return last.reply
+        message = f": {last.message}" if isinstance(last, ReplyFail) else ""
+        raise InvalidRequest(f"the stream ends in an error{message}", path="response")
 
 
 def recognises(fields: dict[str, Any]) -> bool:
@@ -132,7 +153,7 @@ def why_unbilled(fields: dict[str, Any]) -> str:
     counted = isinstance(answer, dict) and (
         "totalTokens" in answer or ("input_tokens" in answer and not answer.get("usage"))
     )
-    if counted or any(part in path for part in _COUNTING):
+    if counted or counts_tokens(path):
         return "counts tokens: not billed"
     return ""
 

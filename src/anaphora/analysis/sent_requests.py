@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from anaphora import catalog, wire
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
-from anaphora.cache.verdict import Diagnosis, SentCall, diagnosis_of
-from anaphora.catalog import CacheRules
+from anaphora.cache.verdict import Diagnosis, SentCall, Verdict, comparable, diagnosis_of, judge
+from anaphora.catalog import CacheRules, Price
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
@@ -18,6 +19,7 @@ from anaphora.values import Reply
 from anaphora.wire import Wire
 from anaphora.wire.detect import detect
 from anaphora.wire.openai_responses.parse import input_items
+from anaphora.wire.reading import Members, known_text, object_members, request_error
 
 from . import trace
 from .request_log import PROMPT_FIELDS, REQUEST, LoggedCall, read_fields
@@ -27,8 +29,8 @@ from .trace.format import LogLine, unsupported
 _CONVERSATION = ("conversation", "conversation_id", "session", "session_id", "thread_id", "group")
 
 _fields = msgspec.json.Decoder(dict[str, Any]).decode
-_NULL = msgspec.Raw(b"null")
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_NULL, _FALSE = msgspec.Raw(b"null"), msgspec.Raw(b"false")
 
 
 class RequestDefaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,9 @@ class RequestDefaults(msgspec.Struct, frozen=True, kw_only=True):
     provider: str | None = None
     model: str | None = None
     path: str = ""
+
+
+_NO_DEFAULTS = RequestDefaults()
 
 
 class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -52,6 +57,10 @@ class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hints: CallHints = CallHints()
     """The conversation as the log names it, else as the client does. Never shown."""
     reply_id: str = ""
+    failure: str = ""
+    """Why the response cannot be read, where there is one."""
+    service_tier: str = ""
+    """As the request names it; prices depend on it."""
     diagnosis: Diagnosis | None = None
 
     @property
@@ -87,35 +96,54 @@ def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
     return False
 
 
+class _ChainLink(msgspec.Struct, frozen=True, eq=False):
+    """A reply: what its request added to the chain, and its output."""
+
+    before: _ChainLink | None
+    items: tuple[bytes, ...]
+    size: int
+
+
 class ResponseChains:
     """The input and output of earlier replies, which a request of the Responses API continues by
     `previous_response_id` without sending them again. The oldest are dropped first."""
 
-    def __init__(self, most: int = 4096) -> None:
+    def __init__(self, most: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
         self._most = most
-        self._items: dict[str, tuple[bytes, ...]] = {}
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._links: dict[str, _ChainLink] = {}
 
-    def complete(self, body: bytes, hints: CallHints) -> bytes | None:
+    def complete(self, members: Members, hints: CallHints) -> Members | None:
         """The request with the whole chain as its input; None where that is not known."""
-        before = self._items.get(hints.previous_reply)
-        if before is None:
+        link = self._links.get(hints.previous_reply)
+        if link is None:
             return None
-        fields = _raw_fields(body)
-        del fields["previous_response_id"]
-        items = (*before, *input_items(fields.get("input", _NULL)))
-        fields["input"] = msgspec.Raw(b"[" + b",".join(items) + b"]")
-        return msgspec.json.encode(fields)
+        parts = [input_items(members.get("input", _NULL))]
+        while link is not None:
+            parts.append(link.items)
+            link = link.before
+        items = b",".join(item for part in reversed(parts) for item in part)
+        completed = {name: members[name] for name in members if name != "previous_response_id"}
+        completed["input"] = msgspec.Raw(b"[" + items + b"]")
+        return completed
 
-    def keep(self, body: bytes, reply: Reply, written: bytes) -> None:
-        """Keeps the whole input of a reply and its output, from the reply as it was written. On
-        other wires replies have no output to continue."""
+    def keep(self, members: Members, hints: CallHints, reply: Reply, written: bytes) -> None:
+        """Keeps the input of a reply and its output, from the reply as it was written. On other
+        wires replies have no output to continue, and replies that are not stored have no id to
+        continue them by."""
         output = _raw_fields(written).get("output")
-        if output is None:
+        if output is None or members.get("store") == _FALSE:
             return
-        items = input_items(_raw_fields(body).get("input", _NULL))
-        self._items[reply.id] = (*items, *input_items(output))
-        if len(self._items) > self._most:
-            del self._items[next(iter(self._items))]
+        before = self._links.get(hints.previous_reply)
+        if hints.previous_reply and before is None:
+            return
+        items = (*input_items(members.get("input", _NULL)), *input_items(output))
+        link = _ChainLink(before, items, sum(map(len, items)))
+        self._links[reply.id] = link
+        self._bytes += link.size
+        while len(self._links) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= self._links.pop(next(iter(self._links))).size
 
 
 def read_request(
@@ -140,12 +168,28 @@ def _read(
     defaults: RequestDefaults,
     chains: ResponseChains | None,
 ) -> SentRequest:
-    if _is_logged(fields):
-        logged = read_fields(fields, response_needed=False)
-        body = _sent_bytes(line.data, logged.request)
-    else:
-        body, name = line.data, defaults.origin or detect(line.data)
-        logged = LoggedCall(request=body, response=b"", wire=name)
+    if not _is_logged(fields):
+        name = defaults.origin or detect(line.data)
+        logged = LoggedCall(request=line.data, response=b"", wire=name)
+        return request_of(logged, line.place, defaults, chains)
+    logged = read_fields(fields, response_needed=False)
+    logged = replace(logged, request=_sent_bytes(line.data, logged.request))
+    request = request_of(logged, line.place, defaults, chains)
+    named = (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None)
+    conversation = next(named, "")
+    if not conversation:
+        return request
+    hints = replace(request.hints, conversation=conversation)
+    return replace(request, conversation=conversation, hints=hints)
+
+
+def request_of(
+    logged: LoggedCall,
+    place: str,
+    defaults: RequestDefaults = _NO_DEFAULTS,
+    chains: ResponseChains | None = None,
+) -> SentRequest:
+    """A request and its bill, from the bytes that were sent."""
     if defaults.origin is not None:
         codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
     else:
@@ -153,39 +197,38 @@ def _read(
     provider = defaults.provider or provider
     if (reason := unsupported(provider, logged.model)) is not None:
         raise InvalidRequest(reason, path="provider")
-    hints, complete = hints_of(logged.headers, _raw_fields(body)), True
-    if hints.previous_reply:
-        chained = chains.complete(body, hints) if chains is not None else None
-        complete, body = chained is not None, chained or body
-    rendered = codec.split(body, path=defaults.path or logged.path)
+    members = object_members(logged.request, "$", request_error)
+    hints, chained = hints_of(logged.headers, members), None
+    if hints.previous_reply and chains is not None:
+        chained = chains.complete(members, hints)
+    rendered = codec.split(chained or members, path=defaults.path or logged.path)
     model = defaults.model or logged.model or rendered.model
     if not model:
         raise InvalidRequest("the request names no model; pass --model", path="model")
     rendered = for_model(rendered, catalog.profile(provider, model))
-    reply = _reply(codec, logged)
+    reply, failure = _reply(codec, logged)
     if chains is not None and reply is not None:
-        chains.keep(body, reply, codec.write_reply(reply) if logged.stream else logged.response)
+        written = codec.write_reply(reply) if logged.stream else logged.response
+        chains.keep(members, hints, reply, written)
     sent = SentCall(
         rendered=rendered,
-        plan=_plan(rendered, catalog.rules(provider, model, rendered.wire), body),
+        plan=_plan(rendered, catalog.rules(provider, model, rendered.wire), members),
         at=logged.started if logged.started is not None else logged.ended,
+        began=logged.began,
         usage=None if reply is None or reply.usage.uncached is None else reply.usage,
         route=logged.host,
-        complete=complete,
+        complete=not hints.previous_reply or chained is not None,
     )
-    named = (str(fields[name]) for name in _CONVERSATION if fields.get(name) is not None)
-    conversation = next(named, "") if _is_logged(fields) else ""
-    if conversation:
-        hints = msgspec.structs.replace(hints, conversation=conversation)
     return SentRequest(
-        place=line.place,
+        place=place,
         sent=sent,
         wire=rendered.wire,
         provider=provider,
         model=model,
-        conversation=conversation,
         hints=hints,
         reply_id="" if reply is None else reply.id,
+        failure=failure,
+        service_tier=known_text(members, "service_tier"),
         diagnosis=None if reply is None else diagnosis_of(reply),
     )
 
@@ -200,41 +243,70 @@ def _sent_bytes(line: bytes, decoded: bytes) -> bytes:
     return decoded
 
 
-def _reply(codec: Wire, logged: LoggedCall) -> Reply | None:
+def _reply(codec: Wire, logged: LoggedCall) -> tuple[Reply | None, str]:
+    """The response, or why there is none."""
     if logged.response in (b"", b"{}", b"null"):
-        return None
+        return None, ""
     try:
-        return logged.reply(codec)
-    except AnaphoraError:
-        return None
+        return logged.reply(codec), ""
+    except AnaphoraError as problem:
+        return None, str(problem)
 
 
-def _plan(rendered: Rendered, rules: CacheRules, body: bytes) -> Plan:
+def _plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
     """The request's markers, and the one that the provider adds unless the request forbids it."""
     automatic = rendered.automatic
     if automatic is None and rules.automatic_breakpoint.value == "last_message":
-        options = _fields(body).get("prompt_cache_options")
+        options = msgspec.json.decode(members.get("prompt_cache_options", _NULL))
         explicit = isinstance(options, dict) and options.get("mode") == "explicit"
         if not explicit and rules.default_ttl is not None:
             automatic = rules.default_ttl.value
     return Plan(marks=rendered.marks, automatic=automatic)
 
 
-def paired(
-    requests: Iterable[SentRequest],
-) -> Iterator[tuple[EarlierCall[SentRequest] | None, SentRequest]]:
-    """Each request with the one before it: of its model at its host, else of the model or host that
-    its conversation changed from."""
-    near: PrefixIndex[SentRequest] = PrefixIndex()
-    anywhere: PrefixIndex[SentRequest] = PrefixIndex()
-    for request in requests:
+class RequestPairs:
+    """Finds for each request the one before it: of its model at its host, else of the model or host
+    that its conversation changed from."""
+
+    def __init__(self, most_calls: int = 4096, most_bytes: int = 64 * 1024 * 1024) -> None:
+        """`most_bytes` limits the prompts of the requests that are remembered."""
+        self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
+        self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
+
+    def add(self, request: SentRequest) -> EarlierCall[SentRequest] | None:
+        """Remembers a request, and returns the one before it."""
         sent, hints, reply = request.sent, request.hints, request.reply_id
         scope = request.provider, request.wire
         own = *scope, request.model, sent.route
-        earlier = near.add(sent.rendered, request, scope=own, hints=hints, reply_id=reply)
-        other = anywhere.add(sent.rendered, request, scope=scope, hints=hints, reply_id=reply)
+        earlier = self._near.add(sent.rendered, request, scope=own, hints=hints, reply_id=reply)
+        other = self._anywhere.add(sent.rendered, request, scope=scope, hints=hints, reply_id=reply)
         if other is not None and other.continues and not (earlier and earlier.continues):
             # The same prompt for another model is a conversation of its own.
             grown = len(sent.rendered) > len(other.call.sent.rendered)
             earlier = other if grown else earlier
-        yield earlier, request
+        return earlier
+
+
+def paired(
+    requests: Iterable[SentRequest],
+) -> Iterator[tuple[EarlierCall[SentRequest] | None, SentRequest]]:
+    """Each request with the one before it."""
+    pairs = RequestPairs()
+    for request in requests:
+        yield pairs.add(request), request
+
+
+def judge_request(
+    earlier: EarlierCall[SentRequest] | None, request: SentRequest, price: Price | None
+) -> tuple[SentCall | None, Verdict]:
+    """The verdict on a request, and what it is judged against."""
+    before = comparable(earlier, request.sent.rendered, request.rules)
+    profile = catalog.profile(request.provider, request.model)
+    return before, judge(
+        before,
+        request.sent,
+        request.rules,
+        price=price,
+        profile=profile,
+        diagnosis=request.diagnosis,
+    )

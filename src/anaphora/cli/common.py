@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,7 +18,8 @@ NAME = "anaphora"
 #: The environment variable by which a completion script asks for completions.
 COMPLETE = "_ANAPHORA_COMPLETE"
 
-OK, FOUND, USAGE, MISMATCH, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 4, 7, 64, 130
+OK, FOUND, USAGE, INTEGRITY, MISMATCH, QUARANTINED, CHAIN = 0, 1, 2, 3, 4, 5, 6
+UNMET, INTERNAL, INTERRUPTED = 7, 64, 130
 
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -25,6 +27,7 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 #: The commands and their summaries; a module is imported when its command is used.
 COMMANDS = {
     "ask": "Ask a model, and see how the prompt cache was used.",
+    "audit": "Check and read audit logs: one row a call, in a hash chain.",
     "completion": "Print the completion script for a shell.",
     "config": "Check llm.yaml, or print its JSON Schema.",
     "demo": "Run the tour: no key, no network, under a minute.",
@@ -32,10 +35,12 @@ COMMANDS = {
     "explain": "Explain why a prompt cache was missed, and what that cost.",
     "lint": "Find what will break a cached prefix, before it does.",
     "models": "List known models and their cache rules.",
+    "replay": "Run a command on recorded responses, or verify and list recordings.",
     "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
     "rules": "Print a model's cache rules, or check them against bills.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "translate": "Convert a request to another provider's format.",
+    "watch": "Run a command, and see what breaks its prompt cache while it runs.",
     "wires": "List providers and the wires (API formats) they support.",
 }
 
@@ -54,6 +59,59 @@ class CommandGroup(click.Group):
             hint = f" Did you mean {near!r}?" if near else ""
             ctx.fail(f"No such command {name!r}.{hint}")
         return super().resolve_command(ctx, args)
+
+
+class RunGroup(CommandGroup):
+    """A group that runs a command of the user's after `--`, or else one of its subcommands:
+    `anaphora replay --pace -- python agent.py`, `anaphora replay verify DIR`. The group's own
+    callback runs the command, which it finds with `command_after_dashes`; the group's options are
+    for that."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **{**settings, "invoke_without_command": True})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            raise click.exceptions.NoArgsIsHelpError(ctx)
+        if "--" in args:
+            at = args.index("--")
+            # A subcommand may have a -- of its own.
+            if not self.make_parser(ctx).parse_args(args[:at])[1]:
+                ctx.meta[_COMMAND], args = args[at + 1 :], args[:at]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        stated = [one.opts[0] for one in self.params if _is_stated(ctx, one.name)]
+        if stated and self.get_command(ctx, args[0]) is not None:
+            ctx.fail(f"{stated[0]} goes with a command after --, not with {args[0]!r}.")
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as problem:
+            hint = f"To run a command, write: {ctx.command_path} -- {' '.join(args)}"
+            raise click.UsageError(f"{problem.message} {hint}", ctx) from None
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[OPTIONS] -- COMMAND... | SUBCOMMAND ..."]
+
+
+_COMMAND = "anaphora.cli.command"
+
+
+def command_after_dashes(ctx: click.Context) -> tuple[str, ...]:
+    """The words after `--` in a `RunGroup`; raises where there are none."""
+    words = tuple(ctx.meta.get(_COMMAND, ()))
+    if not words:
+        ctx.fail(f"No command to run. Write: {ctx.command_path} -- COMMAND...")
+    return words
+
+
+def _is_stated(ctx: click.Context, name: str | None) -> bool:
+    return (
+        name is not None
+        and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    )
 
 
 class Commands(CommandGroup):
@@ -80,8 +138,10 @@ class Commands(CommandGroup):
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok, 1 a check found something or a call failed, 2 invalid options or"
-    " input, 4 the answer does not conform to a schema, 7 a key or a package is missing,"
-    " 64 internal error, 130 interrupted.",
+    " input, 3 an anchor or a signature does not match, 4 the answer does not conform to a schema,"
+    " or a file has a newer schema_version, 5 recordings failed their integrity check, 6 the chain"
+    " of an audit log is broken, 7 a key or a package is missing, 64 internal error, 130"
+    " interrupted.",
 )
 @click.version_option(package_name="anaphora", message="%(prog)s %(version)s")
 def anaphora() -> None:
@@ -230,6 +290,19 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
             raise MissingPackage(
                 f"{feature} needs {package}; install it with: pip install 'anaphora[{extra}]'"
             )
+
+
+def user_folder(variable: str, default: str) -> Path:
+    """A folder of the XDG base directory specification, which ignores relative paths."""
+    from anaphora.errors import InvalidConfig
+
+    path = Path(os.environ.get(variable, ""))
+    if not path.is_absolute():
+        try:
+            path = Path.home() / default
+        except RuntimeError:  # a user without an entry in the system's list
+            raise InvalidConfig(f"no home folder is known; set HOME or {variable}") from None
+    return path / "anaphora"
 
 
 def read_text(file: Path) -> str:

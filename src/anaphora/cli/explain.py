@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -12,8 +13,8 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from anaphora import catalog
 from anaphora.analysis import trace
+from anaphora.analysis.price_book import PriceBook
 from anaphora.analysis.request_log import why_unbilled
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
@@ -21,13 +22,14 @@ from anaphora.analysis.sent_requests import (
     SentRequest,
     holds_request,
     is_request,
+    judge_request,
     paired,
     read_request,
 )
 from anaphora.analysis.trace.format import FoundTrace, LogLine, Problem
 from anaphora.analysis.trace.verdicts import judge_traces
 from anaphora.cache import EarlierCall
-from anaphora.cache.verdict import Verdict, comparable, judge
+from anaphora.cache.verdict import Verdict
 from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
 from anaphora.errors import InvalidRequest
@@ -42,7 +44,6 @@ from .common import (
 )
 from .log_files import (
     LogFormat,
-    PriceBook,
     detect,
     files_in,
     playable,
@@ -52,16 +53,9 @@ from .log_files import (
     unpriced_note,
 )
 from .terminal import Line, print_report
+from .verdict_lines import RESULT_COLOURS, detail_lines
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
-
-_COLOURS = {
-    "first": "dim",
-    "hit": "green",
-    "partial": "yellow",
-    "miss": "red",
-    "not_cacheable": "dim",
-}
 
 
 class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +156,7 @@ def command(
 
 class _Explainer:
     def __init__(self, defaults: RequestDefaults) -> None:
-        self.prices = PriceBook()
+        self.prices = PriceBook(time.time())
         self.problems: list[Problem] = []
         self._defaults = defaults
 
@@ -226,15 +220,8 @@ class _Explainer:
                     name = f"{name} ({request.place})"
                 names.add(name)
             conversations[request.place] = name, count + 1
-            before = comparable(earlier, request.sent.rendered, request.rules)
-            verdict = judge(
-                before,
-                request.sent,
-                request.rules,
-                price=self.prices.price(provider, model, at, request.wire),
-                profile=catalog.profile(provider, model),
-                diagnosis=request.diagnosis,
-            )
+            price = self.prices.price(provider, model, at, request.wire)
+            before, verdict = judge_request(earlier, request, price)
             then = None if before is None else before.at
             yield ExplainedCall(
                 place=request.place,
@@ -283,7 +270,7 @@ def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
 
 
 def _summary(calls: tuple[ExplainedCall, ...]) -> ExplainSummary:
-    counts = dict.fromkeys(_COLOURS, 0)
+    counts = dict.fromkeys(RESULT_COLOURS, 0)
     cost: Decimal | None = Decimal(0)
     for call in calls:
         counts[call.verdict.result] += 1
@@ -328,7 +315,7 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
             read = sum(call.verdict.billed or call.verdict.predicted or 0 for call in same)
             turns = f"  turns {same[0].turn} to {same[-1].turn}: "
             hits = f"{counted(len(same), 'hit')}, {counted(read, 'token')} read"
-            yield [turns, (hits, _COLOURS["hit"])]
+            yield [turns, (hits, RESULT_COLOURS["hit"])]
             continue
         for call in same:
             yield from _call(call)
@@ -339,14 +326,6 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
     gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
     yield [
         f"  turn {call.turn}{gap}: ",
-        (verdict.describe(excerpts=False), _COLOURS[verdict.result]),
+        (verdict.describe(excerpts=False), RESULT_COLOURS[verdict.result]),
     ]
-    for cause in verdict.other_causes:
-        yield f"    and {cause.text}"
-    if verdict.change is not None:
-        before, after = verdict.change.excerpts
-        yield f"    - {before}", "red"
-        yield f"    + {after}", "green"
-    billed = verdict.billed is not None and verdict.predicted is not None
-    if billed and verdict.result in ("partial", "miss"):
-        yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"
+    yield from detail_lines(verdict)

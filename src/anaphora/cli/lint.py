@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,7 @@ from anaphora.analysis.lint.findings import (
     sarif,
     suppressed,
 )
+from anaphora.analysis.price_book import PriceBook
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
     SentRequest,
@@ -49,7 +51,7 @@ from .common import (
     request_options,
     stop,
 )
-from .log_files import PriceBook, stop_empty, unpriced_note
+from .log_files import stop_empty, unpriced_note
 from .terminal import Line, print_report
 
 CONFIG = ".anaphora-lint.toml"
@@ -108,7 +110,7 @@ def command(
     if not (prompts.requests or prompts.texts):
         stop_empty(prompts.problems, "nothing to check")
     report_problems(prompts.problems)
-    prices = PriceBook()
+    prices = PriceBook(time.time())
     findings = list(_findings(prompts, defaults, settings, prices, samples=samples))
     report: Any = {"findings": findings, "unpriced": prices.unpriced}
     if as_sarif:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,6 @@ from anaphora.analysis.trace.format import (
     stand_in,
     unsupported,
 )
-from anaphora.catalog import Price
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
@@ -222,38 +220,6 @@ def _of_account(entries: Iterator[TraceEntry], file: Path) -> Iterator[TraceEntr
         if isinstance(entry, FoundTrace) and entry.trace.account is None:
             entry = entry._replace(trace=replace(entry.trace, account=str(file)))
         yield entry
-
-
-class PriceBook:
-    """Prices by provider, model and time of the call, and the models without one."""
-
-    def __init__(self) -> None:
-        self._now = datetime.datetime.now(datetime.UTC)
-        self._prices: dict[tuple[object, ...], Price | None] = {}
-        self._unpriced: dict[str, None] = {}
-
-    @property
-    def unpriced(self) -> tuple[str, ...]:
-        """Models without a known price, as `provider/model`."""
-        return tuple(self._unpriced)
-
-    def price(
-        self, provider: str, model: str, at: float | None, wire: str | None = None
-    ) -> Price | None:
-        """The price at a time in unix seconds, or now."""
-        when = self._moment(at)
-        key = provider, model, wire, when.timestamp() // catalog.PRICE_SLOT
-        if key not in self._prices:
-            price = self._prices[key] = catalog.price(provider, model, when, wire=wire)
-            if price is None:
-                self._unpriced[f"{provider}/{model}"] = None
-        return self._prices[key]
-
-    def _moment(self, at: float | None) -> datetime.datetime:
-        try:
-            return self._now if at is None else datetime.datetime.fromtimestamp(at, datetime.UTC)
-        except (OverflowError, OSError, ValueError):
-            return self._now
 
 
 def unpriced_note(unpriced: tuple[str, ...]) -> str:

@@ -3,7 +3,10 @@
     0   ok
     1   a check found something, or the request could not be fulfilled
     2   usage: the command line or the input is invalid
-    4   the answer does not conform to a schema
+    3   integrity: an anchor or a signature does not match
+    4   the answer does not conform to a schema, or a file has a newer schema_version
+    5   a folder of recordings failed its integrity check
+    6   the chain of an audit log is broken
     7   a precondition is not met: a key or a package is missing
     64  internal error
     130 interrupted
@@ -20,14 +23,36 @@ from collections.abc import Sequence
 
 from anaphora.errors import (
     AnaphoraError,
+    AnchorMismatch,
+    ChainBroken,
+    FixtureIntegrityFailed,
     InvalidConfig,
     InvalidRequest,
     Io,
+    MissingExtra,
     MissingSecret,
+    NewerSchema,
+    SignatureMismatch,
     Unauthenticated,
 )
 
-OK, FOUND, USAGE, UNMET, INTERNAL, INTERRUPTED = 0, 1, 2, 7, 64, 130
+OK, FOUND, USAGE, INTEGRITY, MISMATCH, QUARANTINED, CHAIN = 0, 1, 2, 3, 4, 5, 6
+UNMET, INTERNAL, INTERRUPTED = 7, 64, 130
+
+#: The exit code of each class of errors; the first that fits.
+_CODES: tuple[tuple[type[AnaphoraError], int], ...] = (
+    (MissingSecret, UNMET),
+    (Unauthenticated, UNMET),
+    (MissingExtra, UNMET),
+    (AnchorMismatch, INTEGRITY),
+    (SignatureMismatch, INTEGRITY),
+    (NewerSchema, MISMATCH),
+    (FixtureIntegrityFailed, QUARANTINED),
+    (ChainBroken, CHAIN),
+    (InvalidRequest, USAGE),
+    (InvalidConfig, USAGE),
+    (Io, USAGE),
+)
 
 _EXTRA = ("click", "rich")
 
@@ -74,9 +99,7 @@ def _prepare_streams() -> None:
 
 
 def exit_code(problem: AnaphoraError | OSError) -> int:
-    if isinstance(problem, MissingSecret | Unauthenticated):
-        return UNMET
-    return USAGE if isinstance(problem, InvalidRequest | InvalidConfig | Io) else FOUND
+    return next((code for kind, code in _CODES if isinstance(problem, kind)), FOUND)
 
 
 def _run(args: Sequence[str] | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
@@ -13,6 +14,7 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from anaphora import catalog
+from anaphora.analysis.price_book import PriceBook
 from anaphora.analysis.trace.format import FoundTrace, Problem, stand_in
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
 from anaphora.cache.simulator.chances import (
@@ -29,7 +31,6 @@ from anaphora.wording import counted
 from .common import ProviderName, completions, log_format_option, report_problems
 from .log_files import (
     LogFormat,
-    PriceBook,
     SkippedInput,
     gather,
     problems_of,
@@ -209,7 +210,7 @@ def command(
 def _simulate(
     sources: list[FoundTrace], problems: list[Problem], elsewhere: tuple[str, str] | None
 ) -> SimulationReport:
-    prices = PriceBook()
+    prices = PriceBook(time.time())
     by_id = {source.trace.id: source for source in sources}
     count = sum(len(source.trace.calls) for source in sources)
     calls = Predictor(elsewhere=elsewhere).play(source.trace for source in sources)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -60,6 +61,16 @@ def watchers_of(watchers: object) -> Iterable[Any]:
         f"must be a list of functions, not {type(watchers).__name__}; write watchers=[{name}]",
         path="watchers",
     )
+
+
+def audit_of(audit: Any) -> Any:
+    """An audit log: it takes calls as they end."""
+    if audit is None or (callable(getattr(audit, "call_ended", None)) and hasattr(audit, "check")):
+        return audit
+    if isinstance(audit, str | PurePath):
+        reason = "must be a log, not its path; write audit=anaphora.audit.AuditLog(…)"
+        raise InvalidRequest(reason, path="audit")
+    raise wrong_type("an anaphora.audit.AuditLog", audit, "audit")
 
 
 def wrong_client(name: str, value: object) -> InvalidConfig:

@@ -8,6 +8,7 @@ async with AsyncClient.from_config("llm.yaml") as client:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -24,6 +25,7 @@ from anaphora.values.fields import frozen
 
 from .arguments import (
     Content,
+    audit_of,
     callback_of,
     check_results,
     choice_of,
@@ -48,7 +50,7 @@ from .config.resolve import ResolvedProvider, resolve
 from .config.secrets import Secret
 from .conversations import Conversations, id_of, store_of
 from .endpoint import Endpoint, LoopAffinity, Target
-from .observe import Watcher, Watchers
+from .observe import CallAudit, Watcher, Watchers
 from .oneshot import OneShot
 from .options import (
     CALL_KEYWORDS,
@@ -72,7 +74,7 @@ from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import Structured, output_of
-from .transport import HttpTransport
+from .transport import HttpTransport, TransportLayer
 from .turn import Turn, TurnRequest
 
 #: Seconds that closing waits for providers to delete handles.
@@ -111,20 +113,23 @@ class AsyncClient:
         on_wait: Callable[[float], None] | None = None,
         transport: HttpTransport | None = None,
         conversations: Conversations | None = None,
+        audit: CallAudit | None = None,
     ) -> None:
-        """`watchers` get a record of every call; `on_wait` is called with the seconds before rate
-        limits delay one; `transport` replaces the default one; `conversations` keeps sessions with
-        an id: a mapping or an async store such as Redis, by default memory of this process."""
+        """`watchers` get a record of every call, and `audit`, an `AuditLog`, keeps a row of it;
+        `on_wait` is called with the seconds before rate limits delay one; `transport` replaces the
+        default one; `conversations` keeps sessions with an id: a mapping or an async store such as
+        Redis, by default memory of this process."""
         if not isinstance(providers, Mapping) or not all(
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
             raise wrong_client(type(self).__name__, providers)
         self._resolved = dict(providers)
         self._routes = dict(routes or {})
-        self._watchers = Watchers(
+        checked = (
             callback_of(watcher, f"watchers[{index}]")
             for index, watcher in enumerate(watchers_of(watchers))
         )
+        self._watchers = Watchers(checked, audit_of(audit))
         self._on_wait = callback_of(on_wait, "on_wait")
         self._transport = transport
         self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
@@ -212,8 +217,9 @@ class AsyncClient:
             pass  # handles expire by themselves
         finally:
             self._affinity.close()
-            for transport in self._transports.values():
-                await transport.close()
+            async with contextlib.AsyncExitStack() as stack:  # each is closed if another fails
+                for transport in self._transports.values():
+                    stack.push_async_callback(transport.close)
 
     @overload
     def send(
@@ -377,6 +383,11 @@ class AsyncClient:
         return session
 
     @property
+    def audit(self) -> CallAudit | None:
+        """The audit log of this client's calls. It is closed by who opened it."""
+        return self._watchers.audit
+
+    @property
     def providers(self) -> tuple[str, ...]:
         return tuple(self._resolved)
 
@@ -437,7 +448,7 @@ class AsyncClient:
         if endpoint is None:
             resolved = self._chooser.resolved(name)
             transport = self._transport
-            if transport is None:
+            if transport is None or isinstance(transport, TransportLayer):
                 transport = self._transport_for(resolved)
             endpoint = self._endpoints[name] = Endpoint(resolved, transport, self._affinity)
         return endpoint
@@ -449,7 +460,10 @@ class AsyncClient:
         if transport is None:
             from .transport.over_aiohttp import AiohttpTransport
 
-            transport = self._transports[way] = AiohttpTransport(proxy=way[0], ca=way[1])
+            transport = AiohttpTransport(proxy=way[0], ca=way[1])
+            if isinstance(self._transport, TransportLayer):
+                transport = self._transport.over(transport)
+            self._transports[way] = transport
         return transport
 
 

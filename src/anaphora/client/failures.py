@@ -39,6 +39,7 @@ _STEPS = {
     "conversation_failed": "adding the answer to the conversation",
     "save_failed": "`save`",
     "observer_failed": "a watcher",
+    "audit_failed": "the audit log",
     "limits_failed": "updating the rate limits",
     "routing_failed": "noting where the conversation is",
     "connection_failed": "closing the connection",

@@ -35,7 +35,7 @@ from anaphora.yaml_values import nearest
 
 from .conversations import Conversations
 from .dispatch import OnToolError
-from .observe import Watcher
+from .observe import CallAudit, Watcher
 from .transport import HttpTransport
 
 OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
@@ -157,6 +157,8 @@ class ClientOptions(TypedDict, total=False):
     """Replaces the default one."""
     conversations: Conversations | None
     """Keeps sessions with an id: a mapping or an async store; by default memory of this process."""
+    audit: CallAudit | None
+    """Keeps a row of every call: `anaphora.audit.AuditLog`."""
 
 
 def _keywords(options: Any, *others: str) -> frozenset[str]:

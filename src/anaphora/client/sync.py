@@ -32,6 +32,7 @@ from anaphora.values import Conversation, Event, Message, MessageLike, Notice, R
 from .arguments import Content, not_copyable, wrong_client
 from .client import AsyncClient
 from .config import ClientConfig
+from .observe import CallAudit
 from .options import (
     CallOptions,
     ClientOptions,
@@ -93,6 +94,11 @@ class Client:
     def close(self) -> None:
         """Cancels calls in flight, closes all connections and ends the thread."""
         self._close()
+
+    @property
+    def audit(self) -> CallAudit | None:
+        """As `AsyncClient.audit`."""
+        return self._client.audit
 
     @property
     def providers(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
 import msgspec
 
@@ -24,7 +24,7 @@ from anaphora.values import Event, Message, Notice
 from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
-from .observe import Watchers
+from .observe import EndedCall, Watchers
 from .pending import Pending
 from .response import Parsed, Record, Response
 from .structured import Structured
@@ -41,6 +41,10 @@ class TurnRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     output: Structured[Any] | None = None
     timeout: float | None = None
     prewarm: bool = False
+    adapter: str = "client"
+    """The id of the adapter that makes the call, for the audit log."""
+    prompt_hash: str = ""
+    """Of the adapter's request."""
 
 
 class Turn(Pending[Response[Parsed]], Generic[Parsed]):
@@ -55,6 +59,13 @@ class Turn(Pending[Response[Parsed]], Generic[Parsed]):
         self._events: AsyncGenerator[Event, None] | None = None
         self.response: Response[Parsed] | None = None
         self._made()
+
+    def made_by_adapter(self, adapter: str, prompt_hash: str) -> Self:
+        """The turn, which an audit log keeps as the adapter's."""
+        self._request = msgspec.structs.replace(
+            self._request, adapter=adapter, prompt_hash=prompt_hash
+        )
+        return self
 
     def __aiter__(self) -> AsyncGenerator[Event, None]:
         self._consume()
@@ -93,6 +104,8 @@ class Caller(ABC):
     async def complete(self, request: TurnRequest) -> Response:
         if self._busy:
             await self._settled()
+        if self._watchers.audit is not None:
+            self._watchers.audit.check()
         if self._is_kept:
             await self._load()
         flight = InFlight(request, self._targets_for(request), False)
@@ -110,6 +123,8 @@ class Caller(ABC):
         """Events as they come; the turn has its response before the last of them."""
         if self._busy:
             await self._settled()
+        if self._watchers.audit is not None:
+            self._watchers.audit.check()
         if self._is_kept:
             await self._load()
         flight = InFlight(request, self._targets_for(request), True)
@@ -186,9 +201,24 @@ class Caller(ABC):
             if problem.partial is None:
                 # A reply in another form than requested was paid for, too.
                 problem.partial = flight.reply
-        if self._watchers and not flight.observed:
+        if flight.observed:
+            return
+        if self._watchers or self._watchers.audit is not None:
             self._observe(flight, flight.failed_record(problem))
 
     def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
         flight.observed = True
-        return self._watchers(record) if self._watchers else ()
+        notices = self._watchers(record) if self._watchers else ()
+        audit = self._watchers.audit
+        if audit is None:
+            return notices
+        prepared = flight.prepared.get(flight.index)
+        ended = EndedCall(
+            record=record,
+            raw_hash=flight.raw_hash,
+            rendered=None if prepared is None else prepared.rendered,
+            plan=None if prepared is None else prepared.plan,
+            adapter=flight.request.adapter,
+            prompt_hash=flight.request.prompt_hash,
+        )
+        return notices + flight.guarded("audit_failed", (), audit.call_ended, ended)

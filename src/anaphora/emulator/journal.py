@@ -176,7 +176,8 @@ def _billed_details(entry: JournalEntry, billed: CallRecord) -> dict[str, Any]:
         result["change"] = msgspec.to_builtins(judged.change)
     except AnaphoraError as problem:
         result["sentence"] = str(problem)
-    cost_usd = None if price is None else price.of(outcome.usage(entry.output))
+    usage, marked = outcome.usage(entry.output), bool(sent.marks.marks)
+    cost_usd = None if price is None else price.of(usage, marked=marked)
     return {
         "markers": [
             {"path": sent.rendered.chunk(mark.chunk).path, "ttl": mark.ttl}
@@ -200,6 +201,8 @@ def _price(entry: JournalEntry) -> Price | None:
     """The price of the model at the time of the call; None where it is unknown."""
     when = datetime.datetime.fromtimestamp(entry.at, datetime.UTC)
     try:
-        return catalog.price(entry.provider, entry.model, when, batch=entry.batch)
+        return catalog.price(
+            entry.provider, entry.model, when, wire=entry.wire or None, batch=entry.batch
+        )
     except AnaphoraError:
         return None

@@ -11,6 +11,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from anaphora.values import Notice
+
+#: Larger bodies are relayed, but not kept for observers.
+KEPT_BYTES = 32 * 1024 * 1024
+
 #: Names in lower case, duplicates kept, in the order they were sent.
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -38,7 +43,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """As it was sent, which may hold a key."""
     headers: Headers
     body: bytes | AsyncIterator[bytes]
-    """Pieces where it is too large to keep."""
+    """Pieces where it is too large to keep; for the network also where it is still arriving."""
 
     def __repr__(self) -> str:
         return f"<UpstreamRequest {self.method} {self.route.upstream}{self.path}>"
@@ -90,7 +95,8 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     query: str
     request_headers: Headers
     request_body: bytes | None
-    """As it was received, before markers were placed; None where it was too large to keep."""
+    """As it was received, before markers were placed; None where it was too large to keep, or did
+    not arrive to its end."""
     sent_body: bytes | None = None
     """What went upstream, where that differs: markers were placed."""
     status: int = 0
@@ -105,9 +111,14 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     """`cancelled`: the program went away. `failed`: upstream did not answer, or not to its end."""
     error: str = ""
     """Why it failed, without secrets."""
+    notices: tuple[Notice, ...] = ()
+    """Addresses in the response that bypass the proxy: what is sent there is not seen."""
 
     def __repr__(self) -> str:
         return f"<RelayedCall {self.number} {self.method} {self.path} {self.status}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("number", self.number), ("method", self.method), ("path", self.path)]
 
 
 class Observer(Protocol):

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
 from anaphora.errors import RequestRejected, TooLarge
+
+T = TypeVar("T")
 
 #: The `type` of the message that holds a piece of a body.
 _BODY = "http.request"
@@ -54,8 +57,8 @@ class HttpExchange:
     """A request, its response, and whether that has begun."""
 
     __slots__ = (
-        "_ended", "_limits", "_reading", "_reason", "_receive", "_send", "_watcher",
-        "headers", "method", "path", "query_string", "scope", "started",
+        "_ended", "_limits", "_reading", "_reason", "_send", "_watcher",
+        "_working", "headers", "method", "path", "query_string", "receive", "scope", "started",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any, limits: BodyLimits) -> None:
@@ -68,13 +71,14 @@ class HttpExchange:
             for name, value in scope["headers"]
         }
         self.started = False
-        self._receive = receive
+        self.receive = receive
         self._send = send
         self._limits = limits
         self._ended: asyncio.Event | None = None
         self._reason: type[ConnectionEnded] | None = None
         self._reading: asyncio.Timeout | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._working: asyncio.Task[Any] | None = None
 
     # ── The request ──────────────────────────────────────────────────────────────────────────────
 
@@ -92,6 +96,20 @@ class HttpExchange:
             return body
         return await self._read_rest(first)
 
+    async def read_piece(self) -> tuple[bytes, bool]:
+        """A piece of the body as it arrives, and whether more follow. No limits: for a body that
+        is passed on, never collected. Raises `UploadAborted` and `ServerStopping`."""
+        if self._reason is not None:
+            raise self._reason
+        try:
+            async with asyncio.timeout(None) as self._reading:
+                message = await self.receive()
+        except TimeoutError:
+            raise self._reason or ServerStopping from None
+        if message["type"] != _BODY:
+            raise UploadAborted
+        return message.get("body", b""), message.get("more_body", False)
+
     async def _read_rest(self, message: Any) -> bytes:
         limits, clock = self._limits, asyncio.get_running_loop().time
         # Pieces may be a byte each: they are not kept apart.
@@ -108,7 +126,7 @@ class HttpExchange:
     async def _next_piece(self, seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds) as self._reading:
-                message = await self._receive()
+                message = await self.receive()
         except TimeoutError:
             if self._reason is not None:
                 raise self._reason from None
@@ -145,7 +163,7 @@ class HttpExchange:
         """Waits; raises `ClientDisconnected` or `ServerStopping` when that happens meanwhile."""
         if self._ended is None:
             self._ended = asyncio.Event()
-            self._watcher = asyncio.create_task(self._watch())
+            self.watch()
         if self._reason is None:
             try:
                 await asyncio.wait_for(self._ended.wait(), seconds)
@@ -153,8 +171,39 @@ class HttpExchange:
                 return
         raise self._reason or ConnectionEnded
 
+    def watch(self) -> None:
+        """Notices from now on when the client disconnects; the body has been read."""
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch())
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, which is cancelled when the client disconnects (see `watch`) or the
+        server stops: raises `ClientDisconnected` or `ServerStopping` then."""
+        if self._reason is not None:
+            work.close()
+            raise self._reason
+        task = self._working = asyncio.current_task()
+        assert task is not None, "handlers run in a task"
+        before = task.cancelling()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self._is_interrupted() or task.uncancel() > before:
+                raise
+            raise self._reason or ConnectionEnded from None
+        finally:
+            self._working = None
+
+    def _is_interrupted(self) -> bool:
+        """Whether `_end` cancelled the work, and nobody else did."""
+        return self._reason is not None and self._working is None
+
+    def end_upload(self) -> None:
+        """The client disconnected within the body, as its reader found out."""
+        self._end(UploadAborted)
+
     async def _watch(self) -> None:
-        while (await self._receive())["type"] == _BODY:
+        while (await self.receive())["type"] == _BODY:
             pass
         self._end(ClientDisconnected)
 
@@ -175,6 +224,9 @@ class HttpExchange:
         self._reason = self._reason or reason
         if self._ended is not None:
             self._ended.set()
+        if self._working is not None:
+            self._working.cancel()
+            self._working = None
 
 
 def _exceeds(digits: str, limit: int) -> bool:

@@ -8,6 +8,8 @@ Every wire is a package with the same ten names; `wire.get("anthropic")` returns
     reader() -> bytes in, events out                     writer() -> events in, bytes out
     read_error(status, headers, body) -> Upstream        write_error(error) -> status, headers, body
 
+`splice(body, plan, wire="anthropic")` puts the markers of a plan into a request's bytes.
+
 `parse` and `split` also take the path that a request was sent to, which may name the model. `split`
 also takes a body's members where they are decoded already.
 """
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from anaphora.values import Event, Reply
 
     from .reading import Members
+    from .splicing import SplicedBody
 
 #: All wires by name, and what their providers call them.
 WIRES: dict[str, str] = {
@@ -135,6 +138,30 @@ def dialect_of(name: str) -> Dialect:
             path="wire",
         )
     return rows.find(provider, *rest)
+
+
+def splice(
+    body: bytes,
+    plan: Plan,
+    *,
+    wire: str,
+    path: str = "",
+    rendered: Rendered | None = None,
+    replace: bool = False,
+    slots: int | None = None,
+) -> SplicedBody:
+    """The bytes of a request with the markers of a plan in them, and nothing else changed.
+
+    `wire` is a name that `get` takes. `rendered` is the request split by it, if that was done
+    before. Markers of the request stay, and count towards `slots`; with `replace` only the plan's
+    remain. A provider without markers gets the body as it is, with a notice.
+    """
+    from .splicing import splice as splice_markers
+
+    if rendered is None:
+        rendered = get(wire).split(body, (), path)
+    dialect = None if wire in WIRES else dialect_of(wire)
+    return splice_markers(body, plan, rendered, dialect, replace=replace, slots=slots)
 
 
 def provider_of(name: str) -> str:

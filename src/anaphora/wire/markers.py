@@ -30,6 +30,27 @@ Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
 DialectMarkers: TypeAlias = Mapping[Ttl, dict[str, Any]]
 
 
+class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the requests of a wire take markers (`wire.splice`)."""
+
+    field: str
+    """The member that marks a block, in the wire's own markers."""
+    contents: tuple[str, ...] = ("content",)
+    """The lists of blocks in a message: the first that the message has counts."""
+    joined: str = ""
+    """The one among them whose blocks are one chunk: its marker goes into the last block."""
+    text: bytes
+    """A text block up to its text."""
+    message: bytes = b""
+    """A message up to its first block, where a prompt may be a mere text."""
+    automatic: str = ""
+    """The field of the body that asks for an automatic breakpoint."""
+    key: bytes = b""
+    """What stands before a cache key in the body; empty where the wire has none."""
+    only_marks: bytes = b""
+    """The field that asks for no automatic breakpoint; empty where there is none."""
+
+
 def resolve_marks(
     cache: PromptCachePlan, runs: list[ChunkRun], nearest: Mapping[Ttl, Ttl], locate: Locate
 ) -> tuple[tuple[Mark, ...], int | None, list[Notice]]:

@@ -75,6 +75,9 @@ OPENAI = ("openai", "openai_chat", "openai_responses")
 #: Makes OpenAI write only marked prefixes to the cache.
 ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
 
+#: What stands before a cache key in the body.
+CACHE_KEY = b',"prompt_cache_key":'
+
 #: The TTL that stands in for each that a caller may ask for.
 NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
 
@@ -189,7 +192,7 @@ def key_slot(call: Call) -> bytes | None:
     """The field for the planner's cache key; None if the caller set one."""
     if call.ir.cache.key is not None or _in_extras(call, "prompt_cache_key"):
         return None
-    return b',"prompt_cache_key":'
+    return CACHE_KEY
 
 
 def options_free(call: Call) -> bool:

@@ -31,7 +31,8 @@ from anaphora.values import (
     from_json,
     to_json,
 )
-from anaphora.wire.openai_chat.params import MARKABLE, Traits
+from anaphora.wire.openai_chat.markers import MARKABLE
+from anaphora.wire.openai_chat.params import Traits
 from anaphora.wire.openai_chat.parse import PART, MessageReader, parse
 from anaphora.wire.openai_chat.render import assistant_message, encoder_of
 from anaphora.wire.reading import request_error

@@ -18,6 +18,7 @@ from .causes import preflight
 from .changes import find_change
 from .diagnosis import diagnosis_of
 from .judgement import judge
+from .prediction import predict_usage
 from .values import (
     VOLATILE,
     Cause,
@@ -47,6 +48,7 @@ __all__ = [
     "find_change",
     "format_usd",
     "judge",
+    "predict_usage",
     "preflight",
     "saved_usd",
 ]

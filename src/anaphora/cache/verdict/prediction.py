@@ -34,6 +34,16 @@ def predict(
     return expected if outcome is None else replace(expected, read=outcome.read)
 
 
+def predict_usage(earlier: SentCall | None, later: SentCall, rules: CacheRules) -> Usage:
+    """The bill of the input that the later call should get."""
+    if earlier is None:
+        prompt, at = RenderedPrompt(later.rendered, later.marks), later.at or 0.0
+        return Simulator(rules).predict(prompt, at=at, scope=later.route).usage()
+    bills = updated_bills(earlier, rules)
+    later = replace(later, rendered=replace(later.rendered, bills=bills))
+    return predict(earlier, later, rules, None).outcome.usage()
+
+
 def _simulate_pair(
     simulator: Simulator, before: RenderedPrompt, earlier: SentCall, later: SentCall
 ) -> Outcome:

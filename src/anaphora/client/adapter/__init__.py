@@ -40,6 +40,7 @@ from . import hashing
 
 if TYPE_CHECKING:
     from anaphora.client.client import AsyncClient
+    from anaphora.client.turn import Turn
 
 __all__ = [
     "ClientAdapter",
@@ -193,9 +194,8 @@ class ClientAdapter(LlmAdapter):
         call, output, _ = call_of(request)
         deadline = AdapterDeadline(request.timeout_ms)
         with request_paths():
-            response = await deadline.apply(
-                self._client.complete(call, self._provider, timeout=deadline.seconds)
-            )
+            turn = self._client.send(call, self._provider, timeout=deadline.seconds)
+            response = await deadline.apply(self._audited(turn, request))
         return LlmResponse(
             text=text_of(response.reply),
             parsed_json=None if output is None else _parsed(output, response.reply),
@@ -211,8 +211,8 @@ class ClientAdapter(LlmAdapter):
         deadline = AdapterDeadline(request.timeout_ms)
         text = TextPieces(refusals=True)
         with request_paths():
-            stream = self._client.stream(call, self._provider, timeout=deadline.seconds)
-        async with aclosing(stream) as events:
+            turn = self._client.send(call, self._provider, timeout=deadline.seconds)
+        async with aclosing(aiter(self._audited(turn, request))) as events:
             while True:
                 with request_paths():
                     event = await deadline.apply(anext(events, None))
@@ -226,6 +226,11 @@ class ClientAdapter(LlmAdapter):
                     if output is not None:
                         _parsed(output, event.reply)
                     yield StreamChunk("", finish_reason(event.reply))
+
+    def _audited(self, turn: Turn[None], request: LlmRequest) -> Turn[None]:
+        if self._client.audit is None:
+            return turn
+        return turn.made_by_adapter(self._id, request.prompt_hash())
 
 
 def _parsed(output: Structured[Any], reply: Reply) -> Any:

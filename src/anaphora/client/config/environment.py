@@ -179,7 +179,7 @@ def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:
     """The start of request paths that the URL replaces, and the URL without that. URLs of SDKs and
     of other tools may end with what the paths of a wire begin with."""
     if variable == "OLLAMA_HOST":
-        return "", _ollama_url(value)
+        return "", ollama_url(value)
     url, start = value.rstrip("/"), _SDK_PATHS.get(row.provider, "")
     steps = row.request_path.split("/")
     for length in range(len(steps), 1, -1):
@@ -188,7 +188,7 @@ def _base_url(row: Dialect, variable: str, value: str) -> tuple[str, str]:
     return start, url
 
 
-def _ollama_url(value: str) -> str:
+def ollama_url(value: str) -> str:
     """As Ollama reads it: scheme, host and port may each be left out."""
     found = _OLLAMA_HOST.match(value)
     if found is None:

@@ -12,11 +12,14 @@ The first three need the extra `anaphora[observe]`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+
+import msgspec
 
 from anaphora.client.failures import failure_notice, line_of, log
 from anaphora.client.response import Record
+from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice
 
 if TYPE_CHECKING:
@@ -24,7 +27,16 @@ if TYPE_CHECKING:
     from .otel import Meters, Traces
     from .prometheus import Metrics
 
-__all__ = ["Logs", "Meters", "Metrics", "Traces", "Watcher", "Watchers"]
+__all__ = [
+    "CallAudit",
+    "EndedCall",
+    "Logs",
+    "Meters",
+    "Metrics",
+    "Traces",
+    "Watcher",
+    "Watchers",
+]
 
 #: Loaded on first use: most need a package that may not be installed.
 _LAZY = {"Logs": ".export", "Meters": ".otel", "Metrics": ".prometheus", "Traces": ".otel"}
@@ -32,9 +44,44 @@ _LAZY = {"Logs": ".export", "Meters": ".otel", "Metrics": ".prometheus", "Traces
 Watcher: TypeAlias = Callable[[Record], None]
 
 
+class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What an audit log gets of a call. It holds the prompt, of which a log keeps digests only."""
+
+    record: Record
+    raw_hash: str = ""
+    """BLAKE3 of the response as it was received; empty where there was none."""
+    rendered: Rendered | None = None
+    """None where the call failed before it was rendered."""
+    plan: Plan | None = None
+    adapter: str = "client"
+    """The id of the adapter that made the call."""
+    prompt_hash: str = ""
+    """Of the adapter's request."""
+
+
+class CallAudit(Protocol):
+    """An audit log: `anaphora.audit.AuditLog`."""
+
+    def check(self) -> None:
+        """Raises where no call may be made, before anything is sent."""
+        ...
+
+    def call_ended(self, call: EndedCall) -> tuple[Notice, ...]:
+        """Takes a call without waiting for anything; a notice says that it was not taken, or that
+        earlier ones were not written."""
+        ...
+
+
 class Watchers(tuple[Watcher, ...]):
     """Several watchers as one that never raises. A watcher that raises is logged the first time,
     and goes on being called."""
+
+    audit: CallAudit | None
+
+    def __new__(cls, watchers: Iterable[Watcher] = (), audit: CallAudit | None = None) -> Self:
+        self = super().__new__(cls, watchers)
+        self.audit = audit
+        return self
 
     def __call__(self, record: Record) -> tuple[Notice, ...]:
         """Returns a notice for each watcher that failed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import zlib
+from typing import Any
 
 #: What requests accept, and how zlib reads it.
 _WINDOW = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -12,6 +14,85 @@ ACCEPT_ENCODING = "gzip, deflate"
 
 class InvalidCompression(Exception):
     """The compressed data is broken, or ends early."""
+
+
+class UnknownCompression(Exception):
+    """The body is compressed in a way that cannot be read here."""
+
+
+#: The modules that read other encodings, the first that is installed is used: their class, and its
+#: method. Programs whose responses are relayed may accept these encodings.
+_MODULES = {
+    "br": (("brotli", "Decompressor", "process"), ("brotlicffi", "Decompressor", "process")),
+    "zstd": (
+        ("compression.zstd", "ZstdDecompressor", "decompress"),
+        ("backports.zstd", "ZstdDecompressor", "decompress"),
+        ("zstandard", "ZstdDecompressor", "decompressobj"),
+    ),
+}
+#: Bytes that such a module is given at a time, since not all take a limit.
+_PIECE = 4096
+
+
+def encodings(header: str) -> list[str]:
+    """The encodings in a Content-Encoding header, in the order they were applied."""
+    names = (each.strip().lower() for each in header.split(","))
+    return [each for each in names if each not in ("", "identity")]
+
+
+def decoded(body: bytes, header: str, most: int) -> bytes:
+    """A whole body as it was before its content encodings, the last of which is undone first.
+    Raises `InvalidCompression`, also for more than `most` bytes, and `UnknownCompression`."""
+    for name in reversed(encodings(header)):
+        decompressor = any_decompressor(name)
+        body = decompressor.feed(body, most)
+        if len(body) > most:
+            raise InvalidCompression(f"the decompressed data is larger than {most:,} bytes")
+        decompressor.finish()
+    return body
+
+
+def any_decompressor(name: str) -> Decompressor | _OtherDecompressor:
+    """The decompressor of an encoding. Raises `UnknownCompression`."""
+    return Decompressor.of(name) or _OtherDecompressor(name)
+
+
+class _OtherDecompressor:
+    """The same as `Decompressor`, by one of the modules that may be installed."""
+
+    def __init__(self, name: str) -> None:
+        for module, made, method in _MODULES.get(name, ()):
+            try:
+                reader: Any = getattr(importlib.import_module(module), made)()
+            except ImportError:
+                continue
+            if method == "decompressobj":
+                reader, method = reader.decompressobj(), "decompress"
+            self._reader, self._method, self._name = reader, method, name
+            self._began = False
+            return
+        packages = [module for module, *_ in _MODULES.get(name, ()) if module != "compression.zstd"]
+        hint = f"; install {packages[0]} to read it" if packages else ""
+        raise UnknownCompression(f"compressed with {name}{hint}")
+
+    def feed(self, data: bytes, most: int) -> bytes:
+        self._began = self._began or bool(data)
+        pieces: list[bytes] = []
+        for at in range(0, len(data), _PIECE):
+            try:
+                piece = getattr(self._reader, self._method)(data[at : at + _PIECE])
+            except Exception:  # each module has an error of its own
+                raise InvalidCompression("the compressed data is broken") from None
+            pieces.append(piece)
+            most -= len(piece)
+            if most < 0:
+                break
+        return b"".join(pieces)
+
+    def finish(self) -> None:
+        ended = self._reader.is_finished() if self._name == "br" else self._reader.eof
+        if self._began and not ended:
+            raise InvalidCompression("the compressed data ends early")
 
 
 class Decompressor:

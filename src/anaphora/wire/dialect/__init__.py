@@ -94,7 +94,9 @@ class DialectCodec:
     ) -> Rendered:
         more = {"markers": self.dialect.markers} if self.dialect.wire == "openai_chat" else {}
         rendered: Rendered = self._codec.split(body, headers, path, **more)
-        return rendered
+        if not self._marking:
+            return rendered
+        return msgspec.structs.replace(rendered, **self._marking, request_markers={})
 
     def _envelope(
         self, envelope: Envelope, encoded: EncodedParams, last: Envelope | None

@@ -47,24 +47,13 @@ from anaphora.wire.reading import (
     request_error,
 )
 
+from .markers import MARKERS
 from .types import MEMO, NULL, PATH, WIRE, ChatRequest, ResponseFormat
 
 _SENT_APART = ("model", "messages", "tools")
 
-#: The bytes that mark a part. Without a TTL it has the request's, which is always 30 minutes.
-MARKERS: dict[Ttl, bytes] = {
-    "30m": b',"prompt_cache_breakpoint":{"mode":"explicit"}',
-    "12h": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"12h"}',
-}
-
-#: The breakpoint that OpenAI sets by itself takes a slot, but no bytes in the request.
-AUTOMATIC: dict[Ttl, bytes] = {"30m": b""}
-
 #: The TTL of `prompt_cache_options` for each that may be asked for.
 REQUEST_TTL: dict[Ttl, Ttl] = dict.fromkeys(NEAREST, "30m")
-
-#: Types of content parts that may carry a breakpoint.
-MARKABLE = frozenset({"text", "image_url", "input_audio", "file"})
 
 
 class Traits(msgspec.Struct, frozen=True):

@@ -104,7 +104,8 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
-from .params import MARKABLE, MARKERS, PARAMS, read_params
+from .markers import MARKABLE, MARKERS
+from .params import PARAMS, read_params
 from .render import close, glue
 from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, NULL, OTHER_CALL, PATH, REASONING_FIELDS, WIRE
 

@@ -80,7 +80,8 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
-from .params import AUTOMATIC, MARKABLE, Traits, envelope, traits_of
+from .markers import AUTOMATIC, MARKABLE
+from .params import Traits, envelope, traits_of
 from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, OTHER_CALL, REASONING_FIELDS, WIRE
 
 Notices: TypeAlias = list[Notice]

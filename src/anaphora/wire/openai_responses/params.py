@@ -44,14 +44,6 @@ from .types import MEMO, PATH, WIRE, ResponsesRequest, TextFormat
 
 _SENT_APART = ("model", "input", "instructions", "tools")
 
-MARKERS: dict[Ttl, bytes] = {
-    "30m": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}',
-    "12h": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"12h"}',
-}
-
-#: The breakpoint that OpenAI sets by itself takes no bytes; its TTL is among the cache options.
-AUTOMATIC: dict[Ttl, bytes] = {"30m": b"", "12h": b""}
-
 
 class Traits(msgspec.Struct, frozen=True):
     """How a model's profile changes requests."""

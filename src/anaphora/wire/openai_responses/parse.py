@@ -99,7 +99,8 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
-from .params import AUTOMATIC, MARKERS, PARAMS, read_params
+from .markers import AUTOMATIC, MARKERS
+from .params import PARAMS, read_params
 from .render import (
     CLOSED,
     INPUT,

@@ -83,7 +83,8 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
-from .params import AUTOMATIC, MARKERS, Traits, automatic_ttl, continues, envelope, traits_of
+from .markers import AUTOMATIC, MARKERS
+from .params import Traits, automatic_ttl, continues, envelope, traits_of
 from .types import APP_ITEMS, ITEM, MEMO, WIRE
 
 Notices: TypeAlias = list[Notice]

@@ -1,0 +1,224 @@
+"""From a call to its row: names and figures, and digests of the prompt's blocks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from weakref import WeakKeyDictionary
+
+from blake3 import blake3
+
+from anaphora.client.observe import EndedCall
+from anaphora.client.observe.export import block_label, label, outcome, queued, word
+from anaphora.client.response import Record
+from anaphora.rendered import Plan, Rendered
+from anaphora.rendered.chunks import ChunkRun
+from anaphora.rendered.log import ChunkLog
+from anaphora.tokens import Counts
+from anaphora.values import Ttl, Usage
+
+from .envelope import AuditBlock, AuditEnvelope, AuditUsage, code, nano_usd
+
+#: A run of more chunks than this has one block between two markers.
+_MOST_BLOCKS = 32
+#: Hex digits are twice as many.
+_DIGEST_BYTES = 16
+#: Digests of the beginnings of one log that are kept.
+_MOST_DIGESTS = 16
+
+_labels: ContextVar[tuple[str, ...]] = ContextVar("labels", default=())
+
+
+@contextmanager
+def labelled(*labels: str) -> Iterator[None]:
+    """Labels of the calls that are made in this block, in addition to those around it."""
+    token = _labels.set((*_labels.get(), *(label(text) for text in labels)))
+    try:
+        yield
+    finally:
+        _labels.reset(token)
+
+
+def current_labels() -> tuple[str, ...]:
+    return _labels.get()
+
+
+class _LogDigests:
+    """Digests of one log; its bytes are hashed once."""
+
+    __slots__ = ("chunks", "reached", "state", "upto")
+
+    def __init__(self, key: bytes) -> None:
+        self.state = blake3(key=key)
+        self.reached = 0
+        self.upto: dict[int, str] = {}
+        self.chunks: dict[int, str] = {}
+
+
+class BlockDigests:
+    """Keyed digests: without the key, a short text cannot be guessed from them."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._logs: WeakKeyDictionary[ChunkLog, _LogDigests] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def of_bytes(self, data: bytes) -> str:
+        return blake3(data, key=self._key).hexdigest()
+
+    def of_chunk(self, log: ChunkLog, chunk: int) -> str:
+        """Of one chunk of tools or system blocks, whose log does not change."""
+        with self._lock:
+            known = self._known(log).chunks
+            if chunk not in known:
+                data = log.slice(log.start(chunk), log.ends[chunk])
+                known[chunk] = blake3(data, key=self._key).hexdigest(length=_DIGEST_BYTES)
+            return known[chunk]
+
+    def upto(self, log: ChunkLog, count: int) -> str:
+        """Of the first chunks of a log that may still grow."""
+        with self._lock:
+            known = self._known(log)
+            if count in known.upto:
+                return known.upto[count]
+            state = known.state
+            if count >= known.reached:
+                log.update(state, known.reached, count)
+                known.reached = count
+            else:  # an earlier end than the last one, such as in a fork
+                state = blake3(key=self._key)
+                log.update(state, 0, count)
+            if len(known.upto) >= _MOST_DIGESTS:
+                known.upto.pop(next(iter(known.upto)))
+            digest = known.upto[count] = state.hexdigest(length=_DIGEST_BYTES)
+            return digest
+
+    def _known(self, log: ChunkLog) -> _LogDigests:
+        known = self._logs.get(log)
+        if known is None:
+            known = self._logs[log] = _LogDigests(self._key)
+        return known
+
+
+def blocks_of(rendered: Rendered, plan: Plan, digests: BlockDigests) -> tuple[AuditBlock, ...]:
+    """The blocks of a prompt; of long runs and of messages, what is between two markers."""
+    marks = {mark.chunk: mark.ttl for mark in plan.marks}
+    return tuple(_blocks(rendered, marks, digests))
+
+
+def _blocks(
+    rendered: Rendered, marks: dict[int, Ttl], digests: BlockDigests
+) -> Iterator[AuditBlock]:
+    counts = Counts(rendered)
+    first = done = 0
+    for run in rendered.runs:
+        begin = 0
+        for end in _ends(run, marks, first):
+            before, done = done, counts.tokens(first + end)
+            single = run.section != "messages" and end - begin == 1
+            ttl = marks.get(first + end - 1)
+            yield AuditBlock(
+                label=_label(run, begin, single),
+                kind=run.log.kinds[begin].value if single else run.section,
+                chunks=end - begin,
+                tokens=done - before,
+                marker=ttl is not None,
+                ttl=ttl,
+                digest=digests.of_chunk(run.log, begin) if single else digests.upto(run.log, end),
+            )
+            begin = end
+        first += run.count
+
+
+def _ends(run: ChunkRun, marks: dict[int, Ttl], first: int) -> list[int]:
+    """Where the blocks of a run end, counted in it."""
+    if run.section != "messages" and run.count <= _MOST_BLOCKS:
+        return list(range(1, run.count + 1))
+    marked = {chunk - first + 1 for chunk in marks if first <= chunk < first + run.count}
+    return sorted(marked | {run.count})
+
+
+def _label(run: ChunkRun, chunk: int, single: bool) -> str:
+    if single:
+        return block_label(run.label(chunk), run.section)
+    return run.role.value if run.role is not None else run.section
+
+
+def prompt_digest(rendered: Rendered, digests: BlockDigests) -> str:
+    """Equal for equal prompts with equal parameters, wherever their markers are."""
+    parts = [f"{run.section} {digests.upto(run.log, run.count)}" for run in rendered.runs]
+    params = [f"{name} ".encode() + value for name, value in rendered.envelope.cache_params]
+    return digests.of_bytes("\n".join(parts).encode() + b"\n" + b"\n".join(params))
+
+
+def usage_row(usage: Usage) -> AuditUsage:
+    return AuditUsage(
+        uncached=usage.uncached,
+        read=usage.read,
+        written=None if usage.written is None else {str(k): v for k, v in usage.written.items()},
+        output=usage.output,
+        reasoning=usage.reasoning,
+    )
+
+
+def row_of_record(
+    record: Record,
+    *,
+    app: str,
+    node: str,
+    epoch: int,
+    call: EndedCall,
+    labels: tuple[str, ...],
+    blocks: tuple[AuditBlock, ...],
+    prompt_hash: str,
+) -> AuditEnvelope:
+    """The row of a call of the client. Texts of the record never reach it: only names, codes and
+    figures."""
+    verdict, plan = record.verdict, call.plan
+    change = None if verdict is None or not verdict.broke else verdict.change
+    return AuditEnvelope(
+        at=round(record.at, 6),
+        epoch=epoch,
+        app=app,
+        node=node,
+        adapter=call.adapter,
+        provider=label(record.provider),
+        system=word(record.system),
+        wire=word(record.wire),
+        model=word(record.model),
+        answered_by=_word(record.answered_by),
+        request_id=_word(record.request_id),
+        response_id=_word(record.response_id),
+        operation=record.operation,
+        prompt_hash=call.prompt_hash or prompt_hash,
+        raw_hash=call.raw_hash,
+        outcome=outcome(record.error),
+        status=record.attempts[-1].status if record.attempts else None,
+        stop_reason=record.stop_reason,
+        streamed=record.streamed,
+        attempts=len(record.attempts),
+        first=None if record.first is None else round(record.first, 6),
+        seconds=round(record.seconds, 6),
+        queued=round(queued(record), 6),
+        usage=usage_row(record.usage),
+        predicted=record.predicted,
+        cost_nano_usd=nano_usd(record.cost_usd),
+        saved_nano_usd=nano_usd(record.saved),
+        verdict=None if verdict is None else verdict.result,
+        cause=None if verdict is None else verdict.cause,
+        broke=verdict is not None and verdict.broke,
+        change=None if change is None else code(change.kind),
+        changed=None if change is None else block_label(change.label, change.section),
+        lost=0 if verdict is None else verdict.lost,
+        lost_nano_usd=None if verdict is None else nano_usd(verdict.cost_usd),
+        notices=tuple(code(notice.code) for notice in record.notices),
+        labels=labels,
+        automatic=None if plan is None else plan.automatic,
+        blocks=blocks,
+    )
+
+
+def _word(text: str | None) -> str | None:
+    return None if text is None else word(text)

@@ -1,0 +1,140 @@
+"""The hash chain: each row ends with a hash of the row before and its own bytes.
+
+    {"schema_version":1,"seq":7,"row":"call",…,"hash":"<64 hex digits>"}
+
+The hash is BLAKE3 over the 64 digits of the row before, then the row's bytes before `,"hash":`. The
+first row follows 64 zeros. Whole bytes are hashed, so that any change of a stored row is found,
+also one that leaves its JSON value the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.errors import AnchorMismatch, ChainBroken
+
+from .envelope import SCHEMA_VERSION, AuditRow, Boundary, PrunedRow, SegmentRow, decode, encode
+
+ZERO = "0" * 64
+
+_HASH = b',"hash":"'
+#: The bytes of a line after those that are hashed.
+_TAIL = len(_HASH) + 64 + len(b'"}')
+#: The beginnings of the kinds of rows that mean something for the chain: pruned, segment.
+_LOOKED_AT = (b"prun", b"segm")
+
+
+class ChainHead(msgspec.Struct, frozen=True):
+    """The last row of a chain: its number and its hash. Number 0: before the first row."""
+
+    seq: int = 0
+    hash: str = ZERO
+
+
+def seal(head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead]:
+    """The line of a row that follows `head`, without the line break, and the new head."""
+    seq = head.seq + 1
+    body = b'{"schema_version":%d,"seq":%d,%b' % (SCHEMA_VERSION, seq, encode(row)[1:-1])
+    digest = blake3(head.hash.encode() + body).hexdigest()
+    return b'%b%b%b"}' % (body, _HASH, digest.encode()), ChainHead(seq, digest)
+
+
+class ChainChecker:
+    """Checks lines one after another. `head` is the last row that was right."""
+
+    def __init__(self, head: ChainHead, *, anchor: ChainHead | None = None) -> None:
+        self.head = head
+        self._start = head
+        self._anchor = anchor
+        self._pruned: list[Boundary] = []
+
+    def check(self, lines: Iterable[bytes], place: Callable[[int], str]) -> Iterator[int]:
+        """Yields the number of lines checked, now and then. `place` names the line of an index."""
+        seq, previous = self.head.seq, self.head.hash
+        anchored = None if self._anchor is None else self._anchor.seq
+        try:
+            for index, line in enumerate(lines):
+                begin = b'{"schema_version":%d,"seq":%d,"row":"' % (SCHEMA_VERSION, seq + 1)
+                digest = blake3(previous.encode() + line[:-_TAIL]).hexdigest()
+                sealed = line[-_TAIL:] == b'%b%b"}' % (_HASH, digest.encode())
+                if not sealed or not line.startswith(begin):
+                    self._refuse(line, seq + 1, place(index))
+                if line[len(begin) : len(begin) + 4] in _LOOKED_AT:
+                    self._look(line, previous, seq + 1, place(index))
+                seq, previous = seq + 1, digest
+                if seq == anchored:
+                    self._compare(digest)
+                if not seq % 1000:
+                    yield index
+        finally:
+            self.head = ChainHead(seq, previous)
+
+    def finish(self) -> None:
+        """Checks what only the whole chain shows: its beginning, and the anchor."""
+        start, anchor = self._start, self._anchor
+        if start.seq and Boundary(start.seq, start.hash) not in self._pruned:
+            raise ChainBroken(
+                f"rows 1 to {start.seq:,} are missing, and no row says that they were pruned",
+                row=1,
+            )
+        if anchor is None:
+            return
+        if anchor.seq > self.head.seq:
+            raise AnchorMismatch(
+                f"the log was cut off: it ends with row {self.head.seq:,}, and the anchor names row"
+                f" {anchor.seq:,}",
+                row=self.head.seq + 1,
+            )
+        if anchor.seq == start.seq:
+            if anchor.hash != start.hash:
+                self._compare(start.hash)
+        elif anchor.seq < start.seq:
+            raise AnchorMismatch(
+                f"the anchor names row {anchor.seq:,}, which was pruned; prune with --anchor, so"
+                " that it follows",
+                row=anchor.seq,
+            )
+
+    def _compare(self, digest: str) -> None:
+        assert self._anchor is not None
+        if digest != self._anchor.hash:
+            raise AnchorMismatch(
+                f"row {self._anchor.seq:,} is not the one that the anchor names: the log was"
+                " rewritten",
+                row=self._anchor.seq,
+            )
+
+    def _look(self, line: bytes, previous: str, seq: int, place: str) -> None:
+        content = decode(line, place).content
+        if isinstance(content, PrunedRow):
+            self._pruned += (Boundary(one.through, one.hash) for one in content.boundaries)
+        elif isinstance(content, SegmentRow) and content.prev != previous:
+            raise ChainBroken(
+                "the segment does not continue the one before it", row=seq, place=place
+            )
+
+    def _refuse(self, line: bytes, seq: int, place: str) -> None:
+        """Names what is wrong with a line."""
+        if not line.strip():
+            raise ChainBroken("an empty line", row=seq, place=place)
+        if not line.endswith(b'"}'):
+            raise ChainBroken("the row is cut off", row=seq, place=place)
+        try:
+            stored = decode(line, place)
+        except ChainBroken as problem:
+            raise ChainBroken(problem.reason, row=seq, place=place) from None
+        if stored.seq != seq:
+            raise ChainBroken(
+                f"expected row {seq:,} and found row {stored.seq:,}: rows were deleted, inserted"
+                " or moved",
+                row=seq,
+                place=place,
+            )
+        raise ChainBroken(
+            "its hash is not that of its content and the row before it: one of them was changed",
+            row=seq,
+            place=place,
+        )

@@ -1,0 +1,240 @@
+"""The rows of an audit log.
+
+    call       one call: an `AuditEnvelope`
+    start      a writer has opened the log; `epoch` counts them
+    recovery   what the writer before left unfinished when it was killed
+    stop       the writer has closed the log
+    segment    the first row of a file, with the hash of the last row before it
+    lost       calls whose rows could not be written
+    pruned     rows that were deleted on purpose, with the hash of the last one
+
+No row holds text of a prompt or a response, or a key: names and codes pass through `code`, `word`
+and `label`, texts of providers never reach a row.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from anaphora.errors import ChainBroken, NewerSchema
+from anaphora.values import Ttl
+
+#: The version of the rows that this package writes, and the newest that it reads.
+SCHEMA_VERSION = 1
+
+Outcome: TypeAlias = str
+"""`ok`, or the class of the error."""
+
+_CODE = re.compile(r"[a-z][a-z0-9_.]{0,63}")
+_NANO = Decimal(10**9)
+
+
+class AuditUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Token counts by the bill; None: not reported, which is not 0."""
+
+    uncached: int | None = None
+    read: int | None = None
+    written: dict[str, int] | None = None
+    """By TTL; `unsplit` where the provider gave only a sum."""
+    output: int | None = None
+    reasoning: int | None = None
+
+    @property
+    def written_total(self) -> int:
+        return sum(self.written.values()) if self.written else 0
+
+    @property
+    def input(self) -> int:
+        return (self.uncached or 0) + (self.read or 0) + self.written_total
+
+
+class AuditBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One block of the prompt, or several chunks between two markers."""
+
+    label: str
+    kind: str
+    """`tool`, `system`; `messages` for those of a segment."""
+    chunks: int = 1
+    tokens: int
+    marker: bool = False
+    """A cache marker ends the block."""
+    ttl: Ttl | None = None
+    """The marker's."""
+    digest: str = ""
+    """BLAKE3 with the log's key: of the block's bytes, or, where it has several chunks, of its run
+    from the beginning to the end of the block."""
+
+
+class AuditRow(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="row", tag="row"
+):
+    """Base of the rows. The log adds `schema_version`, `seq` and `hash`."""
+
+    at: float
+    """Seconds since 1970; of a call, when it began."""
+    epoch: int = 0
+    """Which writer wrote it: they are counted from 1."""
+
+
+class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
+    """One call, without its prompt and its response."""
+
+    app: str = ""
+    node: str = ""
+    adapter: str = "client"
+    """The `adapter_id`; `client` for calls of a client, `proxy` for calls that were relayed."""
+    provider: str = ""
+    system: str = ""
+    """Whose service that is: `anthropic`, `openai`, …"""
+    wire: str = ""
+    model: str
+    answered_by: str | None = None
+    request_id: str | None = None
+    response_id: str | None = None
+    operation: str = "chat"
+    prompt_hash: str = ""
+    """Of an adapter's call, its `prompt_hash`; otherwise BLAKE3 with the log's key."""
+    raw_hash: str = ""
+    """BLAKE3 of the response as it was received; empty where there was none."""
+    outcome: Outcome = "ok"
+    status: int | None = None
+    stop_reason: str | None = None
+    streamed: bool = False
+    attempts: int = 1
+    first: float | None = None
+    """Seconds until the response began."""
+    seconds: float = 0.0
+    """Seconds until it was complete, or had failed."""
+    queued: float = 0.0
+    """Seconds of waiting for rate limits."""
+    usage: AuditUsage = AuditUsage()
+    predicted: int | None = None
+    """Tokens that should have been read from the cache."""
+    cost_nano_usd: int | None = None
+    """None is unknown, which is not 0."""
+    saved_nano_usd: int | None = None
+    verdict: str | None = None
+    cause: str | None = None
+    broke: bool = False
+    """Something cached was not read, because the prompt or a parameter had changed."""
+    change: str | None = None
+    """The kind of change that broke the prefix."""
+    changed: str | None = None
+    """The label of the block with that change."""
+    lost: int = 0
+    """Tokens that could have been read and were paid again."""
+    lost_nano_usd: int | None = None
+    notices: tuple[str, ...] = ()
+    """Their codes."""
+    labels: tuple[str, ...] = ()
+    """What the application calls this call."""
+    automatic: Ttl | None = None
+    """The TTL of an automatic breakpoint that was requested."""
+    blocks: tuple[AuditBlock, ...] = ()
+
+
+class StartRow(AuditRow, frozen=True, kw_only=True, tag="start"):
+    app: str = ""
+    node: str = ""
+    version: str = ""
+    """Of this package."""
+    key_id: str = ""
+    """Digests can be compared where this is the same."""
+
+
+class RecoveryRow(AuditRow, frozen=True, kw_only=True, tag="recovery"):
+    reason: Literal["unfinished_row", "not_closed"]
+    """`not_closed`: the log ended with a complete row, but its writer was killed; rows that were
+    not committed by then are missing."""
+    bytes: int = 0
+    """Of the unfinished row, which was removed."""
+
+
+class StopRow(AuditRow, frozen=True, kw_only=True, tag="stop"):
+    pass
+
+
+class SegmentRow(AuditRow, frozen=True, kw_only=True, tag="segment"):
+    segment: int
+    prev: str
+    """The hash of the row before."""
+
+
+class LostRow(AuditRow, frozen=True, kw_only=True, tag="lost"):
+    rows: int
+    reason: str
+    """The class of the error, such as `OSError ENOSPC`."""
+
+
+class Boundary(msgspec.Struct, frozen=True):
+    """The last of the rows that can be pruned together, and its hash."""
+
+    through: int
+    hash: str
+    segment: int = 0
+
+
+class PrunedRow(AuditRow, frozen=True, kw_only=True, tag="pruned"):
+    keep_days: float
+    boundaries: tuple[Boundary, ...]
+    """One for each segment that was deleted."""
+
+
+AnyRow: TypeAlias = (
+    AuditEnvelope | StartRow | RecoveryRow | StopRow | SegmentRow | LostRow | PrunedRow
+)
+
+
+class StoredRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A row as it is in a log."""
+
+    schema_version: int
+    seq: int
+    hash: str
+    content: AnyRow
+
+
+class RowNumber(msgspec.Struct, frozen=True):
+    """What the log adds to each row."""
+
+    schema_version: int
+    seq: int
+    hash: str = ""
+
+
+encode = msgspec.json.Encoder().encode
+_decode_content = msgspec.json.Decoder(AnyRow).decode
+decode_number = msgspec.json.Decoder(RowNumber).decode
+
+
+def decode(line: bytes, place: str = "") -> StoredRow:
+    """The row of a line. Raises `NewerSchema`, or `ChainBroken` where it is no row."""
+    try:
+        numbered = decode_number(line)
+        if numbered.schema_version > SCHEMA_VERSION:
+            where = place or f"row {numbered.seq:,}"
+            raise NewerSchema(where, version=numbered.schema_version, known=SCHEMA_VERSION)
+        content = _decode_content(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ChainBroken(f"not a row of an audit log: {error}", row=0, place=place) from None
+    return StoredRow(
+        schema_version=numbered.schema_version,
+        seq=numbered.seq,
+        hash=numbered.hash,
+        content=content,
+    )
+
+
+def code(text: str) -> str:
+    """A code of ours; `other` for a text that is none."""
+    return text if _CODE.fullmatch(text) else "other"
+
+
+def nano_usd(amount: Decimal | None) -> int | None:
+    if amount is None or not amount.is_finite():
+        return None
+    return int((amount * _NANO).to_integral_value(ROUND_HALF_EVEN))

@@ -1,0 +1,262 @@
+"""The audit log of an application: opened once, given to its clients, closed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from anaphora import __version__
+from anaphora.client.failures import failure_notice
+from anaphora.client.observe import EndedCall
+from anaphora.client.observe.export import label
+from anaphora.errors import AnchorMismatch, InvalidRequest, Io
+from anaphora.rendered import Plan, Rendered
+from anaphora.values import Notice
+
+from .call_rows import BlockDigests, blocks_of, current_labels, prompt_digest, row_of_record
+from .chain import ChainHead
+from .envelope import AuditBlock, AuditEnvelope, AuditRow, RecoveryRow, StartRow
+from .log_file import SEGMENT_BYTES, FileStore, Recovered
+from .log_sqlite import SqliteStore, is_sqlite
+from .reading import check_name, hash_of_row
+from .side_files import WriterLock, key_id, read_anchor, read_or_create_key
+from .writer import AuditError, LogStore, LogWriter
+
+replace = msgspec.structs.replace
+
+
+class AuditLog:
+    """A log of calls: a folder, or an SQLite file where the path ends with `.db` or `.sqlite`.
+
+    A call only puts its row into a queue; a thread commits what has collected there. So nothing
+    here delays or loses an answer, and a process that is killed loses the rows of its last
+    moments; `flush` waits for them.
+
+    `app` and `node` (by default the name of the machine) are in every row. `anchor` is a file
+    elsewhere that names the last row: with it, `verify` notices a log that was cut off or written
+    anew. `keep_days` prunes segments of earlier days. `required`: while rows cannot be written,
+    calls are refused before they are sent; otherwise they are made, with a notice. `on_error` gets
+    an `AuditError` when writing begins to fail, in the log's thread.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        app: str = "",
+        node: str | None = None,
+        anchor: str | Path | None = None,
+        keep_days: float | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        required: bool = False,
+        on_error: Callable[[AuditError], None] | None = None,
+    ) -> None:
+        """Raises `Io` where another process writes the log, `ChainBroken` where its end was
+        changed, `AnchorMismatch` where it is not the log of the anchor."""
+        if keep_days is not None and not keep_days > 0:
+            raise InvalidRequest(f"must be > 0, got {keep_days}", path="keep_days")
+        if segment_bytes < 1:
+            raise InvalidRequest(f"must be ≥ 1, got {segment_bytes}", path="segment_bytes")
+        self.path = Path(path)
+        self.app = label(app)
+        self.node = label(platform.node() if node is None else node)
+        self._required = required
+        self._writer = open_writer(
+            self.path,
+            app=self.app,
+            node=self.node,
+            anchor=None if anchor is None else Path(anchor),
+            keep_days=keep_days,
+            segment_bytes=segment_bytes,
+            on_error=on_error,
+        )
+        self._digests = BlockDigests(read_or_create_key(self.path))
+        self._writer.start()
+        # A log that was not closed is closed when it is collected, or at exit.
+        self._close = weakref.finalize(self, self._writer.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<AuditLog {self.path}, row {self.head.seq:,}>"
+
+    @property
+    def head(self) -> ChainHead:
+        """The last row that is committed."""
+        return self._writer.head
+
+    @property
+    def epoch(self) -> int:
+        return self._writer.epoch
+
+    @property
+    def errors(self) -> tuple[AuditError, ...]:
+        """The last failures to write."""
+        return tuple(self._writer.errors)
+
+    @property
+    def failing(self) -> bool:
+        """Whether rows wait that could not be written."""
+        return self._writer.failing is not None
+
+    def append(self, envelope: AuditEnvelope) -> None:
+        """Takes the row of a call, without waiting. Its epoch, app and node are the log's."""
+        row = replace(
+            envelope,
+            epoch=self.epoch,
+            app=envelope.app or self.app,
+            node=envelope.node or self.node,
+            labels=envelope.labels or current_labels(),
+        )
+        self._writer.put(lambda: row)
+
+    def check(self) -> None:
+        """For clients: raises `Io` where the log is `required` and cannot be written."""
+        if self._required and self._writer.failing is not None:
+            raise Io(f"{self.path}: the audit log cannot be written: {self._writer.failing}")
+
+    def call_ended(self, call: EndedCall) -> tuple[Notice, ...]:
+        """For clients: takes a call. Only the digests of what is new in its prompt are computed
+        here; the prompt is not kept."""
+        blocks: tuple[AuditBlock, ...] = ()
+        prompt_hash = ""
+        if call.rendered is not None and call.plan is not None:
+            blocks, prompt_hash = self.describe(call.rendered, call.plan)
+        row = partial(
+            row_of_record,
+            call.record,
+            app=self.app,
+            node=self.node,
+            epoch=self.epoch,
+            call=replace(call, rendered=None),
+            labels=current_labels(),
+            blocks=blocks,
+            prompt_hash=prompt_hash,
+        )
+        self._writer.put(row)
+        failing = self._writer.failing
+        if failing is None:
+            return ()
+        return (failure_notice("audit_failed", Io(f"{self.path}: {failing}")),)
+
+    def describe(self, rendered: Rendered, plan: Plan) -> tuple[tuple[AuditBlock, ...], str]:
+        """The blocks of a prompt, and its keyed hash."""
+        digests = self._digests
+        return blocks_of(rendered, plan, digests), prompt_digest(rendered, digests)
+
+    def digest(self, data: bytes) -> str:
+        """The keyed digest of some bytes, as in the rows."""
+        return self._digests.of_bytes(data)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Returns when the rows of all calls so far are on the disk; raises `Io` where they are
+        not."""
+        self._writer.flush(timeout)
+
+    async def aflush(self, timeout: float | None = None) -> None:
+        """As `flush`, in an event loop."""
+        await asyncio.to_thread(self._writer.flush, timeout)
+
+    def close(self) -> None:
+        """Commits all rows, and frees the log for another writer."""
+        self._close()
+
+
+def open_writer(
+    path: Path,
+    *,
+    app: str = "",
+    node: str = "",
+    anchor: Path | None = None,
+    keep_days: float | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    on_error: Callable[[AuditError], None] | None = None,
+) -> LogWriter:
+    """The writer of a log, not started yet. Its first rows are committed: that it has started, and
+    what the one before left unfinished."""
+    check_name(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Io(f"{path.parent}: cannot be created: {error.strerror or error}") from None
+    lock = WriterLock(path)
+    lock.acquire()
+    store: LogStore = SqliteStore(path) if is_sqlite(path) else FileStore(path, segment_bytes)
+    try:
+        found = store.open()
+        if anchor is not None and anchor.exists():
+            _check_anchor(path, anchor, found)
+        writer = LogWriter(
+            store,
+            lock,
+            head=found.head,
+            epoch=found.epoch + 1,
+            anchor=anchor,
+            keep_days=keep_days,
+            on_error=on_error,
+        )
+        key = read_or_create_key(path)
+        now = time.time()
+        rows: list[AuditRow] = [
+            StartRow(
+                at=now,
+                epoch=writer.epoch,
+                app=app,
+                node=node,
+                version=__version__,
+                key_id=key_id(key),
+            )
+        ]
+        if not found.closed:
+            rows.append(_recovery(found, writer.epoch, now))
+        writer.write(rows)
+        if keep_days is not None:
+            writer.prune(keep_days, now)
+    except OSError as error:
+        store.close()
+        lock.release()
+        raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
+    except BaseException:
+        store.close()
+        lock.release()
+        raise
+    return writer
+
+
+def _recovery(found: Recovered, epoch: int, now: float) -> RecoveryRow:
+    return RecoveryRow(
+        at=now,
+        epoch=epoch,
+        reason="unfinished_row" if found.dropped else "not_closed",
+        bytes=found.dropped,
+    )
+
+
+def _check_anchor(path: Path, anchor: Path, found: Recovered) -> None:
+    """An anchor must not move on where the log is not the one that it was written for."""
+    expected = read_anchor(anchor)
+    if expected.seq > found.head.seq:
+        raise AnchorMismatch(
+            f"{path}: the log was cut off: it ends with row {found.head.seq:,}, and the anchor"
+            f" {anchor} names row {expected.seq:,}",
+            row=found.head.seq + 1,
+        )
+    actual = hash_of_row(path, expected.seq)
+    if actual is not None and actual != expected.hash:
+        raise AnchorMismatch(
+            f"{path}: row {expected.seq:,} is not the one that the anchor {anchor} names: the log"
+            " was rewritten",
+            row=expected.seq,
+        )

@@ -1,0 +1,239 @@
+"""A log as a folder of segments: `000001.jsonl`, `000002.jsonl`, …, one row a line.
+
+A segment begins with a row that has the hash of the last row before it. A new one is begun each day
+and at a size, so that old ones can be pruned.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from anaphora.errors import ChainBroken, Io
+
+from .chain import ChainChecker, ChainHead
+from .envelope import Boundary, SegmentRow, StopRow, StoredRow, decode
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+
+_NAME = re.compile(r"(\d{6,12})\.jsonl")
+#: A longer line is no row.
+_LONGEST_LINE = 64 * 1024 * 1024
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What a writer finds when it opens a log."""
+
+    head: ChainHead = ChainHead()
+    epoch: int = 0
+    """Of the last row."""
+    closed: bool = True
+    """The writer before has closed the log; also where there was none."""
+    dropped: int = 0
+    """Bytes of an unfinished row, which was removed."""
+
+
+def segments_of(folder: Path) -> list[Path]:
+    """The segments, the oldest first."""
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise Io(f"{folder}: cannot be read: {error.strerror or error}") from None
+    numbered = sorted((int(match[1]), name) for name in names if (match := _NAME.fullmatch(name)))
+    return [folder / name for _, name in numbered]
+
+
+class FileReader:
+    """Reads a log without changing it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+        self.sections: Sequence[Path] = segments_of(folder)
+        if not self.sections:
+            raise Io(f"{folder}: holds no audit log")
+
+    @property
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.sections)
+
+    def start(self) -> ChainHead:
+        """What the first row follows: for a pruned log, the last row that was pruned."""
+        with self.sections[0].open("rb") as file:
+            return _before(file.readline(_LONGEST_LINE).rstrip(b"\n"))
+
+    def lines(self, section: Path, *, unfinished: bool = True) -> Iterator[bytes]:
+        """The lines of a segment without their line breaks. `unfinished`: also a last line without
+        a line break, which is cut so that it is no row."""
+        with section.open("rb") as file:
+            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+                yield line[:-1]
+            if line and unfinished:
+                yield line.removesuffix(b'"}')
+
+    def place(self, section: Path, index: int) -> str:
+        return f"{section.name}, line {index + 1:,}"
+
+
+class FileStore:
+    """Writes a log."""
+
+    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.path = folder
+        self._segment_bytes = segment_bytes
+        self._file = -1
+        self._segment = 0
+        self._size = 0
+        """Of the current segment, as far as it is committed."""
+        self._day = ""
+        self._torn = False
+        """A write failed, and may have left a part of a row."""
+
+    def open(self) -> Recovered:
+        """Opens the last segment, removes an unfinished row at its end, and checks the others."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Io(f"{self.path}: cannot be created: {error.strerror or error}") from None
+        dropped = 0
+        for path in reversed(segments_of(self.path)):
+            self._segment = int(path.stem)
+            try:
+                self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+            except OSError as error:
+                raise Io(f"{path}: cannot be opened: {error.strerror or error}") from None
+            valid, last, head = self._check(path)
+            size = os.fstat(self._file).st_size
+            dropped += size - valid
+            if size > valid:
+                os.ftruncate(self._file, valid)
+                os.fsync(self._file)
+            if last is not None:
+                self._size = valid
+                self._day = _day(last.content.at)
+                closed = isinstance(last.content, StopRow) and not dropped
+                return Recovered(head, last.content.epoch, closed, dropped)
+            # A writer was killed before the segment had its first row.
+            os.close(self._file)
+            path.unlink()
+        self._file, self._segment = -1, 0
+        return Recovered(dropped=dropped, closed=not dropped)
+
+    def _check(self, path: Path) -> tuple[int, StoredRow | None, ChainHead]:
+        """The size of the segment's complete rows, the last of them, and its head."""
+        valid, last = 0, b""
+
+        def lines() -> Iterator[bytes]:
+            nonlocal valid, last
+            with path.open("rb") as file:
+                while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+                    yield line[:-1]
+                    valid += len(line)
+                    last = line[:-1]
+
+        with path.open("rb") as file:
+            first = file.readline(_LONGEST_LINE)
+        if not first.endswith(b"\n"):
+            return 0, None, ChainHead()
+        checker = ChainChecker(_before(first[:-1]))
+        for _ in checker.check(lines(), lambda index: f"{path.name}, line {index + 1:,}"):
+            pass
+        return valid, decode(last), checker.head
+
+    def segment_due(self, now: float) -> int:
+        """The number of the segment to begin before the next row; 0: none."""
+        if self._file >= 0 and self._size < self._segment_bytes and _day(now) == self._day:
+            return 0
+        return self._segment + 1
+
+    def append(self, lines: Sequence[bytes], segment: int = 0) -> None:
+        """Commits rows: they are on the disk when this returns. With a `segment`, the first of them
+        begins that. Where it fails, the log is as before."""
+        if segment:
+            self._begin(segment)
+        self._check_place()
+        data = b"".join(line + b"\n" for line in lines)
+        try:
+            if self._torn:
+                os.ftruncate(self._file, self._size)
+            self._torn, written = True, 0
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+            os.fsync(self._file)
+        except OSError:
+            if segment:  # the next attempt begins it again
+                self.close()
+                self._segment, self._torn = segment - 1, False
+            raise
+        self._size, self._torn = self._size + len(data), False
+
+    def _begin(self, segment: int) -> None:
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        path = self.path / f"{segment:06d}.jsonl"
+        fresh = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
+        self.close()
+        self._file, self._segment, self._size, self._torn = fresh, segment, 0, False
+        self._day = _day(time.time())
+        if os.name != "nt":
+            folder = os.open(self.path, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _check_place(self) -> None:
+        """Raises where the segment is no longer in the folder: a row written to it would be gone.
+        The next attempt begins a new segment."""
+        path = self.path / f"{self._segment:06d}.jsonl"
+        try:
+            found = os.stat(path)
+            here = os.fstat(self._file)
+        except OSError:
+            self.close()
+            raise
+        if (found.st_dev, found.st_ino) != (here.st_dev, here.st_ino):
+            self.close()
+            raise FileNotFoundError(2, "the segment was replaced", str(path))
+
+    def boundaries(self, before: float) -> tuple[Boundary, ...]:
+        """The segments whose rows were all written before that time, without the current one."""
+        found: list[Boundary] = []
+        paths = segments_of(self.path)
+        for path, following in pairwise(paths):
+            with following.open("rb") as file:
+                row = decode(file.readline(_LONGEST_LINE).rstrip(b"\n"), following.name)
+            if not isinstance(row.content, SegmentRow) or row.content.at >= before:
+                break
+            found.append(Boundary(row.seq - 1, row.content.prev, int(path.stem)))
+        return tuple(found)
+
+    def remove(self, boundaries: Sequence[Boundary]) -> None:
+        """Deletes segments, the oldest first: what is left is always an end of the chain."""
+        for one in boundaries:
+            (self.path / f"{one.segment:06d}.jsonl").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _before(first: bytes) -> ChainHead:
+    """The head that the first row of a segment names; that before row 1 where it is no such row,
+    which is then found by its check."""
+    try:
+        row = decode(first)
+    except ChainBroken:
+        return ChainHead()
+    if not isinstance(row.content, SegmentRow):
+        return ChainHead()
+    return ChainHead(row.seq - 1, row.content.prev)
+
+
+def _day(at: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(at))

@@ -1,0 +1,38 @@
+"""Deleting old rows so that the rest can still be verified."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from .log import open_writer
+
+
+class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
+    log: str
+    through: int
+    """The last row that was pruned; 0: none was old enough."""
+    hash: str
+    """Its hash, which is now in a row of the log."""
+    segments: int
+    """How many were deleted."""
+
+
+def prune(path: Path, *, keep_days: float, anchor: Path | None = None) -> PruneResult:
+    """Deletes the rows of earlier days; of a folder, whole segments. A row with the hash of the
+    last of them is written first. Raises `Io` while a process writes the log: its own `keep_days`
+    prunes it."""
+    writer = open_writer(path, anchor=anchor)
+    try:
+        boundaries = writer.prune(keep_days, time.time())
+    finally:
+        writer.close()
+    last = boundaries[-1] if boundaries else None
+    return PruneResult(
+        log=str(path),
+        through=0 if last is None else last.through,
+        hash="" if last is None else last.hash,
+        segments=len(boundaries),
+    )

@@ -1,0 +1,165 @@
+"""Reading a log: its rows, a part of them, and whether its chain is whole. Memory does not grow
+with the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from anaphora.errors import InvalidRequest, Io
+
+from .chain import ChainChecker, ChainHead
+from .envelope import AuditEnvelope, StoredRow, decode, decode_number
+from .log_file import FileReader
+from .log_sqlite import SqliteReader, is_sqlite
+from .side_files import is_locked, read_anchor
+
+#: Names that would be a file of rows; a log is a folder of such files.
+_FILES = (".jsonl", ".json", ".ndjson", ".log", ".csv", ".txt")
+
+
+class LogReader(Protocol):
+    """A folder of segments, or an SQLite file."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def sections(self) -> Sequence[Path]: ...
+    @property
+    def size(self) -> int: ...
+    def start(self) -> ChainHead: ...
+    def lines(self, section: Path, *, unfinished: bool = True) -> Iterator[bytes]: ...
+    def place(self, section: Path, index: int) -> str: ...
+
+
+class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A log whose chain is whole."""
+
+    log: str
+    rows: int
+    first: int
+    """The number of its first row: above 1 where earlier ones were pruned."""
+    last: int
+    hash: str
+    """Of the last row."""
+    segments: int
+    anchored: int | None = None
+    """The row that the anchor names; rows after it are not covered by it."""
+    writing: bool = False
+    """A process was writing the log meanwhile."""
+
+
+def check_name(path: Path) -> None:
+    """Raises for a name that is no log's."""
+    if path.is_dir() or is_sqlite(path):
+        return
+    if path.exists() or path.suffix in _FILES:
+        name = path.with_suffix("")
+        raise InvalidRequest(
+            f"an audit log is a folder, or an SQLite file: write {name}, or {name}.db",
+            path=str(path),
+        )
+
+
+def open_log(path: Path) -> LogReader:
+    if not path.exists():
+        raise Io(f"{path}: no such file or folder")
+    check_name(path)
+    return SqliteReader(path) if is_sqlite(path) else FileReader(path)
+
+
+def verify(
+    path: Path, *, anchor: Path | None = None, progress: Callable[[int], None] | None = None
+) -> VerifiedLog:
+    """Checks every row. Raises `ChainBroken`, `AnchorMismatch` or `NewerSchema`. `progress` gets
+    the number of rows, now and then."""
+    writing = is_locked(path)
+    reader = open_log(path)
+    start = reader.start()
+    head = None if anchor is None else read_anchor(anchor)
+    checker = ChainChecker(start, anchor=head)
+    done = 0
+    for section in reader.sections:
+        # A row that is being written now is not there yet.
+        lines = reader.lines(section, unfinished=not writing)
+        for index in checker.check(lines, partial(reader.place, section)):
+            if progress is not None:
+                progress(done + index)
+        done = checker.head.seq - start.seq
+    checker.finish()
+    return VerifiedLog(
+        log=str(path),
+        rows=checker.head.seq - start.seq,
+        first=start.seq + 1,
+        last=checker.head.seq,
+        hash=checker.head.hash,
+        segments=len(reader.sections),
+        anchored=None if head is None else head.seq,
+        writing=writing,
+    )
+
+
+def rows(path: Path) -> Iterator[StoredRow]:
+    """Every row, without a check of the chain."""
+    reader = open_log(path)
+    for section in reader.sections:
+        for index, line in enumerate(reader.lines(section, unfinished=False)):
+            yield decode(line, reader.place(section, index))
+
+
+class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which calls are meant; without fields, all."""
+
+    model: str | None = None
+    """May contain *."""
+    label: str | None = None
+    """A label of the call, or of one of its blocks; may contain *."""
+    since: float | None = None
+    until: float | None = None
+    outcome: str | None = None
+
+    def accepts(self, call: AuditEnvelope) -> bool:
+        return (
+            (self.model is None or fnmatchcase(call.model, self.model))
+            and (self.since is None or call.at >= self.since)
+            and (self.until is None or call.at < self.until)
+            and (self.outcome is None or call.outcome == self.outcome)
+            and (self.label is None or any(fnmatchcase(one, self.label) for one in _names(call)))
+        )
+
+
+def _names(call: AuditEnvelope) -> Iterator[str]:
+    yield from call.labels
+    yield from (block.label for block in call.blocks)
+
+
+def calls(
+    path: Path, wanted: CallFilter | None = None
+) -> Iterator[tuple[StoredRow, AuditEnvelope]]:
+    for row in rows(path):
+        content = row.content
+        if isinstance(content, AuditEnvelope) and (wanted is None or wanted.accepts(content)):
+            yield row, content
+
+
+def hash_of_row(path: Path, seq: int) -> str | None:
+    """The hash that a row has in the log; None where it was pruned."""
+    reader = open_log(path)
+    start = reader.start()
+    if seq == start.seq:
+        return start.hash
+    if seq < start.seq:
+        return None
+    for section in reversed(reader.sections):
+        for line in reader.lines(section, unfinished=False):
+            row = decode_number(line)
+            if row.seq > seq:
+                break
+            if row.seq == seq:
+                return row.hash
+    return None

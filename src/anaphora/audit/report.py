@@ -1,0 +1,102 @@
+"""Sums over the calls of a log: spend, reads and breaks by model, label, day and block."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from anaphora.client.observe.export import BoundedNames
+
+from .envelope import AuditEnvelope
+
+#: Different names in one table; each further one is `other`.
+_MOST_NAMES = 1_000
+#: The group of calls without a label.
+NO_LABEL = "(no label)"
+
+
+class CallSums(msgspec.Struct, kw_only=True):
+    """The sums of some calls. Amounts are nano-dollars; calls whose cost is unknown are counted
+    apart, and not as 0."""
+
+    calls: int = 0
+    failed: int = 0
+    input: int = 0
+    read: int = 0
+    written: int = 0
+    output: int = 0
+    cost_nano_usd: int = 0
+    unpriced: int = 0
+    """Calls whose cost is unknown; failed ones without usage are not among them."""
+    saved_nano_usd: int = 0
+    breaks: int = 0
+    """Calls that paid again for what was cached, because the prompt had changed."""
+    lost: int = 0
+    """Tokens that could have been read and were paid again, for whatever reason."""
+    lost_nano_usd: int = 0
+
+    def add(self, call: AuditEnvelope) -> None:
+        usage = call.usage
+        self.calls += 1
+        self.failed += call.outcome != "ok"
+        self.input += usage.input
+        self.read += usage.read or 0
+        self.written += usage.written_total
+        self.output += usage.output or 0
+        if call.cost_nano_usd is not None:
+            self.cost_nano_usd += call.cost_nano_usd
+        elif call.outcome == "ok" or usage.output is not None:
+            self.unpriced += 1
+        self.saved_nano_usd += call.saved_nano_usd or 0
+        self.breaks += call.broke
+        self.lost += call.lost
+        self.lost_nano_usd += call.lost_nano_usd or 0
+
+    @property
+    def read_share(self) -> float | None:
+        return self.read / self.input if self.input else None
+
+
+class AuditReport(msgspec.Struct, kw_only=True):
+    total: CallSums
+    models: dict[str, CallSums]
+    labels: dict[str, CallSums]
+    """A call with two labels is in both."""
+    days: dict[str, CallSums]
+    """By the UTC day on which the call began."""
+    causes: dict[str, CallSums]
+    """Calls that lost tokens, by the cause."""
+    changed: dict[str, CallSums]
+    """Calls whose prefix broke, by the block that changed."""
+
+
+def report(calls: Iterable[AuditEnvelope]) -> AuditReport:
+    made = AuditReport(total=CallSums(), models={}, labels={}, days={}, causes={}, changed={})
+    bounded = {id(group): BoundedNames(_MOST_NAMES) for group in (made.models, made.labels)}
+    for call in calls:
+        made.total.add(call)
+        _add(made.models, bounded[id(made.models)](call.model), call)
+        for name in dict.fromkeys(call.labels) or (NO_LABEL,):
+            _add(made.labels, bounded[id(made.labels)](name), call)
+        _add(made.days, time.strftime("%Y-%m-%d", time.gmtime(call.at)), call)
+        if call.lost:
+            _add(made.causes, call.cause or "unexplained", call)
+        if call.broke:
+            _add(made.changed, call.changed or call.cause or "unexplained", call)
+    made.days = dict(sorted(made.days.items()))
+    for name in ("models", "labels"):
+        ordered = sorted(getattr(made, name).items(), key=lambda item: -item[1].cost_nano_usd)
+        setattr(made, name, dict(ordered))
+    for name in ("causes", "changed"):
+        ordered = sorted(getattr(made, name).items(), key=lambda item: -item[1].lost)
+        setattr(made, name, dict(ordered))
+    return made
+
+
+def _add(groups: dict[str, CallSums], name: str, call: AuditEnvelope) -> None:
+    sums = groups.get(name)
+    if sums is None:
+        sums = groups[name] = CallSums()
+    sums.add(call)

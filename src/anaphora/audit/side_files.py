@@ -1,0 +1,172 @@
+"""The files beside a log: its lock, its key, and an anchor.
+
+audit        the log, a folder; or audit.db
+audit.lock   held by the one writer
+audit.key    the key of the digests: whoever has it can test guesses of short texts
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import IO
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.errors import AnchorMismatch, Io, NewerSchema
+
+from .chain import ChainHead
+from .envelope import SCHEMA_VERSION
+
+_KEY_BYTES = 32
+
+
+def beside(log: Path, suffix: str) -> Path:
+    return log.with_name(log.name + suffix)
+
+
+class WriterLock:
+    """Held while a log is written: by one writer at a time, of all processes."""
+
+    def __init__(self, log: Path) -> None:
+        self._path = beside(log, ".lock")
+        self._file: IO[bytes] | None = None
+
+    def acquire(self) -> None:
+        """Raises `Io` where another writer has it."""
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise Io(f"{self._path}: cannot be opened: {error.strerror or error}") from None
+        file = os.fdopen(descriptor, "r+b")
+        if not _lock(file):
+            holder = file.read(32).decode("ascii", "replace").strip()
+            file.close()
+            writer = f"process {holder}" if holder.isdecimal() else "another process"
+            raise Io(
+                f"{self._path}: {writer} is writing this log; a log has one writer at a time, so"
+                " give each process its own"
+            )
+        file.seek(0)
+        file.truncate()
+        file.write(b"%d\n" % os.getpid())
+        file.flush()
+        self._file = file
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def is_locked(log: Path) -> bool:
+    """Whether a process is writing the log now."""
+    try:
+        with beside(log, ".lock").open("r+b") as file:
+            return not _lock(file)
+    except OSError:
+        return False
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Whether this process got the lock. Closing the file, or the end of the process, frees it."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return _lock_on_windows(file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _lock_on_windows(file: IO[bytes]) -> bool:
+    import importlib
+
+    msvcrt = importlib.import_module("msvcrt")
+    try:
+        file.seek(1 << 30)  # a byte that nothing reads
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        file.seek(0)
+    except OSError:
+        return False
+    return True
+
+
+def read_or_create_key(log: Path) -> bytes:
+    """The key of the log's digests, which only its owner can read."""
+    path = beside(log, ".key")
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return _read_key(path)
+    except OSError as error:
+        raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
+    key = secrets.token_bytes(_KEY_BYTES)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key.hex().encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return key
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        text = path.read_bytes().strip()
+        key = bytes.fromhex(text.decode("ascii", "replace"))
+    except OSError as error:
+        raise Io(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise Io(f"{path}: not a key of 64 hex digits; move it away, and a new one is made")
+    return key
+
+
+def key_id(key: bytes) -> str:
+    return blake3(b"anaphora audit key", key=key).hexdigest(length=8)
+
+
+class Anchor(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of a log, kept where who can change the log cannot change this."""
+
+    schema_version: int = SCHEMA_VERSION
+    log: str
+    seq: int
+    hash: str
+    at: float
+
+    @property
+    def head(self) -> ChainHead:
+        return ChainHead(self.seq, self.hash)
+
+
+def read_anchor(path: Path) -> ChainHead:
+    try:
+        anchor = msgspec.json.decode(path.read_bytes(), type=Anchor)
+    except OSError as error:
+        raise Io(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise AnchorMismatch(f"{path}: not an anchor: {error}", row=0) from None
+    if anchor.schema_version > SCHEMA_VERSION:
+        raise NewerSchema(str(path), version=anchor.schema_version, known=SCHEMA_VERSION)
+    return anchor.head
+
+
+def write_anchor(path: Path, log: Path, head: ChainHead, at: float) -> None:
+    """Replaces the anchor at once: a reader finds the old one or the new one."""
+    data = msgspec.json.encode(Anchor(log=log.name, seq=head.seq, hash=head.hash, at=at))
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise

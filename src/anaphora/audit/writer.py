@@ -1,0 +1,303 @@
+"""The thread that writes a log: it takes rows from a queue, and commits all that are there at once.
+
+What arrives during a commit goes with the next one (group commit), so that a disk that can sync a
+hundred times a second still takes thousands of rows. Where a commit fails, its rows stay in the
+queue and are tried again; a queue that is full drops the newest, and a row says how many once
+writing works again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from anaphora.client.failures import described, log
+from anaphora.errors import AnaphoraError, Io
+
+from .chain import ChainHead, seal
+from .envelope import AuditRow, Boundary, LostRow, PrunedRow, SegmentRow, StopRow
+from .log_file import Recovered
+from .side_files import WriterLock, write_anchor
+
+_log = logging.getLogger("anaphora.audit")
+
+#: Rows that wait at most; of a call every 10 ms, those of a quarter of an hour.
+MOST_WAITING = 100_000
+#: Rows of one commit at most.
+_MOST_ROWS = 2_000
+#: Seconds until a commit that failed is tried again: at first, and at most.
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+#: Errors that are kept for `AuditLog.errors`.
+_MOST_ERRORS = 20
+
+_DAY = 86_400.0
+
+PendingRow: TypeAlias = Callable[[], AuditRow]
+"""Makes a row: in the thread, so that the call does not wait for it."""
+
+
+class LogStore(Protocol):
+    """Where rows are kept: `FileStore` or `SqliteStore`."""
+
+    path: Path
+
+    def open(self) -> Recovered: ...
+    def segment_due(self, now: float) -> int: ...
+    def append(self, lines: Sequence[bytes], segment: int = 0) -> None: ...
+    def boundaries(self, before: float) -> tuple[Boundary, ...]: ...
+    def remove(self, boundaries: Sequence[Boundary]) -> None: ...
+    def close(self) -> None: ...
+
+
+class AuditError(msgspec.Struct, frozen=True):
+    """A failure to write, since when."""
+
+    at: float
+    message: str
+
+
+class LogWriter:
+    """Appends to one log. Only its thread touches the store once it runs."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        lock: WriterLock,
+        *,
+        head: ChainHead,
+        epoch: int,
+        anchor: Path | None,
+        keep_days: float | None,
+        on_error: Callable[[AuditError], None] | None,
+    ) -> None:
+        self.store = store
+        self.head = head
+        """The last row that is committed."""
+        self.epoch = epoch
+        self.errors: deque[AuditError] = deque(maxlen=_MOST_ERRORS)
+        self.failing: str | None = None
+        """Why the last commit failed; None: it did not."""
+        self._lock = lock
+        self._anchor = anchor
+        self._keep_days = keep_days
+        self._on_error = on_error
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._queue: deque[PendingRow] = deque()
+        self._taken = self._done = self._failures = 0
+        """Rows that were taken and that are committed or lost, and commits that failed."""
+        self._lost = 0
+        self._lost_reason = ""
+        self._closing = self._closed = False
+        self._thread = threading.Thread(target=self._run, name="anaphora audit", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # ── For any thread ───────────────────────────────────────────────────────────────────────────
+
+    def put(self, row: PendingRow) -> None:
+        """Takes a row. Raises `Io` where it cannot be kept; waits for nothing."""
+        if os.getpid() != self._process:
+            raise Io("the audit log was opened by another process; open one in each process")
+        with self._changed:
+            if self._closing:
+                raise Io("the audit log is closed")
+            if len(self._queue) >= MOST_WAITING:
+                self._lost += 1
+                self._lost_reason = self._lost_reason or "the queue is full"
+                raise Io(f"no more rows can wait for the audit log: {self.failing}")
+            self._queue.append(row)
+            self._taken += 1
+            if len(self._queue) == 1:
+                self._changed.notify_all()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Returns when all rows so far are on the disk. Raises `Io` where a commit fails, or time
+        runs out."""
+        with self._changed:
+            goal, failures = self._taken, self._failures
+            ended = self._changed.wait_for(
+                lambda: self._done >= goal or self._failures > failures or self._closed, timeout
+            )
+            if self._done >= goal:
+                return
+        reason = self.failing if ended else f"not committed within {timeout:g} s"
+        raise Io(f"{self.store.path}: {reason or 'the log is closed'}")
+
+    def close(self) -> None:
+        """Commits what waits, and ends the thread. Rows that cannot be written are lost, which is
+        reported."""
+        if os.getpid() != self._process:
+            return  # after a fork, the log is the parent's
+        with self._changed:
+            if self._closed:
+                return
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is None:  # it was never started
+            self._run()
+        elif threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    # ── In the thread ────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        wait = _FIRST_WAIT
+        try:
+            while batch := self._next():
+                if self._commit(batch):
+                    wait = _FIRST_WAIT
+                    continue
+                with self._changed:
+                    if self._closing:
+                        break
+                    self._changed.wait_for(lambda: self._closing, wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+            self._end()
+        except BaseException as problem:  # a mistake in this module must not be silent
+            self._report(problem)
+        finally:
+            with self._changed:
+                self._closing = self._closed = True
+                self._changed.notify_all()
+            self._release()
+
+    def _next(self) -> list[PendingRow]:
+        """The rows to commit, which stay in the queue meanwhile; none at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            return list(islice(self._queue, _MOST_ROWS))
+
+    def _commit(self, batch: list[PendingRow]) -> bool:
+        try:
+            lost, reason = self._lost, self._lost_reason
+            rows: list[AuditRow] = [] if not lost else [self._lost_row(lost, reason)]
+            rows += self._made(batch)
+            self.write(rows)
+        except (OSError, sqlite3.Error, AnaphoraError) as problem:
+            self._failed(problem)
+            return False
+        with self._changed:
+            self._lost -= lost
+            for _ in batch:
+                self._queue.popleft()
+            self._done += len(batch)
+            self.failing = None
+            self._changed.notify_all()
+        return True
+
+    def _made(self, batch: Iterable[PendingRow]) -> Iterable[AuditRow]:
+        for make in batch:
+            try:
+                yield make()
+            except Exception as problem:  # one row must not hold up the others
+                self._report(problem)
+                yield self._lost_row(1, _name(problem))
+
+    def write(self, rows: Iterable[AuditRow]) -> None:
+        """Commits rows, in a new segment where one is due."""
+        now = time.time()
+        head, lines = self.head, []
+        segment = self.store.segment_due(now)
+        if segment:
+            first = SegmentRow(at=now, epoch=self.epoch, segment=segment, prev=head.hash)
+            line, head = seal(head, first)
+            lines.append(line)
+        for row in rows:
+            line, head = seal(head, row)
+            lines.append(line)
+        self.store.append(lines, segment)
+        self.head = head
+        self._write_anchor(now)
+        if segment and self._keep_days is not None:
+            self.prune(self._keep_days, now)
+
+    def prune(self, keep_days: float, now: float) -> tuple[Boundary, ...]:
+        """Deletes old rows. A row that says so, with their last hash, is committed first."""
+        boundaries = self.store.boundaries(now - keep_days * _DAY)
+        if boundaries:
+            row = PrunedRow(at=now, epoch=self.epoch, keep_days=keep_days, boundaries=boundaries)
+            line, head = seal(self.head, row)
+            self.store.append([line])
+            self.head = head
+            self._write_anchor(now)
+            self.store.remove(boundaries)
+        return boundaries
+
+    def _write_anchor(self, now: float) -> None:
+        if self._anchor is None:
+            return
+        try:
+            write_anchor(self._anchor, self.store.path, self.head, now)
+        except OSError as problem:  # the rows are written: only the anchor is late
+            self._report(problem)
+
+    def _lost_row(self, rows: int, reason: str) -> LostRow:
+        return LostRow(at=time.time(), epoch=self.epoch, rows=rows, reason=reason)
+
+    def _failed(self, problem: Exception) -> None:
+        first = self.failing is None
+        with self._changed:
+            self.failing = _message(problem)
+            self._lost_reason = _name(problem)
+            self._failures += 1
+            self._changed.notify_all()
+        if first:
+            self._report(problem)
+
+    def _report(self, problem: BaseException) -> None:
+        """A failure to the log, the caller's function and `errors`; once until writing works."""
+        error = AuditError(time.time(), _message(problem))
+        self.errors.append(error)
+        log(logging.ERROR, f"{self.store.path}: {error.message}", problem, _log)
+        if self._on_error is not None:
+            try:
+                self._on_error(error)
+            except Exception as raised:
+                log(logging.ERROR, f"on_error failed: {described(raised)}", raised, _log)
+
+    def _end(self) -> None:
+        """The last row; what could not be written is reported."""
+        left = len(self._queue) + self._lost
+        try:
+            if left:
+                self.write([self._lost_row(left, self._lost_reason)])
+            self.write([StopRow(at=time.time(), epoch=self.epoch)])
+        except (OSError, sqlite3.Error, AnaphoraError) as problem:
+            self._failed(problem)
+            if left:
+                self._report(Io(f"{left} rows were not written: {_message(problem)}"))
+
+    def _release(self) -> None:
+        try:
+            self.store.close()
+        finally:
+            self._lock.release()
+
+
+def _message(problem: BaseException) -> str:
+    if isinstance(problem, OSError):
+        return problem.strerror or type(problem).__name__
+    if isinstance(problem, AnaphoraError | sqlite3.Error):
+        return str(problem)
+    return described(problem)
+
+
+def _name(problem: BaseException) -> str:
+    """The class of an error, and the system's code: `OSError ENOSPC`."""
+    name = type(problem).__name__
+    if isinstance(problem, OSError) and problem.errno is not None:
+        return f"{name} {errno.errorcode.get(problem.errno, problem.errno)}"
+    return name

@@ -1,0 +1,301 @@
+"""`anaphora audit`"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from anaphora.audit.envelope import AuditEnvelope, StoredRow
+from anaphora.audit.export import ExportFormat, export_csv, export_lines, export_parquet
+from anaphora.audit.pruning import prune as prune_log
+from anaphora.audit.reading import CallFilter, VerifiedLog, calls, open_log, rows
+from anaphora.audit.reading import verify as verify_log
+from anaphora.audit.report import report as report_of
+from anaphora.errors import AnchorMismatch, ChainBroken, InvalidRequest, Io, NewerSchema
+from anaphora.wording import counted
+
+from .audit_report import block_table, call_table, report_lines
+from .common import CHAIN, INTEGRITY, MISMATCH, CommandGroup, print_json, report_problems, stop
+from .terminal import Line, print_report, table
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+#: Rows after which a terminal shows how far the work is.
+_LONG = 20_000
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+
+LOG = click.Path(exists=True, path_type=Path)
+
+
+@click.group(cls=CommandGroup)
+def command() -> None:
+    """Check and read audit logs: one row a call, in a hash chain.
+
+    LOG is the folder or the SQLite file of an `anaphora.audit.AuditLog`.
+    """
+
+
+def _since(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text):
+        return time.time() - float(match[1]) * _UNITS[match[2]]
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a date (2026-11-30, 2026-11-30T12:00) nor an age (30m, 24h, 7d)"
+        ) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _filters(command: T) -> T:
+    for option in (
+        click.option("--until", callback=_since, help="Only calls before this time."),
+        click.option("--since", callback=_since, help="Only calls since then: 2026-11-30, 7d."),
+        click.option("--outcome", help="Only calls with this outcome: ok, RateLimited."),
+        click.option("--label", help="Only calls, or blocks, with this label; may hold *."),
+        click.option("--model", help="Only calls of this model; may hold *."),
+    ):
+        command = option(command)
+    return command
+
+
+@command.command()
+@click.argument("log", type=LOG)
+@click.option(
+    "--anchor",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The file that names the last row; finds a log that was cut off or written anew.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def verify(log: Path, anchor: Path | None, as_json: bool) -> None:
+    """Check every row of a log against the hash chain.
+
+    Exit code 6 when the chain is broken, with the first row that does not fit; 3 when the log is
+    not the one that the anchor names; 4 for a log of a newer version of anaphora.
+    """
+    try:
+        with _progress("verifying") as progress:
+            verified = verify_log(log, anchor=anchor, progress=progress)
+    except (ChainBroken, AnchorMismatch, NewerSchema) as problem:
+        code = {ChainBroken: CHAIN, AnchorMismatch: INTEGRITY}.get(type(problem), MISMATCH)
+        if as_json:
+            row = getattr(problem, "row", None)
+            print_json({"log": str(log), "ok": False, "row": row, "problem": str(problem)})
+        report_problems([f"{log}: {problem}"])
+        stop(code)
+    value = {"ok": True, **msgspec.structs.asdict(verified)}
+    print_report(value, _verified_lines(verified), as_json=as_json)
+
+
+def _verified_lines(verified: VerifiedLog) -> Iterator[Line]:
+    found = f"{counted(verified.rows, 'row')} in {counted(verified.segments, 'segment')}"
+    yield f"✓ {verified.log}: the chain of {found} is whole", "bold"
+    yield f"  last row: {verified.last:,}, hash {verified.hash}"
+    if verified.first > 1:
+        yield f"  rows 1 to {verified.first - 1:,} were pruned, which a row confirms"
+    if verified.anchored is None:
+        yield "  without --anchor a cut-off end is not noticed", "dim"
+    else:
+        yield f"  the anchor names row {verified.anchored:,}, which is there"
+    if verified.writing:
+        yield "  a process is writing this log", "dim"
+
+
+@command.command()
+@click.argument("log", type=LOG)
+@_filters
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many calls, the newest.",
+)
+@click.option("--row", "number", type=click.IntRange(min=1), help="One row, with its blocks.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
+def show(log: Path, last: int, number: int | None, as_json: bool, **filters: Any) -> None:
+    """Print calls of a log, or one row with all that is in it."""
+    if number is not None:
+        _show_row(log, number, as_json)
+        return
+    wanted = CallFilter(**filters)
+    with _progress("reading") as progress:
+        found = deque(_tracked(calls(log, wanted), progress), maxlen=last)
+    value = [_flat(row) for row, _ in found]
+    print_report(value, [call_table(found)] if found else ["no calls"], as_json=as_json)
+
+
+def _show_row(log: Path, number: int, as_json: bool) -> None:
+    row = next((row for row in rows(log) if row.seq == number), None)
+    if row is None:
+        first = open_log(log).start().seq + 1
+        raise InvalidRequest(f"there is no row {number:,}; the first is {first:,}", path=str(log))
+    print_report(_flat(row), _row_lines(row), as_json=as_json)
+
+
+def _flat(row: StoredRow) -> dict[str, Any]:
+    """The row as it is stored."""
+    fields: dict[str, Any] = msgspec.to_builtins(row)
+    content = fields.pop("content")
+    digest = fields.pop("hash")
+    return {**fields, **content, "hash": digest}
+
+
+def _row_lines(row: StoredRow) -> Iterator[Line]:
+    fields = _flat(row)
+    blocks = fields.pop("blocks", ())
+    listed = table("field", "value")
+    for name, value in fields.items():
+        listed.add_row(
+            name, value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        )
+    yield listed
+    if isinstance(row.content, AuditEnvelope) and blocks:
+        yield "\nBlocks", "bold"
+        yield block_table(row.content)
+
+
+@command.command()
+@click.argument("log", type=LOG)
+@_filters
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(("jsonl", "csv", "parquet")),
+    help="By default that of the output's name; otherwise jsonl.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write; by default standard output.",
+)
+def export(log: Path, format_: ExportFormat | None, output: Path | None, **filters: Any) -> None:
+    """Write the calls of a log as JSON lines, CSV or Parquet.
+
+    Parquet needs an --output and pyarrow: pip install 'anaphora[parquet]'.
+    """
+    format_ = format_ or _format_of(output)
+    wanted = CallFilter(**filters)
+    with _progress("exporting") as progress:
+        found = _tracked(calls(log, wanted), progress)
+        if format_ == "parquet":
+            if output is None:
+                raise click.UsageError("Parquet is no text: name a file with --output")
+            export_parquet(found, output)
+            return
+        pieces = export_csv(found) if format_ == "csv" else export_lines(found)
+        _write(pieces, output)
+
+
+def _format_of(output: Path | None) -> ExportFormat:
+    match "" if output is None else output.suffix:
+        case ".csv":
+            return "csv"
+        case ".parquet":
+            return "parquet"
+        case _:
+            return "jsonl"
+
+
+def _write(pieces: Iterator[bytes], output: Path | None) -> None:
+    if output is None:
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+        sys.stdout.flush()
+        return
+    try:
+        with output.open("wb") as file:
+            file.writelines(pieces)
+    except OSError as problem:
+        raise Io(f"{output}: cannot be written: {problem.strerror or problem}") from None
+
+
+@command.command()
+@click.argument("log", type=LOG)
+@_filters
+@click.option("--json", "as_json", is_flag=True, help="Print every sum as JSON.")
+def report(log: Path, as_json: bool, **filters: Any) -> None:
+    """Sum up spend, cache reads and breaks by model, label and day, with a chart.
+
+    Amounts of --json are nano-dollars. The chain is not checked: see `audit verify`.
+    """
+    wanted = CallFilter(**filters)
+    with _progress("reading") as progress:
+        made = report_of(call for _, call in _tracked(calls(log, wanted), progress))
+    print_report(made, report_lines(made), as_json=as_json)
+
+
+@command.command()
+@click.argument("log", type=LOG)
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(min=0, min_open=True),
+    required=True,
+    help="Rows of the last so many days stay.",
+)
+@click.option(
+    "--anchor",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file that names the last row; it is checked, and follows.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def prune(log: Path, keep_days: float, anchor: Path | None, as_json: bool) -> None:
+    """Delete old rows, and leave a chain that can be verified.
+
+    Of a folder, whole segments are deleted. A row with the hash of the last deleted one is written
+    first. Not while a process writes the log: `AuditLog(keep_days=…)` prunes its own.
+    """
+    result = prune_log(log, keep_days=keep_days, anchor=anchor)
+    page = [f"no row is older than {keep_days:g} days"]
+    if result.through:
+        page = [f"pruned the rows up to {result.through:,}, whose last hash is {result.hash}"]
+    print_report(result, page, as_json=as_json)
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[int], None] | None]:
+    """A function that shows how many rows were read, on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    status = Console(stderr=True).status(f"{title} …")
+    running = False
+
+    def show(count: int) -> None:
+        nonlocal running
+        if count < _LONG:
+            return
+        if not running:
+            running = True
+            status.start()
+        status.update(f"{title}: {counted(count, 'row')}")
+
+    try:
+        yield show
+    finally:
+        if running:
+            status.stop()
+
+
+def _tracked(
+    items: Iterator[tuple[StoredRow, AuditEnvelope]], progress: Callable[[int], None] | None
+) -> Iterator[tuple[StoredRow, AuditEnvelope]]:
+    for index, item in enumerate(items):
+        if progress is not None and not index % 1000:
+            progress(index)
+        yield item

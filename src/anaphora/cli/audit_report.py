@@ -1,0 +1,162 @@
+"""The pages of `anaphora audit`: calls, blocks, and sums with their chart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+from anaphora.audit.envelope import AuditEnvelope, StoredRow
+from anaphora.audit.report import AuditReport, CallSums
+from anaphora.wording import counted
+
+from .terminal import Line, Rows, table
+
+#: Rows of one table; --json has them all.
+_MOST_ROWS = 20
+#: Days in the chart: the last ones.
+_MOST_DAYS = 30
+#: Characters of the longest bar.
+_WIDTH = 40
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def call_table(found: Iterable[tuple[StoredRow, AuditEnvelope]]) -> Rows:
+    figures = ("row", "input", "read", "output", "$", "lost")
+    rows = table(
+        "row", "time (UTC)", "model", "outcome", *figures[1:], "verdict", "labels", right=figures
+    )
+    for row, call in found:
+        usage = call.usage
+        verdict = " ".join(filter(None, (call.verdict, call.cause, call.changed)))
+        rows.add_row(
+            f"{row.seq:,}",
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(call.at)),
+            call.model,
+            call.outcome,
+            f"{usage.input:,}",
+            share(usage.read or 0, usage.input),
+            "" if usage.output is None else f"{usage.output:,}",
+            cost(call.cost_nano_usd),
+            f"{call.lost:,}" if call.lost else "",
+            verdict,
+            " ".join(call.labels),
+            style="bold" if call.broke or call.outcome != "ok" else "",
+        )
+    return rows
+
+
+def block_table(call: AuditEnvelope) -> Rows:
+    figures = ("chunks", "tokens")
+    rows = table("label", "kind", *figures, "marker", "digest", right=figures)
+    for block in call.blocks:
+        marker = (block.ttl or "yes") if block.marker else ""
+        rows.add_row(
+            block.label, block.kind, f"{block.chunks:,}", f"{block.tokens:,}", marker, block.digest
+        )
+    return rows
+
+
+def report_lines(report: AuditReport) -> Iterator[Line]:
+    total = report.total
+    if not total.calls:
+        yield "no calls"
+        return
+    yield from _sums("model", report.models)
+    if len(report.labels) > 1 or next(iter(report.labels)).isalnum():
+        yield ""
+        yield from _sums("label", report.labels)
+    yield ""
+    yield from _sums("day", report.days)
+    yield from _losses("cause of lost tokens", report.causes)
+    yield from _losses("block that broke the prefix", report.changed)
+    yield from _chart(report.days)
+    yield f"\n{_sentence(total)}", "bold"
+    if total.unpriced:
+        yield f"the cost of {counted(total.unpriced, 'call')} is unknown", "dim"
+
+
+def _sums(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
+    figures = ("calls", "failed", "input", "read", "$", "$ saved", "breaks", "$ lost")
+    rows = table(title, *figures, right=figures)
+    for name, sums in _shown(groups, newest=title == "day"):
+        rows.add_row(
+            name,
+            f"{sums.calls:,}",
+            f"{sums.failed:,}" if sums.failed else "",
+            f"{sums.input:,}",
+            share(sums.read, sums.input),
+            cost(sums.cost_nano_usd),
+            cost(sums.saved_nano_usd),
+            f"{sums.breaks:,}" if sums.breaks else "",
+            cost(sums.lost_nano_usd) if sums.lost else "",
+            style="bold" if sums.breaks else "",
+        )
+    yield rows
+    yield from _more(groups)
+
+
+def _losses(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
+    if not groups:
+        return
+    figures = ("calls", "tokens lost", "$ lost")
+    rows = table(title, *figures, right=figures)
+    for name, sums in _shown(groups):
+        words = name.replace("_", " ") if title.startswith("cause") else name
+        rows.add_row(words, f"{sums.calls:,}", f"{sums.lost:,}", cost(sums.lost_nano_usd))
+    yield ""
+    yield rows
+    yield from _more(groups)
+
+
+def _shown(
+    groups: Mapping[str, CallSums], *, newest: bool = False
+) -> Iterable[tuple[str, CallSums]]:
+    items = list(groups.items())
+    return items[-_MOST_ROWS:] if newest else items[:_MOST_ROWS]
+
+
+def _more(groups: Mapping[str, CallSums]) -> Iterator[Line]:
+    if len(groups) > _MOST_ROWS:
+        yield f"and {len(groups) - _MOST_ROWS:,} more; --json has them all", "dim"
+
+
+def _chart(days: Mapping[str, CallSums]) -> Iterator[Line]:
+    """A bar for each day: what was spent, and with the part that was lost to breaks apart."""
+    shown = list(days.items())[-_MOST_DAYS:]
+    most = max((sums.cost_nano_usd for _, sums in shown), default=0)
+    if most <= 0:
+        return
+    yield "\nDollars by day; red: paid again for what was cached", "bold"
+    for day, sums in shown:
+        lost = min(max(sums.lost_nano_usd, 0), sums.cost_nano_usd)
+        whole, part = bar(sums.cost_nano_usd / most), bar(lost / most).rstrip()
+        rest = whole[: len(whole) - len(part)].rstrip() if part else whole.rstrip()
+        yield [f"{day} ", (rest, "green"), (part, "red"), f" {cost(sums.cost_nano_usd)}"]
+
+
+def bar(share_of_width: float, width: int = _WIDTH) -> str:
+    """A bar of that share of the width, to an eighth of a character."""
+    eighths = round(min(max(share_of_width, 0.0), 1.0) * width * 8)
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def _sentence(total: CallSums) -> str:
+    text = f"{counted(total.calls, 'call')}, {cost(total.cost_nano_usd)} dollars"
+    if total.read_share is not None:
+        text += f", {total.read_share:.0%} of the input read from the cache"
+    if total.breaks:
+        text += f"; {counted(total.breaks, 'break')}"
+    if total.lost:
+        text += f", {cost(total.lost_nano_usd)} dollars paid again"
+    return text
+
+
+def share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else ""
+
+
+def cost(nano_usd: int | None) -> str:
+    if nano_usd is None:
+        return "unknown"
+    amount = nano_usd / 1e9
+    return f"{amount:,.2f}" if abs(amount) >= 1 or not nano_usd else f"{amount:.4f}"

@@ -1,0 +1,219 @@
+"""Which known program a command line runs: by name or path, or through `env`, npx, `uv run`, …"""
+
+from __future__ import annotations
+
+import functools
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+
+import msgspec
+
+from anaphora.catalog.rows import decode_structs, read_toml
+
+_FILE = "programs.toml"
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "fish", "ksh"})
+_SUFFIXES = frozenset({".exe", ".cmd", ".js", ".mjs", ".cjs"})
+
+
+class ProgramVariable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An environment variable that holds a provider's address."""
+
+    name: str
+    programs: str
+    """The programs that read it."""
+    provider: str = ""
+    """Empty: the provider that the address belongs to."""
+    path: str = ""
+    """What programs expect at the end of the address."""
+
+
+class ProgramArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An option that holds a provider's address: `-c openai_base_url="…"`."""
+
+    provider: str
+    path: str
+    option: tuple[str, ...]
+    setting: str
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    title: str
+    names: tuple[str, ...]
+    """File names and packages."""
+    terminal: bool = False
+    """It draws on the whole terminal."""
+    batch: tuple[str, ...] = ()
+    """Words with which it does not."""
+    argument: ProgramArgument | None = None
+    keys: tuple[str, ...] = ()
+    """Variables that hold its key, besides the providers'."""
+    login: tuple[str, ...] = ()
+    """Files in which it keeps its own credentials."""
+    serves: str = ""
+    """The word with which it is a server itself."""
+    keeps: tuple[str, ...] = ()
+    """Variables that are its own address then."""
+
+
+class Bypass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Calls that cannot be redirected, of a program or wherever a variable is set."""
+
+    notice: str
+    program: str = ""
+    variable: str = ""
+    option: tuple[str, ...] = ()
+    value: str = ""
+    """What the option's value begins with."""
+
+
+class Wrapper(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A command that runs another one."""
+
+    names: tuple[str, ...]
+    values: tuple[str, ...] = ()
+    """Options that take a word."""
+    words: tuple[str, ...] = ()
+    """Subcommands that come before the command; without one, it runs no other command."""
+    skip: int = 0
+    """Arguments of its own before the command."""
+    assigns: bool = False
+    """NAME=VALUE words come before the command."""
+    separator: bool = False
+    """The command's options come after `--`."""
+    notice: str = ""
+
+
+class ProgramTables(msgspec.Struct, frozen=True):
+    """The content of programs.toml."""
+
+    variables: tuple[ProgramVariable, ...]
+    programs: tuple[Program, ...]
+    bypasses: tuple[Bypass, ...]
+    wrappers: tuple[Wrapper, ...]
+
+    def program(self, name: str) -> Program | None:
+        return next((one for one in self.programs if name in one.names), None)
+
+    def wrapper(self, name: str) -> Wrapper | None:
+        return next((one for one in self.wrappers if name in one.names), None)
+
+
+@functools.cache
+def tables() -> ProgramTables:
+    text = (pkgutil.get_data(__package__, _FILE) or b"").decode()
+    rows = decode_structs(
+        read_toml(text, _FILE),
+        _FILE,
+        variable=ProgramVariable,
+        program=Program,
+        bypass=Bypass,
+        wrapper=Wrapper,
+    )
+    return ProgramTables(*rows)
+
+
+class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A command, and where the program is that it runs."""
+
+    words: tuple[str, ...]
+    at: int
+    """The program's place in `words`: their number where there is none."""
+    program: Program | None = None
+    """What is known of it."""
+    wrappers: tuple[Wrapper, ...] = ()
+    assignments: tuple[int, ...] = ()
+    """The places of NAME=VALUE words of `env`."""
+
+    @property
+    def name(self) -> str:
+        return program_name(self.words[self.at]) if self.at < len(self.words) else ""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The words after the program."""
+        return self.words[self.at + 1 :]
+
+    def assigned(self) -> dict[str, str]:
+        """The variables that `env` sets in the command line."""
+        pairs = (self.words[place].partition("=") for place in self.assignments)
+        return {name: value for name, _, value in pairs}
+
+    def with_assigned(self, values: Mapping[str, str]) -> tuple[str, ...]:
+        """The words with other values in the assignments of `env`."""
+        words = list(self.words)
+        for place in self.assignments:
+            name = words[place].partition("=")[0]
+            if name in values:
+                words[place] = f"{name}={values[name]}"
+        return tuple(words)
+
+    def shell_programs(self) -> Iterator[Program]:
+        """Known programs in the script of `sh -c`, whose arguments cannot be changed."""
+        if self.name in _SHELLS and "-c" in self.arguments:
+            script = " ".join(self.arguments)
+            for word in dict.fromkeys(re.split(r"[\s;&|()\"']+", script)):
+                if (found := tables().program(program_name(word))) is not None:
+                    yield found
+
+
+def parse(command: Sequence[str]) -> CommandLine:
+    """Finds the program behind wrappers. A word that is not understood is taken for the program."""
+    words, at = tuple(command), 0
+    wrappers: list[Wrapper] = []
+    assignments: list[int] = []
+    while at < len(words):
+        name = program_name(words[at])
+        wrapper = tables().wrapper(re.sub(r"(?<=python)3?\.\d+\Z", "3", name))
+        if wrapper is None or tables().program(name) is not None:
+            break
+        after = _after_options(words, at + 1, wrapper, assignments)
+        if after is None:
+            break
+        wrappers.append(wrapper)
+        at = after + wrapper.skip
+    at = min(at, len(words))
+    program = tables().program(program_name(words[at])) if at < len(words) else None
+    return CommandLine(
+        words=words,
+        at=at,
+        program=program,
+        wrappers=tuple(wrappers),
+        assignments=tuple(assignments),
+    )
+
+
+def _after_options(
+    words: tuple[str, ...], at: int, wrapper: Wrapper, assignments: list[int]
+) -> int | None:
+    """The place after a wrapper's own words; None where it runs no command."""
+    missing = bool(wrapper.words)
+    while at < len(words):
+        word = words[at]
+        if wrapper.assigns and _ASSIGNMENT.match(word):
+            assignments.append(at)
+        elif missing and word in wrapper.words:
+            missing = False
+            # `uv tool run`, `uv run`
+            if at + 1 < len(words) and word == "tool" and words[at + 1] == "run":
+                at += 1
+        elif word in wrapper.values:
+            at += 1
+        elif word == "-m" and not missing:  # python -m
+            return at + 1
+        elif not word.startswith("-"):
+            break
+        at += 1
+    return None if missing else at
+
+
+def program_name(word: str) -> str:
+    """The name in programs.toml: `/usr/bin/codex`, `codex.js` and `codex@latest` are codex."""
+    if word.startswith("@") and word.count("/") == 1:
+        scope, _, name = word.partition("/")
+        return f"{scope}/{name.partition('@')[0]}"
+    path = PurePath(word.replace("\\", "/"))
+    name = path.stem if path.suffix.lower() in _SUFFIXES else path.name
+    return name.partition("@")[0]

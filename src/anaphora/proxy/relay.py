@@ -1,0 +1,318 @@
+"""The relay: passes a request to its upstream and the response back, as they arrive.
+
+Nothing is changed but what HTTP asks of a proxy: hop-by-hop headers are dropped, and `Host` is that
+of the upstream. What observers see is kept on the way, up to 32 MB each way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from anaphora.client.failures import log
+from anaphora.errors import AnaphoraError, NotFound, Overloaded, RequestRejected, Transport
+from anaphora.errors import Upstream as UpstreamError
+from anaphora.serving.exchange import (
+    CompleteResponse,
+    ConnectionCut,
+    ConnectionEnded,
+    HttpExchange,
+    UploadAborted,
+)
+
+from .exchange import (
+    KEPT_BYTES,
+    Headers,
+    Piece,
+    ProxyRoute,
+    RelayedCall,
+    Upstream,
+    UpstreamRequest,
+    UpstreamResponse,
+)
+from .observing import ObserverThread
+from .routes import RouteTable
+from .upstream import NetworkResponse, NetworkUpstream
+
+Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
+"""A body with markers, or None to leave it as it is."""
+
+#: Headers between two hops, which a proxy does not pass on. `expect` is answered by the server.
+_HOP_BY_HOP = frozenset(
+    "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
+    " transfer-encoding upgrade expect".split()
+)
+#: Values of Connection that name no header.
+_OPTIONS = frozenset({"", "close", "keep-alive"})
+_NO_BODY = frozenset({204, 304})
+
+
+class Pages(Protocol):
+    """Pages of the proxy itself, as an ASGI application."""
+
+    def serves(self, path: str) -> bool: ...
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]: ...
+
+
+class RelayHandler:
+    """The proxy's `serving.app.Handler`."""
+
+    def __init__(
+        self,
+        routes: RouteTable,
+        upstream: Upstream,
+        observers: ObserverThread,
+        place: Place | None = None,
+        pages: Pages | None = None,
+    ) -> None:
+        self._routes = routes
+        self._upstream = upstream
+        self._observers = observers
+        self._place = place
+        self._placing = ThreadPoolExecutor(1, "anaphora-proxy-place") if place else None
+        self._pages = pages
+        self._streams = place is None and isinstance(upstream, NetworkUpstream)
+        self._numbers = itertools.count(1)
+
+    async def handle(self, exchange: HttpExchange) -> None:
+        if self._pages is not None and self._pages.serves(exchange.path):
+            await exchange.run(self._pages(exchange.scope, exchange.receive, exchange.send))
+            return
+        path = exchange.scope["raw_path"].decode("latin-1")
+        if exchange.headers.get("upgrade", "").lower() == "websocket":
+            reason = "the proxy relays HTTP only: WebSockets are not supported, use HTTP"
+            raise RequestRejected(reason, status=426)
+        found = self._routes.find(path, exchange.headers)
+        if found is None:
+            raise NotFound(self._unknown(path), status=404)
+        await self._observers.has_room()
+        await self._relay(exchange, *found)
+
+    def error(self, exchange: HttpExchange, problem: UpstreamError) -> CompleteResponse:
+        path = exchange.scope["raw_path"].decode("latin-1")
+        status, headers, body = self._routes.codec(path, exchange.headers).write_error(problem)
+        status = problem.status or status
+        if status == 426:
+            headers = {**headers, "upgrade": "HTTP/1.1"}
+        return CompleteResponse(status, headers, body)
+
+    async def close(self) -> None:
+        await self._upstream.close()
+        if self._placing is not None:
+            self._placing.shutdown(wait=False, cancel_futures=True)
+
+    def _unknown(self, path: str) -> str:
+        known = ", ".join(route.prefix for route in self._routes.routes if route.prefix)
+        return f"no route for {path[:100]}; paths begin with one of {known}"
+
+    async def _relay(self, exchange: HttpExchange, route: ProxyRoute, path: str) -> None:
+        headers = _forwarded(exchange.scope["headers"], _host_of(route.upstream))
+        call = RelayedCall(
+            number=next(self._numbers),
+            started=time.time(),
+            method=exchange.method,
+            route=route,
+            path=path,
+            query=exchange.query_string.decode("latin-1"),
+            request_headers=headers,
+            request_body=None,
+        )
+        relaying = _Relaying(exchange, call, self._observers)
+        try:
+            request = await self._request(relaying, headers)
+            await exchange.run(relaying.pass_on(self._upstream, request))
+        except Transport as problem:
+            call.outcome, call.error = "failed", str(problem)
+            if exchange.started:
+                raise ConnectionCut from None
+            raise Overloaded(f"the proxy got no response: {problem}", status=502) from None
+        except (ConnectionEnded, asyncio.CancelledError):
+            call.outcome = "cancelled"
+            raise
+        except Exception as problem:
+            known = isinstance(problem, AnaphoraError)
+            reason = str(problem) if known else f"internal error: {type(problem).__name__}"
+            call.outcome, call.error = "failed", reason
+            raise
+        finally:
+            call.ended = relaying.seconds()
+            self._observers.add(call)
+
+    async def _request(self, relaying: _Relaying, headers: Headers) -> UpstreamRequest:
+        call = relaying.call
+        body = await relaying.body(streams=self._streams)
+        request = UpstreamRequest(
+            method=call.method,
+            route=call.route,
+            path=call.path,
+            query=call.query,
+            headers=headers,
+            body=body,
+        )
+        if self._place is None or not isinstance(body, bytes) or not body:
+            return request
+        placed = await self._placed(self._place, request)
+        if placed is None or placed == body:
+            return request
+        call.sent_body = placed
+        sized = tuple(
+            (name, str(len(placed)) if name == "content-length" else value)
+            for name, value in headers
+        )
+        return msgspec.structs.replace(request, body=placed, headers=sized)
+
+    async def _placed(self, place: Place, request: UpstreamRequest) -> bytes | None:
+        """In one thread, since a large body takes a while; what fails there loses no request."""
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._placing, place, request)
+        except Exception as problem:
+            log(logging.ERROR, f"placing markers failed: {type(problem).__name__}", problem)
+            return None
+
+
+class _Relaying:
+    """One call while it is relayed."""
+
+    def __init__(
+        self, exchange: HttpExchange, call: RelayedCall, observers: ObserverThread
+    ) -> None:
+        self._exchange = exchange
+        self.call = call
+        self._observers = observers
+        self._keeps = observers.is_needed
+        self._began = time.monotonic()
+
+    def seconds(self) -> float:
+        """Since the request arrived; called when a piece is passed on."""
+        now = time.monotonic()
+        self._observers.piece_passed(now)
+        return now - self._began
+
+    # ── The request ──────────────────────────────────────────────────────────────────────────────
+
+    async def body(self, *, streams: bool) -> bytes | AsyncIterator[bytes]:
+        """The whole body; its pieces where they go on at once, or are too large to keep."""
+        data, more = await self._next(0)
+        pieces, size = [data], len(data)
+        while more and not streams and size <= KEPT_BYTES:
+            data, more = await self._next(size)
+            pieces.append(data)
+            size += len(data)
+        if more:
+            return self._rest(pieces, size)
+        body = b"".join(pieces) if len(pieces) > 1 else data
+        if self._keeps and size <= KEPT_BYTES:
+            self.call.request_body = body
+        self._exchange.watch()
+        return body
+
+    async def _rest(self, pieces: list[bytes], size: int) -> AsyncIterator[bytes]:
+        """The pieces that were read, and those that follow."""
+        exchange, more, data = self._exchange, True, b"".join(pieces)
+        try:
+            while more:
+                yield data
+                data, more = await self._next(size)
+                size += len(data)
+                if not self._keeps or size > KEPT_BYTES:
+                    pieces.clear()
+                else:
+                    pieces.append(data)
+        except UploadAborted:
+            exchange.end_upload()
+            raise
+        if pieces:
+            self.call.request_body = b"".join(pieces)
+        exchange.watch()
+        yield data
+
+    async def _next(self, size: int) -> tuple[bytes, bool]:
+        """The next piece, and whether more follow. `size`: that of the pieces before. Granian says
+        only with an empty piece that none follow; a declared length says so earlier."""
+        data, more = await self._exchange.read_piece()
+        if more and str(size + len(data)) == self._exchange.headers.get("content-length"):
+            more = False
+        return data, more
+
+    # ── The response ─────────────────────────────────────────────────────────────────────────────
+
+    async def pass_on(self, upstream: Upstream, request: UpstreamRequest) -> None:
+        response = await upstream.send(request)
+        try:
+            await self._pass_back(response)
+        finally:
+            await response.close()
+
+    async def _pass_back(self, response: UpstreamResponse) -> None:
+        call, exchange = self.call, self._exchange
+        call.status, call.began = response.status, self.seconds()
+        call.response_headers = headers = response.headers
+        length = _length(response.headers)
+        passed = [
+            (name.encode("latin-1"), value.encode("latin-1"))
+            for name, value in _without_hops(headers)
+        ]
+        start = {"type": "http.response.start", "status": response.status, "headers": passed}
+        await exchange.send(start)
+        bodiless = call.method == "HEAD" or response.status in _NO_BODY
+        begun = isinstance(response, NetworkResponse) and response.has_begun
+        if not (begun or bodiless or length == 0):
+            # Granian sends the head with the first piece, which may be long in coming.
+            await exchange.write(b"", more=True)
+        pieces: list[Piece] = []
+        call.pieces = pieces if self._keeps else None
+        size = 0
+        async for data in response:
+            size += len(data)
+            if call.pieces is not None:
+                if size <= KEPT_BYTES:
+                    pieces.append(Piece(self.seconds(), data))
+                else:
+                    call.pieces = None
+                    pieces = []
+            if not bodiless:
+                await exchange.write(data, more=size != length)
+        if bodiless or length is None or size != length or not size:
+            await exchange.write(b"")
+
+
+def _forwarded(pairs: Iterable[tuple[bytes, bytes]], host: str) -> Headers:
+    """The request's headers as they go upstream: names in lower case, order and duplicates kept."""
+    decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
+    headers = _without_hops(decoded)
+    return tuple((name, host if name == "host" else value) for name, value in headers)
+
+
+def _without_hops(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    headers, dropped = list(pairs), _HOP_BY_HOP
+    for name, value in headers:
+        if name == "connection":
+            named = {option.strip().lower() for option in value.split(",")}
+            dropped = dropped | (named - _OPTIONS)
+    return [pair for pair in headers if pair[0] not in dropped]
+
+
+@functools.lru_cache
+def _host_of(upstream: str) -> str:
+    """The Host header of an upstream: its port only where it is not the scheme's."""
+    parts = urlsplit(upstream)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    default = {"http": 80, "https": 443}[parts.scheme]
+    return host if parts.port in (None, default) else f"{host}:{parts.port}"
+
+
+def _length(headers: Headers) -> int | None:
+    for name, value in headers:
+        if name == "content-length" and value.isascii() and value.isdecimal():
+            return int(value)
+    return None

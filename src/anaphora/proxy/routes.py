@@ -1,0 +1,133 @@
+"""Which upstream a request goes to: the route table, from configuration alone.
+
+Every provider of the catalog has the prefix `/PROVIDER`: `/deepseek/chat/completions` goes to
+`https://api.deepseek.com/chat/completions`. The paths of Anthropic, OpenAI, Gemini and Ollama work
+without a prefix, too, since some programs take no path in their base URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+from anaphora import catalog, wire
+from anaphora.catalog import Dialect
+from anaphora.errors import InvalidRequest
+from anaphora.redaction import shown_url
+from anaphora.wire import Wire
+
+from .exchange import ProxyRoute
+
+#: The providers whose own paths need no prefix, and how their paths begin. The rest is OpenAI's.
+_OWN_PATHS = {
+    "google": ("/v1beta/", "/v1alpha/", "/upload/v1beta/", "/upload/v1alpha/", "/v1beta1/"),
+    "ollama": ("/api/",),
+    "anthropic": ("/v1/messages", "/messages", "/v1/complete", "/v1/skills"),
+    "openai": ("/v1/", "/chat/completions", "/responses", "/embeddings"),
+}
+#: Headers of one provider's clients: models and files of several have the same path.
+_OWN_HEADERS = {"anthropic-version": "anthropic", "x-goog-api-key": "google"}
+#: The path that some clients of Anthropic leave /v1 out of.
+_WITHOUT_VERSION = "/messages"
+#: How requests are answered that belong to no route.
+_DEFAULT_WIRE = "openai_chat"
+
+
+def default_routes(overrides: Mapping[str, str] = {}) -> list[ProxyRoute]:
+    """A route for every provider of the catalog's dialects; `overrides` are other base URLs by
+    provider. Providers whose address depends on the account (Azure) have a route only there."""
+    bases = {row.provider: row.base_url for row in reversed(catalog.dialects().rows)}
+    named = {}
+    for name, url in overrides.items():
+        provider = catalog.dialects().provider_named(name, bases)
+        if provider is None:
+            known = ", ".join(sorted(bases))
+            raise InvalidRequest(f"no provider {name!r}; there are {known}", path="upstream")
+        named[provider] = checked_upstream(url, name)
+    bases = {**dict(reversed(bases.items())), **named}
+    routes = [
+        ProxyRoute(prefix=f"/{provider}", provider=provider, upstream=url)
+        for provider, url in bases.items()
+        if "{" not in url
+    ]
+    return routes + [
+        ProxyRoute(prefix="", provider=provider, upstream=bases[provider])
+        for provider in _OWN_PATHS
+    ]
+
+
+def checked_upstream(url: str, name: str = "upstream") -> str:
+    """A base URL without a slash at its end."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid, parts = False, urlsplit("")
+    if not valid or not url.isascii() or not url.isprintable() or " " in url:
+        reason = f"not a base URL like https://api.example.com: {shown_url(url)}"
+        raise InvalidRequest(reason, path=name)
+    if parts.query or parts.fragment or parts.username is not None or parts.password is not None:
+        reason = f"a base URL has no user, query or fragment: {shown_url(url)}"
+        raise InvalidRequest(reason, path=name)
+    return url.rstrip("/")
+
+
+class RouteTable:
+    """Routes by the beginning of a path. Neither Host nor an absolute URI decides."""
+
+    def __init__(self, routes: Iterable[ProxyRoute]) -> None:
+        self.routes = tuple(routes)
+        self._prefixed: dict[str, ProxyRoute] = {}
+        self._own: dict[str, ProxyRoute] = {}
+        for route in self.routes:
+            checked_upstream(route.upstream, f"route {route.prefix or route.provider}")
+            if not route.prefix:
+                self._own[route.provider] = route
+            elif not route.prefix.startswith("/") or "/" in route.prefix[1:]:
+                reason = f"a prefix is one step of a path, such as /anthropic: {route.prefix!r}"
+                raise InvalidRequest(reason, path="prefix")
+            else:
+                self._prefixed[route.prefix[1:]] = route
+        # A single route without a prefix takes every path.
+        self._only = next(iter(self._own.values())) if len(self._own) == 1 else None
+
+    def find(self, path: str, headers: Mapping[str, str]) -> tuple[ProxyRoute, str] | None:
+        """The route of a path that is still percent-encoded, and the path at the provider, below
+        the route's base URL. None where no route fits."""
+        first, slash, rest = path[1:].partition("/")
+        route = self._prefixed.get(first) if path.startswith("/") else None
+        if route is not None:
+            path = slash + rest
+        else:
+            route = self._own_route(path, headers)
+            if route is None:
+                return None
+        if path == _WITHOUT_VERSION and route.provider == "anthropic":
+            path = "/v1/messages"
+        return route, path
+
+    def codec(self, path: str, headers: Mapping[str, str]) -> Wire:
+        """The format of errors at a path, as its caller expects it."""
+        found = self.find(path, headers)
+        row = None if found is None else dialect_at(found[0].provider, found[1])
+        return wire.get(_DEFAULT_WIRE) if row is None else wire.codec_for(row)
+
+    def _own_route(self, path: str, headers: Mapping[str, str]) -> ProxyRoute | None:
+        if not path.startswith("/"):
+            return None
+        if self._only is not None:
+            return self._only
+        for name, provider in _OWN_HEADERS.items():
+            if name in headers and provider in self._own:
+                return self._own[provider]
+        for provider, beginnings in _OWN_PATHS.items():
+            if path.startswith(beginnings) and provider in self._own:
+                return self._own[provider]
+        return None
+
+
+def dialect_at(provider: str, path: str) -> Dialect | None:
+    """The dialect of a provider that is spoken at a path below its base URL; its default one at
+    paths that belong to none. None for a provider without dialects."""
+    rows = [row for row in catalog.dialects().rows if row.provider == provider]
+    return next((row for row in rows if path.startswith(row.request_path)), *rows[:1] or (None,))

@@ -1,0 +1,104 @@
+"""A running proxy.
+
+from anaphora.proxy.routes import default_routes
+from anaphora.proxy.server import running
+
+with running(default_routes()) as proxy:
+    client = anthropic.Anthropic(base_url=proxy.url_of("anthropic"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from anaphora.errors import InvalidRequest
+from anaphora.serving.app import ServedApp
+from anaphora.serving.guard import HostGuard
+from anaphora.serving.server import ServerAddress
+from anaphora.serving.server import running as running_server
+
+from .exchange import Observer, ProxyRoute, Upstream
+from .observing import ObserverThread
+from .relay import Pages, Place, RelayHandler
+from .routes import RouteTable
+from .upstream import NetworkUpstream
+
+_EXTRA = "proxy"
+_HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
+
+
+#: Seconds between two looks at open calls.
+_LOOK = 0.002
+
+
+class Proxy:
+    def __init__(
+        self,
+        address: ServerAddress,
+        routes: RouteTable,
+        is_busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.host = address.host
+        self.port = address.port
+        self.url = address.url
+        self.routes = routes.routes
+        self._is_busy = is_busy
+
+    def url_of(self, provider: str) -> str:
+        """The base URL that stands for a provider's own."""
+        for route in self.routes:
+            if route.prefix and route.provider == provider:
+                return self.url + route.prefix
+        known = ", ".join(route.provider for route in self.routes if route.prefix)
+        raise InvalidRequest(f"no route to {provider!r}; there are {known}", path="provider")
+
+    def settle(self, seconds: float) -> bool:
+        """Waits until no call is open and observers have got every call. False where a call is
+        still open after that time."""
+        deadline = time.monotonic() + seconds
+        while self._is_busy():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK)
+        return True
+
+
+@contextlib.contextmanager
+def running(
+    routes: Iterable[ProxyRoute],
+    *,
+    upstream: Upstream | None = None,
+    observers: Sequence[Observer] = (),
+    place: Place | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    pages: Pages | None = None,
+    page_paths: Collection[str] = (),
+    allow_hosts: Iterable[str] = (),
+) -> Iterator[Proxy]:
+    """A proxy in its own thread, until the block ends and observers have got every call.
+
+    `upstream` is the network unless given, and is closed at the end. `page_paths` are paths of
+    `pages` that a link on another site may open; `allow_hosts` as for the emulator.
+    """
+    table = RouteTable(routes)
+    seen_by = ObserverThread(observers)
+    try:
+        handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
+        app = _ProxyApp(handler, HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT))
+        with running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address:
+            yield Proxy(address, table, lambda: app.is_busy or seen_by.is_busy)
+    finally:
+        seen_by.close()
+
+
+class _ProxyApp(ServedApp):
+    def __init__(self, handler: RelayHandler, guard: HostGuard) -> None:
+        super().__init__(handler, guard)
+        self._relay = handler
+
+    async def close(self) -> None:
+        await super().close()
+        await self._relay.close()

@@ -1,0 +1,244 @@
+"""What a program's calls read, cost and lost, in sums.
+
+summary = summarise(judge)
+summary.share_read, summary.spent_usd, summary.losses, summary.worst
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from anaphora.cache.verdict import CauseKind, format_usd
+from anaphora.cache.verdict.values import format_loss
+from anaphora.wording import counted
+
+from .judged_call import CallKind, JudgedCall
+from .savings import SavingsResult
+
+if TYPE_CHECKING:
+    from .judging import Judge
+
+Session: TypeAlias = tuple[str, str]
+"""The session and the user, as a client names them; empty where it does not. Never shown."""
+
+#: Breaks that are shown in full.
+_WORST = 3
+
+
+class CallSums(msgspec.Struct):
+    """The sums of some calls."""
+
+    calls: int = 0
+    no_bill: int = 0
+    """Calls whose response has no bill: they are in no other sum."""
+    input: int = 0
+    read: int = 0
+    written: int = 0
+    output: int = 0
+    cost_usd: Decimal = Decimal(0)
+    """The cost of those that have a known price."""
+    unpriced: int = 0
+    """Billed calls whose cost is unknown."""
+    saved_usd: Decimal = Decimal(0)
+    """What the cache saved, less the cost of writing to it."""
+
+    @property
+    def share_read(self) -> float | None:
+        """The share of the input that was read from the cache."""
+        return self.read / self.input if self.input else None
+
+    def add(self, call: JudgedCall) -> None:
+        self.calls += 1
+        usage = call.usage
+        if usage is None:
+            self.no_bill += 1
+            return
+        self.input += usage.input or 0
+        self.read += usage.read or 0
+        self.written += usage.written_total or 0
+        self.output += usage.output or 0
+        self.unpriced += call.cost_usd is None
+        self.cost_usd += call.cost_usd or 0
+        if call.verdict is not None:
+            self.saved_usd += call.verdict.saved or 0
+
+    def add_sums(self, other: CallSums) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class WatchedConversation(msgspec.Struct, eq=False):
+    """A conversation, as it is told from its prompts."""
+
+    number: int
+    session: Session
+    first: JudgedCall
+    sums: CallSums
+    shared: bool = False
+    """Another conversation begins like it."""
+
+    @property
+    def is_side_call(self) -> bool:
+        return self.first.side_call
+
+
+class Losses(msgspec.Struct):
+    """What one cause has cost."""
+
+    calls: int = 0
+    tokens: int = 0
+    cost_usd: Decimal | None = Decimal(0)
+    """None where a price is unknown."""
+
+    def add(self, tokens: int, cost_usd: Decimal | None) -> None:
+        self.calls += 1
+        self.tokens += tokens
+        if self.cost_usd is not None:
+            self.cost_usd = None if cost_usd is None else self.cost_usd + cost_usd
+
+
+class Totals:
+    """Sums over all calls; only the worst of them are kept."""
+
+    def __init__(self) -> None:
+        self.conversations: list[WatchedConversation] = []
+        """In the order they began, side calls included."""
+        self.kinds: dict[CallKind, int] = {}
+        """The number of calls of each kind."""
+        self.losses: dict[CauseKind, Losses] = {}
+        self.lost = Losses()
+        self.breaks = 0
+        self.worst: list[JudgedCall] = []
+        """The breaks that cost most, the worst first."""
+        self._single: dict[Session, list[WatchedConversation]] = {}
+        """Conversations with one call, of sessions that have no longer one,"""
+        self._with_conversation: set[Session] = set()
+        """and sessions that have one."""
+
+    def open_conversation(self, session: Session, first: JudgedCall) -> int:
+        """The number of a new conversation."""
+        number = len(self.conversations) + 1
+        self.conversations.append(WatchedConversation(number, session, first, CallSums()))
+        return number
+
+    def share_beginning(self, number: int) -> None:
+        """Another conversation begins like this one."""
+        conversation = self.conversations[number - 1]
+        conversation.shared, conversation.first.side_call = True, False
+
+    def add(self, call: JudgedCall) -> None:
+        self.kinds[call.kind] = self.kinds.get(call.kind, 0) + 1
+        if call.verdict is None:
+            return
+        conversation = self.conversations[call.conversation - 1]
+        conversation.sums.add(call)
+        self._find_side_calls(conversation)
+        if call.lost:
+            self.lost.add(call.lost, call.lost_usd)
+        for cause, tokens in call.verdict.losses.items():
+            cost_usd = None if call.lost_usd is None else call.lost_usd * tokens / call.lost
+            self.losses.setdefault(cause, Losses()).add(tokens, cost_usd)
+        if call.broke:
+            self.breaks += 1
+            self.worst.append(call)
+            self.worst.sort(key=_by_loss, reverse=True)
+            del self.worst[_WORST:]
+
+    def _find_side_calls(self, conversation: WatchedConversation) -> None:
+        """Marks the calls of which the latest call of a conversation shows that they are side
+        calls."""
+        session = conversation.session
+        if conversation.sums.calls > 1:
+            conversation.first.side_call = False
+            self._with_conversation.add(session)
+            for other in self._single.pop(session, ()):
+                if other.sums.calls == 1:
+                    other.first.side_call = _is_alone(other)
+        elif session in self._with_conversation:
+            conversation.first.side_call = _is_alone(conversation)
+        else:
+            self._single.setdefault(session, []).append(conversation)
+
+
+def _is_alone(conversation: WatchedConversation) -> bool:
+    """Whether it begins like no other."""
+    verdict = conversation.first.verdict
+    return not conversation.shared and verdict is not None and verdict.result == "first"
+
+
+def _by_loss(call: JudgedCall) -> tuple[Decimal, int]:
+    return call.lost_usd or Decimal(0), call.lost
+
+
+class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
+    calls: int
+    """All that were relayed, of any kind."""
+    kinds: dict[CallKind, int]
+    conversations: int
+    judged: CallSums
+    """The calls of these conversations."""
+    share_read: float | None
+    side_calls: CallSums
+    """Kept apart: a title or a summary has nothing to read."""
+    spent_usd: Decimal | None
+    """The cost of both; None where no call has a known price."""
+    breaks: int
+    """Calls whose prefix broke."""
+    lost: int
+    """Tokens that could have been read and were not."""
+    lost_usd: Decimal | None
+    """Their cost; None where a price is unknown."""
+    losses: dict[CauseKind, Losses]
+    """The same by cause, the largest first."""
+    worst: tuple[JudgedCall, ...]
+    """The three breaks that cost most."""
+    unpriced: tuple[str, ...]
+    """Models without a known price."""
+    savings: SavingsResult
+    """What the same calls would have cost with our markers."""
+
+    @property
+    def headline(self) -> str:
+        """The sums in a line."""
+        parts = [counted(self.calls, "call")]
+        if self.share_read is not None:
+            parts.append(f"{self.share_read:.0%} of the input read from the cache")
+        if self.spent_usd is not None:
+            parts.append(f"{format_usd(self.spent_usd)} spent")
+        if self.breaks:
+            lost = f"{counted(self.breaks, 'break')}"
+            parts.append(f"{format_loss(self.lost_usd)}, {lost}" if self.lost else lost)
+        return ", ".join(parts)
+
+
+def summarise(judge: Judge) -> WatchSummary:
+    """The sums of all calls so far."""
+    with judge.lock:
+        totals, judged, side = judge.totals, CallSums(), CallSums()
+        conversations = 0
+        for conversation in totals.conversations:
+            conversations += not conversation.is_side_call
+            (side if conversation.is_side_call else judged).add_sums(conversation.sums)
+        priced = judged.calls + side.calls > judged.unpriced + side.unpriced + (
+            judged.no_bill + side.no_bill
+        )
+        losses = sorted(totals.losses.items(), key=lambda each: each[1].tokens, reverse=True)
+        return WatchSummary(
+            calls=sum(totals.kinds.values()),
+            kinds=dict(totals.kinds),
+            conversations=conversations,
+            judged=judged,
+            share_read=judged.share_read,
+            side_calls=side,
+            spent_usd=judged.cost_usd + side.cost_usd if priced else None,
+            breaks=totals.breaks,
+            lost=totals.lost.tokens,
+            lost_usd=totals.lost.cost_usd,
+            losses={cause: msgspec.structs.replace(each) for cause, each in losses},
+            worst=tuple(totals.worst),
+            unpriced=judge.unpriced,
+            savings=judge.savings.result(),
+        )

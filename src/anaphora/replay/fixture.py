@@ -1,0 +1,224 @@
+"""One recorded exchange, and the JSON file that holds it.
+
+    {
+    "schema_version": 1,
+    "key": "3f9a…",
+    "number": 0,
+    …
+    "pieces": [
+    [0.21, "event: message_start\\ndata: …"],
+    [0.35, {"base64": "/w=="}]
+    ],
+    …
+    }
+
+Bodies are JSON strings, which keep every byte of UTF-8 text; other bytes are base64. One field and
+one piece a line, so that a changed recording is readable in a diff.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.canonical import dumps
+from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, NewerSchema
+
+SCHEMA_VERSION = 1
+
+#: Names in lower case, duplicates kept, in the order they were sent.
+FixtureHeaders: TypeAlias = tuple[tuple[str, str], ...]
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+_FAILURES = ("", "connect", "send", "first_byte", "body", "idle")
+
+
+class FixturePiece(msgspec.Struct, frozen=True):
+    """A part of a response's body, and when it came: seconds after the request was sent."""
+
+    seconds: float
+    data: bytes
+
+
+class Fixture(msgspec.Struct, frozen=True, kw_only=True):
+    """A request and the response to it, without secrets and content encoding. `redact.fixture_of`
+    makes one of an exchange as it was received."""
+
+    key: str
+    """What the exchange is looked up by: a digest in lower-case hex, 64 characters."""
+    number: int = 0
+    """The place among the fixtures with this key; `FixtureStore.add` sets it."""
+    provider: str = ""
+    model: str = ""
+    method: str = "POST"
+    path: str = ""
+    query: str = ""
+    request: bytes = b""
+    """The request's body, for messages that say how another request differs."""
+    status: int = 200
+    """0 where no response began."""
+    headers: FixtureHeaders = ()
+    """The response's headers."""
+    pieces: tuple[FixturePiece, ...] = ()
+    """The response's body as it arrived, in parts."""
+    failure: str = ""
+    """How far the exchange got when the connection failed (`errors.Phase`); empty: complete."""
+    recorded: float = 0.0
+    """Seconds since 1970."""
+    altered: bool = False
+    """Redaction changed the body of the request or of the response."""
+    raw_hash: str = ""
+    """BLAKE3 of the response's body as it is stored; computed where it is not given."""
+
+    def __post_init__(self) -> None:
+        if not _KEY.fullmatch(self.key):
+            raise InvalidRequest("must be 64 lower-case hex digits", path="key")
+        if self.failure not in _FAILURES:
+            raise InvalidRequest(f"must be one of {', '.join(_FAILURES[1:])}", path="failure")
+        if not self.raw_hash:
+            msgspec.structs.force_setattr(self, "raw_hash", blake3(self.payload).hexdigest())
+
+    def __repr__(self) -> str:
+        return f"<Fixture {self.key[:12]} {self.number} {self.method} {self.path} {self.status}>"
+
+    @property
+    def payload(self) -> bytes:
+        """The response's body."""
+        return b"".join([piece.data for piece in self.pieces])
+
+
+class _Base64(msgspec.Struct, frozen=True):
+    """Bytes that are not UTF-8 text; the codec reads and writes them as base64."""
+
+    base64: bytes
+
+
+_Body: TypeAlias = str | _Base64
+
+
+class _StoredFixture(msgspec.Struct, kw_only=True):
+    """The file's fields, in their order."""
+
+    schema_version: int
+    key: str
+    number: int = 0
+    provider: str = ""
+    model: str = ""
+    method: str = "POST"
+    path: str = ""
+    query: str = ""
+    request: _Body = ""
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    pieces: tuple[tuple[float, _Body], ...] = ()
+    failure: str = ""
+    recorded: float = 0.0
+    altered: bool = False
+    raw_hash: str
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+_decoder = msgspec.json.Decoder(_StoredFixture)
+_version = msgspec.json.Decoder(_Version)
+
+
+def beginning(key: str, number: int) -> bytes:
+    """How the file of this fixture begins."""
+    return b'{\n"schema_version": %d,\n"key": "%b",\n"number": %d,\n' % (
+        SCHEMA_VERSION,
+        key.encode(),
+        number,
+    )
+
+
+def to_file(fixture: Fixture) -> bytes:
+    lines = [
+        b'"%b": %b' % (name.encode(), _lines(value) if name == "pieces" else dumps(value))
+        for name, value in _fields(fixture)
+    ]
+    return beginning(fixture.key, fixture.number) + b",\n".join(lines) + b"\n}\n"
+
+
+def _fields(fixture: Fixture) -> list[tuple[str, Any]]:
+    return [
+        ("provider", fixture.provider),
+        ("model", fixture.model),
+        ("method", fixture.method),
+        ("path", fixture.path),
+        ("query", fixture.query),
+        ("request", _stored(fixture.request)),
+        ("status", fixture.status),
+        ("headers", fixture.headers),
+        ("pieces", [(round(each.seconds, 6), _stored(each.data)) for each in fixture.pieces]),
+        ("failure", fixture.failure),
+        ("recorded", fixture.recorded),
+        ("altered", fixture.altered),
+        ("raw_hash", fixture.raw_hash),
+    ]
+
+
+def _lines(pieces: Sequence[Any]) -> bytes:
+    return b"[\n" + b",\n".join(map(dumps, pieces)) + b"\n]" if pieces else b"[]"
+
+
+def _stored(data: bytes) -> Any:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": msgspec.to_builtins(data)}
+
+
+def from_file(data: bytes, place: str) -> Fixture:
+    """The fixture in a file; `place` is the file's name for errors."""
+    try:
+        stored = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        check_version(data, place)
+        raise FixtureIntegrityFailed(f"{place}: not a fixture: {problem}") from None
+    if stored.schema_version > SCHEMA_VERSION:
+        raise NewerSchema(place, version=stored.schema_version, known=SCHEMA_VERSION)
+    pieces = tuple(FixturePiece(seconds, _bytes(body)) for seconds, body in stored.pieces)
+    try:
+        fixture = Fixture(
+            key=stored.key,
+            number=stored.number,
+            provider=stored.provider,
+            model=stored.model,
+            method=stored.method,
+            path=stored.path,
+            query=stored.query,
+            request=_bytes(stored.request),
+            status=stored.status,
+            headers=stored.headers,
+            pieces=pieces,
+            failure=stored.failure,
+            recorded=stored.recorded,
+            altered=stored.altered,
+            raw_hash=stored.raw_hash,
+        )
+    except InvalidRequest as problem:
+        raise FixtureIntegrityFailed(f"{place}: not a fixture: {problem}") from None
+    if blake3(fixture.payload).hexdigest() != fixture.raw_hash:
+        raise FixtureIntegrityFailed(f"{place}: raw_hash is not the hash of the response's body")
+    return fixture
+
+
+def check_version(data: bytes, place: str) -> None:
+    """Raises for a file of a newer version, whose other fields may be unknown here."""
+    try:
+        version = _version.decode(data).schema_version
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return
+    if version > SCHEMA_VERSION:
+        raise NewerSchema(place, version=version, known=SCHEMA_VERSION)
+
+
+def _bytes(body: _Body) -> bytes:
+    return body.encode() if isinstance(body, str) else body.base64

@@ -1,0 +1,175 @@
+"""INDEX.toml: the path and the hash of every fixture of a folder.
+
+    schema_version = 1
+
+    [[fixture]]
+    path = "3f9a….json"
+    blake3 = "c81e…"
+    key = "3f9a…"
+    number = 0
+
+The index only grows at its end until fixtures are removed. `key` and `number` may be missing, as in
+an index written by hand; opening then reads them from the fixtures. An index in exactly the form
+above is read by a pattern, which is much faster than tomllib; any other form by tomllib.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from anaphora.errors import FixtureIntegrityFailed, NewerSchema
+
+from .fixture import SCHEMA_VERSION
+
+INDEX = "INDEX.toml"
+SIGNATURE = "INDEX.toml.sig"
+HEADER = b"schema_version = %d\n\n" % SCHEMA_VERSION
+ENTRY_START = b"[[fixture]]\n"
+
+#: Files that belong to a folder and are not fixtures; names that begin with a dot are ignored.
+BESIDE = frozenset((INDEX, SIGNATURE, "replay.toml", "README.md"))
+
+_PAGE = 4096
+_HASH = re.compile(r"[0-9a-f]{64}")
+#: The names that `file_name` gives.
+OWN_NAME = re.compile(r"[0-9a-f]{32}-(?:0|[1-9][0-9]*)\.json")
+_ENTRY = re.compile(
+    rb'\[\[fixture\]\]\npath = "([^"\\\x00-\x1f\x7f]+)"\nblake3 = "([0-9a-f]{64})"\n'
+    rb'key = "([0-9a-f]{64})"\nnumber = (0|[1-9][0-9]{0,9})\n+'
+)
+#: Characters that some file system does not allow in a name, or reads as a separator.
+_FOREIGN = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|]')
+
+
+class FixtureEntry(msgspec.Struct, frozen=True):
+    """A line of the index."""
+
+    path: str
+    """Relative to the folder."""
+    blake3: str
+    """Of the file, in lower-case hex."""
+    key: str = ""
+    """Empty where the index does not name it."""
+    number: int = 0
+
+
+def file_name(key: str, number: int) -> str:
+    return f"{key[:32]}-{number}.json"
+
+
+def written(entry: FixtureEntry) -> bytes:
+    return (
+        f'[[fixture]]\npath = "{entry.path}"\nblake3 = "{entry.blake3}"\n'
+        f'key = "{entry.key}"\nnumber = {entry.number}\n\n'
+    ).encode()
+
+
+def appended(entries: Iterable[FixtureEntry], size: int) -> bytes:
+    """What is appended to an index of this size. No entry crosses a page of the file: a process
+    that is killed while it writes leaves whole entries."""
+    made = bytearray()
+    for entry in entries:
+        text = written(entry)
+        left = _PAGE - (size + len(made)) % _PAGE
+        if left < len(text) <= _PAGE:
+            made += b"\n" * left
+        made += text
+    return bytes(made)
+
+
+def whole(entries: Iterable[FixtureEntry]) -> bytes:
+    return HEADER + appended(entries, len(HEADER))
+
+
+def read(data: bytes, place: str) -> Sequence[FixtureEntry]:
+    """The entries; raises `NewerSchema`, and `FixtureIntegrityFailed` for what is not an index."""
+    entries = read_own_form(data)
+    return read_toml(data, place) if entries is None else entries
+
+
+def read_own_form(data: bytes) -> list[FixtureEntry] | None:
+    """None where the index has another form."""
+    if not data.startswith(HEADER):
+        return None
+    return read_entries(data, len(HEADER))
+
+
+def read_entries(data: bytes, start: int = 0) -> list[FixtureEntry] | None:
+    """The entries from there on, in the form that `appended` writes."""
+    begin = start
+    while data.startswith(b"\n", begin):
+        begin += 1
+    entries = []
+    for found in _ENTRY.finditer(data, begin):
+        if found.start() != begin:
+            return None
+        begin = found.end()
+        path, hash, key, number = found.groups()
+        try:
+            entries.append(FixtureEntry(path.decode(), hash.decode(), key.decode(), int(number)))
+        except UnicodeDecodeError:
+            return None
+    return entries if begin == len(data) else None
+
+
+def read_toml(data: bytes, place: str) -> list[FixtureEntry]:
+    try:
+        table = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise FixtureIntegrityFailed(f"{place}: not TOML: {problem}") from None
+    version = table.get("schema_version", SCHEMA_VERSION)
+    if type(version) is not int or version < 1:
+        raise FixtureIntegrityFailed(f"{place}: schema_version must be a number, 1 or more")
+    if version > SCHEMA_VERSION:
+        raise NewerSchema(place, version=version, known=SCHEMA_VERSION)
+    rows = table.get("fixture", [])
+    if not isinstance(rows, list):
+        raise FixtureIntegrityFailed(f"{place}: fixtures must be written as [[fixture]]")
+    return [_entry(row, f"{place}: fixture {count}") for count, row in enumerate(rows, 1)]
+
+
+def _entry(row: Any, place: str) -> FixtureEntry:
+    if not isinstance(row, dict):
+        raise FixtureIntegrityFailed(f"{place}: must be a table")
+    path, hash = row.get("path"), row.get("blake3")
+    key, number = row.get("key", ""), row.get("number", 0)
+    if not isinstance(path, str) or not path:
+        raise FixtureIntegrityFailed(f"{place}: has no path")
+    if not isinstance(hash, str) or not _HASH.fullmatch(hash):
+        raise FixtureIntegrityFailed(f"{place}: blake3 must be 64 lower-case hex digits: {path}")
+    if not isinstance(key, str) or not (key == "" or _HASH.fullmatch(key)):
+        raise FixtureIntegrityFailed(f"{place}: key must be 64 lower-case hex digits: {path}")
+    if type(number) is not int or number < 0:
+        raise FixtureIntegrityFailed(f"{place}: number must be 0 or more: {path}")
+    return FixtureEntry(path, hash, key, number)
+
+
+def path_problem(path: str) -> str:
+    """Why the path cannot be that of a fixture; empty where it can."""
+    if OWN_NAME.fullmatch(path):
+        return ""
+    if path.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", path):
+        return "the path is absolute; it must be relative to the folder"
+    if ".." in re.split(r"[/\\]", path):
+        return "the path leaves the folder"
+    if _FOREIGN.search(path):
+        return "the path has a character that is not allowed in names"
+    for name in path.split("/"):
+        if not name or name.startswith(".") or name.endswith((".", " ")):
+            return "the path has an empty or hidden step"
+    if not path.endswith(".json") or path in BESIDE:
+        return "the name of a fixture ends with .json"
+    return ""
+
+
+def folded(path: str) -> str:
+    """The same for paths that some file system takes for one file."""
+    if path.isascii():
+        return path.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

@@ -1,0 +1,222 @@
+"""What a recorded exchange is looked up by: a digest of the request.
+
+Two requests have the same key when they have the same method, provider, path, query without
+credentials, model and body. A body is compared as JSON: neither the order of members nor white
+space counts, and neither do cache markers (the wire's `split` takes them out, and the role of
+Gemini's system instruction with them) and the fields in `IDENTIFIERS`, which name a session, a user
+or a cache and do not change the answer. Headers are not
+in the key: they hold credentials. Other bodies are compared by their bytes, in forms with files
+without the boundary, which is random.
+
+The key is taken before secrets are removed from what is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from blake3 import blake3
+
+from anaphora import catalog, wire
+from anaphora.client.transport.decoding import Decompressor, InvalidCompression
+from anaphora.errors import AnaphoraError, InvalidRequest
+from anaphora.rendered import Plan
+from anaphora.wire import Wire
+
+from .rules import MatchRules
+
+#: Part of every key; another one when keys are taken in another way.
+KEY_VERSION = 1
+
+#: Fields of a body that are not compared; `[]` stands for the elements of a list. They name
+#: sessions, users and caches, or say for how long a cache lives.
+IDENTIFIERS = (
+    "metadata.user_id",
+    "client_metadata",
+    "user",
+    "user_id",
+    "safety_identifier",
+    "session_id",
+    "request_id",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options.mode",
+    "prompt_cache_options.ttl",
+    "prompt_cache_options.comparison_response_id",
+    "input[].internal_chat_message_metadata_passthrough",
+)
+
+#: Parameters of a query that hold a credential.
+CREDENTIAL_PARAMETERS = frozenset(
+    "key api_key api-key apikey access_token token auth authorization sig signature".split()
+)
+
+#: How the paths of requests that have a prompt end, and their wire.
+_ENDINGS = (
+    ("/messages", "anthropic"),
+    ("/messages/count_tokens", "anthropic"),
+    ("/chat/completions", "openai_chat"),
+    ("/responses", "openai_responses"),
+    ("/responses/input_tokens", "openai_responses"),
+    (":generatecontent", "gemini"),
+    (":streamgeneratecontent", "gemini"),
+    ("/api/chat", "ollama"),
+)
+_BOUNDARY = re.compile(r'multipart/[^;]+;.*?boundary="?([^";,\s]+)', re.IGNORECASE)
+#: The most that a compressed request may be when it is decompressed.
+_LARGEST = 64 * 1024 * 1024
+
+
+class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A request that is recorded or looked up, credentials included. Its repr shows none."""
+
+    method: str
+    provider: str = ""
+    """A provider of the catalog; empty where it is not known."""
+    path: str
+    """Below the provider's base URL, without the query."""
+    query: str = ""
+    headers: Mapping[str, str] = {}
+    """By their names in lower case."""
+    body: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"<ReplayRequest {self.method} {self.path}, {len(self.body)} bytes>"
+
+
+class ComparedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A request without what is not compared."""
+
+    model: str = ""
+    query: list[tuple[str, str]] = []
+    body: Any = None
+    """As JSON values; None where it is not JSON."""
+    digest: str = ""
+    """Of a body that is not JSON."""
+
+
+class RequestKey(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    """64 characters of lower-case hex."""
+    model: str
+    replaced: dict[str, str]
+    """Texts that match rules replaced everywhere, with their placeholders."""
+
+
+def key_of(
+    request: ReplayRequest, rules: MatchRules, known: Mapping[str, str] | None = None
+) -> RequestKey:
+    """The key of a request. `known` are texts of other requests that rules replaced everywhere."""
+    compared = compared_request(request)
+    try:
+        compared, replaced = with_placeholders(compared, rules, known)
+        return RequestKey(key=_digest(request, compared), model=compared.model, replaced=replaced)
+    except RecursionError:
+        # Nested so deeply that only its bytes can be compared.
+        digest = blake3(request.body).hexdigest()
+        compared = msgspec.structs.replace(compared, body=None, digest=digest)
+        return RequestKey(key=_digest(request, compared), model=compared.model, replaced={})
+
+
+def _digest(request: ReplayRequest, compared: ComparedRequest) -> str:
+    parts = [
+        KEY_VERSION,
+        request.method.upper(),
+        request.provider,
+        request.path,
+        compared.query,
+        compared.model,
+        compared.digest,
+        compared.body,
+    ]
+    return blake3(msgspec.json.encode(parts, order="deterministic")).hexdigest()
+
+
+def with_placeholders(
+    compared: ComparedRequest, rules: MatchRules, known: Mapping[str, str] | None = None
+) -> tuple[ComparedRequest, dict[str, str]]:
+    """The request as the rules change it, and the texts that they replaced everywhere."""
+    body, replaced = rules.apply(compared.body, known)
+    return msgspec.structs.replace(compared, body=body), replaced
+
+
+def compared_request(request: ReplayRequest) -> ComparedRequest:
+    query = sorted(
+        (name, value)
+        for name, value in parse_qsl(request.query, keep_blank_values=True)
+        if name.lower() not in CREDENTIAL_PARAMETERS
+    )
+    body = _decoded(request)
+    try:
+        members = msgspec.json.decode(body) if body else None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return ComparedRequest(query=query, digest=blake3(_plain(request, body)).hexdigest())
+    model = ""
+    if isinstance(members, dict):
+        model = str(members.get("model") or "")
+        codec = _codec(request)
+        if codec is not None:
+            try:
+                rendered = codec.split(body, path=request.path)
+                members = msgspec.json.decode(codec.assemble(rendered, Plan()).body.join())
+                model = rendered.model
+            except (AnaphoraError, msgspec.DecodeError):
+                pass  # not a valid request, which is recorded with the error that it got
+        for place in _PLACES:
+            _remove(members, place)
+    return ComparedRequest(model=model, query=query, body=members)
+
+
+def _codec(request: ReplayRequest) -> Wire | None:
+    """The wire of a request with a prompt, as its provider uses it."""
+    path = request.path.lower().rstrip("/")
+    name = next((name for ending, name in _ENDINGS if path.endswith(ending)), None)
+    if name is None or request.method.upper() != "POST":
+        return None
+    try:
+        return wire.codec_for(catalog.dialects().find(request.provider, name))
+    except InvalidRequest:
+        return wire.get(name)
+
+
+def _decoded(request: ReplayRequest) -> bytes:
+    """The body without its content encoding, where that is known."""
+    decompressor = Decompressor.of(request.headers.get("content-encoding"))
+    if decompressor is None:
+        return request.body
+    try:
+        body = decompressor.feed(request.body, _LARGEST)
+        decompressor.finish()
+    except InvalidCompression:
+        return request.body
+    return body if len(body) <= _LARGEST else request.body
+
+
+def _plain(request: ReplayRequest, body: bytes) -> bytes:
+    """A body that is not JSON, with a boundary that does not differ from request to request."""
+    found = _BOUNDARY.match(request.headers.get("content-type", ""))
+    if found is None:
+        return body
+    return body.replace(b"--" + found[1].encode("latin-1", "replace"), b"--boundary")
+
+
+_PLACES = tuple(tuple(place.replace("[]", ".[]").split(".")) for place in IDENTIFIERS)
+
+
+def _remove(value: Any, place: tuple[str, ...]) -> None:
+    """Takes a field out of a body, and objects that are empty without it."""
+    first, *rest = place
+    if first == "[]":
+        for item in value if isinstance(value, list) else ():
+            _remove(item, tuple(rest))
+    elif isinstance(value, dict) and first in value:
+        if not rest:
+            del value[first]
+        else:
+            _remove(value[first], tuple(rest))
+            if value[first] == {}:
+                del value[first]

@@ -1,0 +1,148 @@
+"""The recording that is most like a request, and the first place where they differ.
+
+    differs in messages[3].content[0].text at character 812:
+      recorded  "…the file has 40 lines…"
+      asked     "…the file has 41 lines…"
+
+Requests are compared as their keys are: without markers and identifiers, and with placeholders.
+Recordings hold no secrets, so those of the request are removed before it is compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from .keys import ComparedRequest
+
+#: How much of a text is shown before and after the first difference.
+_BEFORE, _AFTER = 24, 40
+#: How many of the most similar recordings are compared text by text.
+_CLOSEST = 8
+_MISSING = msgspec.UNSET
+
+
+class RequestDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first place where a request differs from a recorded one."""
+
+    path: str
+    """Of the field: `messages[3].content[0].text`, `model`; `body` where it is not JSON."""
+    offset: int | None = None
+    """The first character that differs, where both are texts."""
+    recorded: str
+    asked: str
+    """An excerpt of each, or `nothing`."""
+
+    def __str__(self) -> str:
+        place = "" if self.offset is None else f" at character {self.offset:,}"
+        return f"recorded {self.recorded}, asked {self.asked}, differs in {self.path}{place}"
+
+
+class RequestOutline(msgspec.Struct, frozen=True, gc=False):
+    """Digests of the fields of a request, to find similar ones."""
+
+    fields: frozenset[bytes]
+
+    @classmethod
+    def of(cls, compared: ComparedRequest) -> RequestOutline:
+        return cls(
+            frozenset(
+                blake3(f"{path}\0{value!r}".encode("utf-8", "surrogatepass")).digest(8)
+                for path, value in _leaves(_parts(compared), "")
+            )
+        )
+
+
+def nearest(asked: RequestOutline, recorded: Iterable[tuple[str, RequestOutline]]) -> list[str]:
+    """The names of the recordings with the largest share of fields in common, which may be several;
+    the last few of them."""
+    best, names = -1.0, list[str]()
+    for name, outline in recorded:
+        common = len(asked.fields & outline.fields)
+        total = len(asked.fields) + len(outline.fields) - common
+        share = common / total if total else 1.0
+        if share > best:
+            best, names = share, []
+        if share == best:
+            names.append(name)
+    return names[-_CLOSEST:]
+
+
+def difference(recorded: ComparedRequest, asked: ComparedRequest) -> RequestDifference | None:
+    """The first difference in the order of the request that was asked; None where there is none."""
+    return next(_differences(_parts(recorded), _parts(asked), ""), None)
+
+
+def _parts(compared: ComparedRequest) -> dict[str, Any]:
+    """A request as one object: its model, the members of its body, and its query."""
+    parts: dict[str, Any] = {"model": compared.model} if compared.model else {}
+    if isinstance(compared.body, dict):
+        parts |= compared.body
+    elif compared.body is not None:
+        parts["body"] = compared.body
+    elif compared.digest:
+        parts["body"] = f"bytes with digest {compared.digest}"
+    for (name, value), count in Counter(compared.query).items():
+        parts[f"query.{name}"] = value if count == 1 else [value] * count
+    return parts
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _leaves(item, f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def _differences(recorded: Any, asked: Any, path: str) -> Iterator[RequestDifference]:
+    if isinstance(recorded, dict) and isinstance(asked, dict):
+        for name in {**asked, **recorded}:
+            inner = f"{path}.{name}" if path else name
+            yield from _differences(recorded.get(name, _MISSING), asked.get(name, _MISSING), inner)
+    elif isinstance(recorded, list) and isinstance(asked, list):
+        for index in range(max(len(recorded), len(asked))):
+            one = recorded[index] if index < len(recorded) else _MISSING
+            two = asked[index] if index < len(asked) else _MISSING
+            yield from _differences(one, two, f"{path}[{index}]")
+    elif isinstance(recorded, str) and isinstance(asked, str):
+        if recorded != asked:
+            offset = _first_difference(recorded, asked)
+            one, two = _excerpt(recorded, offset), _excerpt(asked, offset)
+            yield RequestDifference(path=path, offset=offset, recorded=one, asked=two)
+    elif type(recorded) is not type(asked) or recorded != asked:
+        yield RequestDifference(path=path, recorded=_shown(recorded), asked=_shown(asked))
+
+
+def _first_difference(one: str, two: str) -> int:
+    """By halves: comparing slices is faster than characters one by one."""
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == two[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _excerpt(text: str, offset: int) -> str:
+    begin, end = max(0, offset - _BEFORE), offset + _AFTER
+    shown = msgspec.json.encode(text[begin:end].encode("utf-8", "replace").decode()).decode()[1:-1]
+    return f'"{"…" if begin else ""}{shown}{"…" if end < len(text) else ""}"'
+
+
+def _shown(value: Any) -> str:
+    if value is _MISSING:
+        return "nothing"
+    if isinstance(value, str):
+        return _excerpt(value, 0)
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _BEFORE + _AFTER else f"{text[: _BEFORE + _AFTER]}…"

@@ -1,0 +1,288 @@
+"""Removes secrets from exchanges before they are stored.
+
+    redaction = Redaction(secrets=[key], patterns=[r"acme-[0-9]{12}"])
+    fixture = fixture_of(exchange…, redaction=redaction)
+
+Secrets are the given ones and the credentials of the request itself: its authentication headers,
+cookies, and `?key=`. They are found as they are, JSON-escaped, percent-encoded and base64-encoded,
+also where a stream is cut within one. Keys of well-known providers are found by their form.
+Patterns are regular expressions, searched for as they are.
+
+Compressed bodies are stored decompressed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from anaphora.errors import InvalidRequest
+from anaphora.redaction import MASK, Redactor, is_placeholder
+
+from .decoded import decoded, is_decodable
+from .fixture import Fixture, FixtureHeaders, FixturePiece
+from .secret_forms import secret_patterns
+from .spread import spread_edits
+
+#: A range of bytes, and what takes its place.
+Edit: TypeAlias = tuple[int, int, bytes]
+
+_MASK = MASK.encode()
+
+#: Headers whose value is a credential.
+_SECRET_HEADERS = frozenset(
+    "authorization proxy-authorization cookie set-cookie set-cookie2 x-api-key api-key apikey"
+    " x-goog-api-key x-auth-token x-access-token x-amz-security-token x-csrf-token".split()
+)
+_SECRET_NAME = re.compile(
+    r"(?:^|[-_.])(?:api[-_]?key|key|(?:access|auth|id|refresh|security|session|bearer)?[-_]?token"
+    r"|secret|password|passwd|credentials?|authorization|cookie|sig|signature)$",
+    re.IGNORECASE,
+)
+#: Headers that describe the body's encoding and length, and the connection; a replayed response
+#: has its own.
+_NOT_STORED = frozenset(
+    "content-encoding content-length transfer-encoding connection keep-alive"
+    " proxy-authenticate te trailer upgrade".split()
+)
+
+#: Keys of providers and services: how they begin, and how they go on.
+_SHAPES = (
+    (b"sk- pk- rk- csk- nvapi- pplx- glpat- xai-", rb"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,}"),
+    (b"gsk_ hf_ r8_ tgp_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_", rb"[A-Za-z0-9_]{20,}"),
+    (b"xoxa- xoxb- xoxp- ya29.", rb"[A-Za-z0-9_-]{20,}"),
+    (b"AIza", rb"[A-Za-z0-9_-]{35}"),
+    (b"AKIA ASIA", rb"[A-Z0-9]{16}"),
+)
+#: The beginning for a quick search, and the pattern; a key does not begin within a word.
+KNOWN_KEYS = tuple(
+    (start, re.compile(b"%b(?<![A-Za-z0-9_-]%b)%b" % (re.escape(start), re.escape(start), rest)))
+    for starts, rest in _SHAPES
+    for start in starts.split()
+)
+
+_SCHEME = re.compile(r"(bearer|basic|token|key|negotiate)\s+", re.IGNORECASE)
+_PARAMETER = re.compile(r"([^&=?#]+)=([^&#]*)")
+#: A value in a header that is a URL with a key.
+_URL_KEY = re.compile(r"([?&](?:key|api[-_]?key|(?:access_)?token|sig(?:nature)?)=)[^&\s\"'<>]+")
+
+
+class Redaction:
+    """What is replaced by `<secret>`."""
+
+    def __init__(self, secrets: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
+        """Secrets that are too short to be one, such as `none`, are ignored."""
+        self._given = tuple(patterns)
+        self._secrets = tuple(dict.fromkeys(each for each in secrets if not is_placeholder(each)))
+        self._forms = [form for secret in self._secrets for form in secret_patterns(secret)]
+        self._patterns = [_compiled(each) for each in self._given]
+        self._errors = Redactor(self._secrets)
+        self._last: Redaction | None = None
+        """For the credentials of the last request: the next one mostly has the same."""
+
+    def __repr__(self) -> str:
+        return f"<Redaction of {len(self._secrets)} secrets, {len(self._given)} patterns>"
+
+    def with_credentials(self, headers: FixtureHeaders, query: str = "") -> Redaction:
+        """The same, which also knows the credentials of this request."""
+        found = [*_header_secrets(headers), *_query_secrets(query)]
+        new = [each for each in found if each not in self._secrets and not is_placeholder(each)]
+        if not new:
+            return self
+        secrets = (*self._secrets, *new)
+        if self._last is None or self._last._secrets != secrets:
+            self._last = Redaction(secrets, self._given)
+        return self._last
+
+    def headers(self, headers: FixtureHeaders) -> FixtureHeaders:
+        return tuple((name, self._header(name, value)) for name, value in headers)
+
+    def _header(self, name: str, value: str) -> str:
+        if name.lower() in _SECRET_HEADERS or _SECRET_NAME.search(name):
+            return MASK
+        return self.text(_URL_KEY.sub(rf"\g<1>{MASK}", value))
+
+    def query(self, query: str) -> str:
+        """`key=…` and the like, and the secrets wherever they are."""
+
+        def masked(parameter: re.Match[str]) -> str:
+            name = unquote_plus(parameter[1])
+            secret = bool(_SECRET_NAME.search(name)) and bool(parameter[2])
+            return f"{parameter[1]}={MASK}" if secret else parameter[0]
+
+        return self.text(_PARAMETER.sub(masked, query))
+
+    def text(self, text: str) -> str:
+        return self.body(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+    def body(self, data: bytes) -> bytes:
+        (piece,) = self.pieces([FixturePiece(0.0, data)])
+        return piece.data
+
+    def error_body(self, data: bytes) -> bytes:
+        """The body of an error, where a provider may show a part of the key."""
+        data = self.body(data)
+        try:
+            return self._errors(data.decode()).encode()
+        except UnicodeDecodeError:
+            return data
+
+    def pieces(
+        self, pieces: Sequence[FixturePiece], *, stream: bool = False
+    ) -> tuple[FixturePiece, ...]:
+        """The pieces of a body. A secret that two of them share is replaced in the first one; with
+        `stream`, also one that the events of a stream share."""
+        pieces = edited(pieces, self._edits(b"".join([each.data for each in pieces])))
+        if stream:
+            data = b"".join([each.data for each in pieces])
+            pieces = edited(pieces, spread_edits(data, self._edits))
+        return tuple(pieces)
+
+    def _edits(self, data: bytes) -> list[Edit]:
+        found = [
+            (*match.span(), form.mask or _MASK)
+            for form in self._forms
+            for match in form.pattern.finditer(data)
+        ]
+        known = [pattern for start, pattern in KNOWN_KEYS if start in data]
+        found += [
+            (*match.span(), _MASK)
+            for pattern in (*known, *self._patterns)
+            for match in pattern.finditer(data)
+            if match.end() > match.start()
+        ]
+        return without_overlap(found)
+
+
+def without_overlap(edits: list[Edit]) -> list[Edit]:
+    """In order; those that overlap become one."""
+    merged: list[Edit] = []
+    for start, end, text in sorted(edits, key=lambda edit: (edit[0], -edit[1])):
+        if merged and start < merged[-1][1]:
+            before = merged[-1]
+            if end > before[1]:
+                merged[-1] = (before[0], end, _MASK)
+        else:
+            merged.append((start, end, text))
+    return merged
+
+
+def edited(pieces: Sequence[FixturePiece], edits: Sequence[Edit]) -> Sequence[FixturePiece]:
+    """The pieces after edits of their concatenation. What takes the place of bytes that several
+    pieces share goes into the first of them."""
+    if not edits:
+        return pieces
+    made: list[FixturePiece] = []
+    begin, index = 0, 0
+    for piece in pieces:
+        data = bytearray()
+        end, place = begin + len(piece.data), begin
+        while index < len(edits) and edits[index][0] < end:
+            first, last, text = edits[index]
+            if first >= begin:
+                data += piece.data[place - begin : first - begin] + text
+            place = min(last, end)
+            if last > end:
+                break
+            index += 1
+        data += piece.data[place - begin :]
+        made.append(FixturePiece(piece.seconds, bytes(data)))
+        begin = end
+    return made
+
+
+def fixture_of(
+    fixture: Fixture,
+    *,
+    request_headers: FixtureHeaders = (),
+    redaction: Redaction,
+) -> Fixture:
+    """The fixture to store for an exchange as it was received: decompressed, and without secrets.
+    Only its key is taken over as it is. Raises `Parse` where the response is compressed in a way
+    that cannot be read here, and could not be searched for secrets."""
+    redaction = redaction.with_credentials(request_headers, fixture.query)
+    encoding = _header(fixture.headers, "content-encoding")
+    received = decoded(fixture.pieces, encoding)
+    stored = redaction.pieces(received, stream=True)
+    if fixture.status >= 400:
+        stored = _error_pieces(redaction, stored)
+    sent = _request_body(fixture.request, _header(request_headers, "content-encoding"))
+    request = b"" if sent is None else redaction.body(sent)
+    altered = _joined(stored) != _joined(received) or request != sent
+    kept = tuple(each for each in fixture.headers if each[0].lower() not in _NOT_STORED)
+    return msgspec.structs.replace(
+        fixture,
+        provider=redaction.text(fixture.provider),
+        model=redaction.text(fixture.model),
+        path=redaction.text(fixture.path),
+        query=redaction.query(fixture.query),
+        request=request,
+        headers=redaction.headers(kept),
+        pieces=stored,
+        altered=altered,
+        raw_hash="",
+    )
+
+
+def _error_pieces(
+    redaction: Redaction, pieces: tuple[FixturePiece, ...]
+) -> tuple[FixturePiece, ...]:
+    data = _joined(pieces)
+    shown = redaction.error_body(data)
+    return pieces if shown == data else (FixturePiece(pieces[-1].seconds, shown),)
+
+
+def _request_body(body: bytes, encoding: str) -> bytes | None:
+    """None where it cannot be read, and is not stored."""
+    if not is_decodable(encoding):
+        return None
+    return _joined(decoded([FixturePiece(0.0, body)], encoding))
+
+
+def _joined(pieces: Sequence[FixturePiece]) -> bytes:
+    return b"".join([each.data for each in pieces])
+
+
+def _header(headers: FixtureHeaders, name: str) -> str:
+    return ", ".join(value for each, value in headers if each.lower() == name)
+
+
+def _compiled(pattern: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(pattern.encode())
+    except re.error as problem:
+        raise InvalidRequest(
+            f"not a regular expression: {pattern!r}: {problem}", path="patterns"
+        ) from None
+
+
+def _header_secrets(headers: FixtureHeaders) -> Iterable[str]:
+    for name, value in headers:
+        name = name.lower()
+        if name == "cookie":
+            yield from (each.partition("=")[2].strip() for each in value.split(";"))
+        elif name in _SECRET_HEADERS or _SECRET_NAME.search(name):
+            scheme = _SCHEME.match(value)
+            secret = value[scheme.end() :] if scheme else value
+            yield secret.strip()
+            if scheme and scheme[1].lower() == "basic":
+                yield _password(secret)
+
+
+def _password(credentials: str) -> str:
+    try:
+        return base64.b64decode(credentials.strip()).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def _query_secrets(query: str) -> Iterable[str]:
+    for parameter in _PARAMETER.finditer(query):
+        if _SECRET_NAME.search(unquote_plus(parameter[1])):
+            yield unquote_plus(parameter[2])

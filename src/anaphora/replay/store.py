@@ -1,0 +1,341 @@
+"""A folder of fixtures: verified when it is opened, written so that a kill cannot damage it.
+
+    store = FixtureStore.open("recordings", create=True)
+    store.add(fixture)
+    store.by_key(key)                the fixtures with this key, in the order they were recorded
+
+To add a fixture: its file under a temporary name, `.pending-NAME`, the rename to NAME, then the
+entry at the end of the index, then `.pending-NAME` is removed. A kill leaves at most a file that
+has no entry and is named by `.pending-NAME`; it is ignored, and the next writer removes it. Several
+processes may write to one folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import overload
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.errors import InvalidRequest, Io
+
+from .disk import Writer, create_folder, io_errors, locked, remove
+from .fixture import Fixture, from_file, to_file
+from .index import INDEX, SIGNATURE, FixtureEntry, appended, file_name, read_entries, whole
+from .integrity import CheckedFolder, Track, check_folder, keep, pending_name, verified_file
+from .signing import IndexState, SigningKey, signer_of
+
+
+class FixtureStore:
+    """Thread-safe. Serves the bytes that were verified when the folder was opened, whatever happens
+    to the files afterwards."""
+
+    _checked: CheckedFolder
+    _entries: dict[str, FixtureEntry]
+    _keys: dict[str, list[FixtureEntry]]
+    _size: int
+    """Of the index."""
+    _identity: tuple[int, int]
+    """Device and inode of the index."""
+    _state: IndexState
+    _recovered: bool
+    """What interrupted writers left is removed."""
+
+    def __init__(
+        self, folder: Path, checked: CheckedFolder, *, sync: bool, sign: SigningKey | None
+    ) -> None:
+        """Use `open`."""
+        self.folder = folder
+        self._sign = sign
+        self._writer = Writer(folder, sync=sync)
+        self._mutex = threading.RLock()
+        self._use(checked)
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        sync: bool = True,
+        sign: SigningKey | None = None,
+        signed_by: str | None = None,
+        track: Track | None = None,
+    ) -> FixtureStore:
+        """Verify the whole folder. Raises `FixtureIntegrityFailed`, and then serves nothing;
+        `SignatureMismatch` where it is not signed with the public key `signed_by`, or has changed
+        since; `NewerSchema`; `Io` where the folder does not exist and is not to be created.
+
+        `sign` signs every change. Without `sync`, a crash of the machine may lose what was written
+        last, a crash of this process never does."""
+        path = Path(folder)
+        if sign is not None:
+            sign.check_place(path)
+            signed_by = signed_by or sign.public
+        if create:
+            create_folder(path, Writer(path, sync=sync))
+        elif not path.is_dir():
+            raise Io(f"{path}: there is no such folder")
+        with io_errors(path, "cannot be read"), locked(path, exclusive=False):
+            checked = check_folder(path, track=track)
+            if sign is None or checked.entries or _is_signed(path):
+                signer_of(path, IndexState(checked.index), signed_by)
+        checked.raise_problems()
+        return cls(path, checked, sync=sync, sign=sign)
+
+    def __repr__(self) -> str:
+        return f"<FixtureStore {self.folder}, {len(self._entries)} fixtures>"
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def entries(self) -> Sequence[FixtureEntry]:
+        """In the order of the index."""
+        with self._mutex:
+            return tuple(self._entries.values())
+
+    def by_key(self, key: str) -> Sequence[Fixture]:
+        """The fixtures with this key in the order they were recorded. Each is decoded when it is
+        used."""
+        with self._mutex:
+            return _Fixtures(self, tuple(self._keys.get(key, ())))
+
+    def fixture(self, path: str) -> Fixture:
+        """The fixture with this path in the index."""
+        with self._mutex:
+            entry = self._entries.get(path)
+            data = self._checked.data.get(path)
+        if entry is None:
+            raise InvalidRequest(f"no fixture of {self.folder}", path=path)
+        return from_file(verified_file(self.folder, entry) if data is None else data, path)
+
+    def add(self, fixture: Fixture) -> Fixture:
+        """Write a fixture; returns it with its number. It is on the disk, or `Io` is raised and the
+        folder is as before."""
+        return self.add_all([fixture])[0]
+
+    def add_all(self, fixtures: Iterable[Fixture]) -> list[Fixture]:
+        """Write all of them or none."""
+        with self._mutex, io_errors(self.folder), self._index() as index:
+            self._refresh(index)
+            self._check_signed()
+            numbered = self._numbered(fixtures)
+            files = [to_file(fixture) for fixture in numbered]
+            entries = [
+                FixtureEntry(
+                    file_name(fixture.key, fixture.number),
+                    blake3(data).hexdigest(),
+                    fixture.key,
+                    fixture.number,
+                )
+                for fixture, data in zip(numbered, files, strict=True)
+            ]
+            self._write(index, entries, files)
+            for entry, data in zip(entries, files, strict=True):
+                self._include(entry, data)
+            return numbered
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove fixtures and their entries."""
+        with self._mutex, io_errors(self.folder), self._index() as index:
+            self._refresh(index)
+            self._check_signed()
+            gone = dict.fromkeys(paths)
+            for path in gone:
+                if path not in self._entries:
+                    raise InvalidRequest(f"no fixture of {self.folder}", path=path)
+            self._replace_index(gone)
+            for path in gone:
+                remove(self._writer.place(path))
+                remove(self._writer.place(pending_name(path)))
+        self.reload()
+
+    def _replace_index(self, gone: Collection[str]) -> None:
+        """The index without these paths."""
+        data = whole(entry for path, entry in self._entries.items() if path not in gone)
+        state = IndexState(data)
+        try:
+            for path in gone:
+                self._writer.touch(pending_name(path))
+            self._writer.sync_folder()
+            self._write_signature(self._state, state)
+            self._writer.replace(INDEX, data)
+        except BaseException:
+            for path in gone:
+                remove(self._writer.place(pending_name(path)))
+            raise
+        with contextlib.suppress(OSError):
+            self._write_signature(state)
+
+    def reload(self) -> None:
+        """Verify the folder again."""
+        with self._mutex, io_errors(self.folder, "cannot be read"):
+            with locked(self.folder, exclusive=False):
+                checked = check_folder(self.folder)
+            checked.raise_problems()
+            self._use(checked)
+
+    @contextlib.contextmanager
+    def _index(self) -> Iterator[int]:
+        """The open index, locked for writing."""
+        with locked(self.folder, exclusive=True) as index:
+            if index is None:
+                raise Io(f"{self.folder}: {INDEX} has been removed")
+            yield index
+
+    def _refresh(self, index: int) -> None:
+        """Take in what other processes have written since, and remove what they left unfinished."""
+        now = os.fstat(index)
+        if (now.st_dev, now.st_ino) != self._identity or now.st_size < self._size:
+            return self._start_over(index)
+        if now.st_size > self._size:
+            if self._checked.cut_off:
+                return self._start_over(index)
+            tail = os.pread(index, now.st_size - self._size, self._size)
+            entries = read_entries(tail)
+            if entries is None:
+                return self._start_over(index)
+            state = self._state.after(tail)
+            self._check_signature(state)
+            for entry in entries:
+                self._include(entry, verified_file(self.folder, entry))
+            self._state = state
+            self._size = now.st_size
+        elif not self._recovered:
+            self._recover(index)
+        return None
+
+    def _start_over(self, index: int) -> None:
+        checked = check_folder(self.folder)
+        self._check_signature(IndexState(checked.index))
+        checked.raise_problems()
+        self._use(checked)
+        self._recover(index)
+
+    def _recover(self, index: int) -> None:
+        """Remove what an interrupted writer left. The index is locked, and as it was checked."""
+        if self._checked.cut_off:
+            os.ftruncate(index, self._size - self._checked.cut_off)
+            self._size -= self._checked.cut_off
+            self._checked.cut_off = 0
+        for path in self._checked.interrupted:
+            remove(self._writer.place(path))
+        self._recovered = True
+
+    def _numbered(self, fixtures: Iterable[Fixture]) -> list[Fixture]:
+        following: dict[str, int] = {}
+        numbered = []
+        for fixture in fixtures:
+            key = fixture.key
+            if key not in following:
+                before = self._keys.get(key)
+                following[key] = before[-1].number + 1 if before else 0
+            numbered.append(msgspec.structs.replace(fixture, number=following[key]))
+            following[key] += 1
+        return numbered
+
+    def _write(self, index: int, entries: Sequence[FixtureEntry], files: Iterable[bytes]) -> None:
+        writer = self._writer
+        temporary: list[str] = []
+        try:
+            temporary += map(writer.temporary, files)
+            for entry in entries:
+                writer.touch(pending_name(entry.path))
+            for path, entry in zip(temporary, entries, strict=True):
+                os.replace(path, writer.place(entry.path))
+            writer.sync_folder()
+            added = appended(entries, self._size)
+            state = self._state.after(added)
+            self._write_signature(self._state, state)
+            writer.append(index, added, self._size)
+        except BaseException:
+            for path in (*temporary, *(writer.place(entry.path) for entry in entries)):
+                remove(path)
+            raise
+        finally:
+            for entry in entries:
+                remove(writer.place(pending_name(entry.path)))
+        self._size += len(added)
+        self._state = state
+        with contextlib.suppress(OSError):  # the one with two states is valid too
+            self._write_signature(state)
+
+    def _check_signature(self, state: IndexState) -> None:
+        """What other processes have written is signed with the same key."""
+        if self._sign is not None:
+            signer_of(self.folder, state, self._sign.public)
+
+    def _check_signed(self) -> None:
+        if self._sign is None and _is_signed(self.folder):
+            raise InvalidRequest(
+                f"is signed, and would not be after a change: give the key that signs it, or remove"
+                f" {SIGNATURE}",
+                path=str(self.folder),
+            )
+
+    def _write_signature(self, *states: IndexState) -> None:
+        if self._sign is not None:
+            self._writer.replace(SIGNATURE, self._sign.signature(*states))
+
+    def _use(self, checked: CheckedFolder) -> None:
+        self._checked = checked
+        self._size = len(checked.index) + checked.cut_off
+        self._identity = checked.identity
+        self._state = IndexState(checked.index)
+        self._recovered = False
+        self._entries, self._keys = {}, {}
+        for entry in sorted(checked.entries, key=lambda entry: entry.number):
+            self._keys.setdefault(entry.key, []).append(entry)
+        for entry in checked.entries:
+            self._entries[entry.path] = entry
+
+    def _include(self, entry: FixtureEntry, data: bytes) -> None:
+        self._entries[entry.path] = entry
+        self._keys.setdefault(entry.key, []).append(entry)
+        keep(self._checked, entry.path, data)
+
+
+def sign_folder(
+    folder: str | os.PathLike[str], key: SigningKey, *, track: Track | None = None
+) -> int:
+    """Sign a folder as it is; the number of its fixtures. Raises where it is not valid."""
+    path = Path(folder)
+    key.check_place(path)
+    if not path.is_dir():
+        raise Io(f"{path}: there is no such folder")
+    with io_errors(path), locked(path, exclusive=True):
+        checked = check_folder(path, track=track)
+        checked.raise_problems()
+        writer = Writer(path, sync=True)
+        writer.replace(SIGNATURE, key.signature(IndexState(checked.index)))
+    return len(checked.entries)
+
+
+def _is_signed(folder: Path) -> bool:
+    return os.path.lexists(folder / SIGNATURE)
+
+
+class _Fixtures(Sequence[Fixture]):
+    """Fixtures that are decoded when they are used."""
+
+    def __init__(self, store: FixtureStore, entries: tuple[FixtureEntry, ...]) -> None:
+        self._store = store
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Fixture: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Fixture]: ...
+    def __getitem__(self, index: int | slice) -> Fixture | Sequence[Fixture]:
+        if isinstance(index, slice):
+            return _Fixtures(self._store, self._entries[index])
+        return self._store.fixture(self._entries[index].path)

@@ -1,0 +1,129 @@
+"""Where the values of a JSON document stand in its bytes.
+
+msgspec reads the document and gives the length of each value; only the white space, commas and keys
+between the values are read here. A document that cannot be read without doubt, such as one that
+has a key twice, is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from anaphora.errors import InvalidRequest
+
+from .reading import (
+    DECODE_ERRORS,
+    decode_elements,
+    decode_members,
+    decode_reason,
+    decode_value,
+    request_error,
+)
+
+_SPACE = re.compile(rb"[ \t\n\r]*")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_QUOTE, _OPEN, _CLOSE, _COMMA, _COLON = b'"{},:'
+_OPEN_LIST, _CLOSE_LIST = b"[]"
+
+
+class ByteSpan(NamedTuple):
+    """Bytes from `start` up to `end`."""
+
+    start: int
+    end: int
+
+
+class MemberSpan(NamedTuple):
+    """A member of an object: where its key and its value begin, and where the value ends."""
+
+    key: int
+    start: int
+    end: int
+
+    @property
+    def value(self) -> ByteSpan:
+        return ByteSpan(self.start, self.end)
+
+
+def document_span(body: bytes) -> ByteSpan:
+    """The document without the white space around it."""
+    end = len(body)
+    while end and body[end - 1] in b" \t\n\r":
+        end -= 1
+    return ByteSpan(_after_space(body, 0), end)
+
+
+def is_text(body: bytes, span: ByteSpan) -> bool:
+    return body[span.start] == _QUOTE
+
+
+def is_list(body: bytes, span: ByteSpan) -> bool:
+    return body[span.start] == _OPEN_LIST
+
+
+def member_spans(body: bytes, span: ByteSpan, path: str) -> dict[str, MemberSpan]:
+    """The members of an object. The bytes of each value are compared with what msgspec read, so
+    keys, values and what is between them cover the whole object: it has no other members."""
+    try:
+        members = decode_members(memoryview(body)[span.start : span.end])
+    except DECODE_ERRORS as problem:
+        raise request_error(f"not a JSON object: {decode_reason(problem)}", path) from None
+    found: dict[str, MemberSpan] = {}
+    position = _after_space(body, span.start + 1)
+    for name, raw in members.items():
+        key = _STRING.match(body, position)
+        if key is None or decode_value(key[0], str, path, request_error) != name:
+            raise _ambiguous(path)
+        start = _after_space(body, _expect(body, _after_space(body, key.end()), _COLON, path))
+        end = start + memoryview(raw).nbytes
+        if not body.startswith(raw, start):
+            raise _ambiguous(path)
+        found[name] = MemberSpan(position, start, end)
+        position = _after_space(body, end)
+        if len(found) < len(members):
+            position = _after_space(body, _expect(body, position, _COMMA, path))
+    if _expect(body, position, _CLOSE, path) != span.end:
+        raise _ambiguous(path)
+    return found
+
+
+def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
+    """The elements of a list."""
+    if not is_list(body, span):
+        raise request_error("not a JSON list", path)
+    try:
+        elements = decode_elements(memoryview(body)[span.start : span.end])
+    except DECODE_ERRORS as problem:
+        raise request_error(decode_reason(problem), path) from None
+    found: list[ByteSpan] = []
+    position = span.start + 1
+    for raw in elements:
+        if found:
+            position = _expect(body, position, _COMMA, path)
+        start = _after_space(body, position)
+        end = start + memoryview(raw).nbytes
+        found.append(ByteSpan(start, end))
+        position = _after_space(body, end)
+    if _expect(body, _after_space(body, position), _CLOSE_LIST, path) != span.end:
+        raise _ambiguous(path)
+    return found
+
+
+def _after_space(body: bytes, position: int) -> int:
+    if position < len(body) and body[position] > 32:
+        return position  # nearly always
+    match = _SPACE.match(body, position)
+    assert match is not None
+    return match.end()
+
+
+def _expect(body: bytes, position: int, character: int, path: str) -> int:
+    """The position after this character, which must stand there."""
+    if position >= len(body) or body[position] != character:
+        raise _ambiguous(path)
+    return position + 1
+
+
+def _ambiguous(path: str) -> InvalidRequest:
+    return request_error("a member is given twice, or it cannot be read without doubt", path)

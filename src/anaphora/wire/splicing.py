@@ -1,0 +1,406 @@
+"""Markers in the bytes of a request: `wire.splice` puts them in and changes nothing else.
+
+White space, key order, numbers, escapes and the forms of content stay as they are. Only a block can
+carry a marker: a text that needs one becomes a list of one text block, around the very bytes of the
+text. Providers read both forms as the same prompt, so the cached prefix stays the same.
+
+Markers that the request has stay where they are, with their TTL; those of the plan come on top of
+them, as far as there are slots. With `replace` the request ends up with the plan's markers alone.
+Fields of the whole request (an automatic breakpoint, the cache key, the cache options) are only
+added where the request has none of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, cast
+
+import msgspec
+
+from anaphora.canonical import string
+from anaphora.catalog import CacheRules, Dialect
+from anaphora.errors import InvalidRequest
+from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
+from anaphora.values import TTL_SECONDS, Notice, Ttl
+
+from .markers import MarkerPlaces
+from .reading import DECODE_ERRORS, Members, decode_members, encode_members, request_error
+from .spans import (
+    ByteSpan,
+    MemberSpan,
+    document_span,
+    element_spans,
+    is_text,
+    member_spans,
+)
+
+#: The wires whose blocks carry markers.
+_WITH_MARKERS = ("anthropic", "openai_chat", "openai_responses")
+
+#: A marker: its chunk, and its offset in the chunk where that is not the chunk's own.
+_Place = tuple[int, int | None]
+
+
+class SplicedBody(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A request with markers."""
+
+    body: bytes
+    """The given object where nothing was changed."""
+    marks: tuple[Mark, ...]
+    """All markers that it has now."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """To be sent with it: some providers take the cache key in a header."""
+    notices: tuple[Notice, ...] = ()
+
+
+class _Target(msgspec.Struct, frozen=True):
+    """Where one marker goes, and what is around it."""
+
+    block: ByteSpan
+    opening: bytes = b""
+    """What makes a text a block."""
+    close: bytes = b""
+
+
+def places_of(wire: str) -> MarkerPlaces | None:
+    """Where requests of a wire (not of a dialect) take markers; None where they take none."""
+    if wire not in _WITH_MARKERS:
+        return None
+    return cast(MarkerPlaces, import_module(f"anaphora.wire.{wire}.markers").PLACES)
+
+
+def splice(
+    body: bytes,
+    plan: Plan,
+    rendered: Rendered,
+    dialect: Dialect | None = None,
+    *,
+    replace: bool = False,
+    slots: int | None = None,
+) -> SplicedBody:
+    """`rendered` is the request, split by the codec of its wire or dialect."""
+    places = places_of(rendered.wire)
+    notices: list[Notice] = []
+    if plan.held is not None or plan.preludes:
+        notices.append(Notice("handle_left_out", "a cache handle cannot be put into a request"))
+    if places is None or (dialect is not None and dialect.markers == {}):
+        places = None
+        if plan.marks or plan.automatic is not None:
+            notices.append(Notice("markers_left_out", "this provider takes no markers"))
+    if places is None:
+        return SplicedBody(body=body, marks=rendered.marks, notices=tuple(notices))
+    work = _Splicing(body, rendered, places, dialect, notices)
+    work.place(plan, replace=replace, slots=slots)
+    headers = work.fields(plan, replace=replace)
+    return SplicedBody(
+        body=work.result(), marks=tuple(work.marks), headers=headers, notices=tuple(notices)
+    )
+
+
+class _Splicing:
+    """One request that is being marked."""
+
+    def __init__(
+        self,
+        body: bytes,
+        rendered: Rendered,
+        places: MarkerPlaces,
+        dialect: Dialect | None,
+        notices: list[Notice],
+    ) -> None:
+        self._body = body
+        self._rendered = rendered
+        self._places = places
+        self._dialect = dialect
+        self._notices = notices
+        own = None if dialect is None else dialect.markers
+        self._names = (places.field,) if not own else tuple({n for m in own.values() for n in m})
+        """The members of a marker."""
+        self._edits: list[tuple[int, int, bytes]] = []
+        self._root: dict[str, MemberSpan] | None = None
+        self._lists: dict[int, list[ByteSpan]] = {}
+        self.marks: list[Mark] = list(rendered.marks)
+
+    # ── Markers ──────────────────────────────────────────────────────────────────────────────────
+
+    def place(self, plan: Plan, *, replace: bool, slots: int | None) -> None:
+        own = {(mark.chunk, mark.splice): mark for mark in self._rendered.marks}
+        wanted = {(mark.chunk, mark.splice): mark for mark in plan.marks}
+        if replace:
+            for place, mark in own.items():
+                if wanted.get(place) != mark:
+                    self._remove_marker(place)
+            new = [mark for place, mark in wanted.items() if own.get(place) != mark]
+            kept = [mark for place, mark in own.items() if wanted.get(place) == mark]
+        else:
+            new = [mark for place, mark in wanted.items() if place not in own]
+            kept = list(own.values())
+            new = self._within(new, None if slots is None else max(0, slots - len(kept)))
+            new = [self._in_order(mark, kept) for mark in new]
+        placed = [
+            mark for mark in new if self._insert(mark, removed=(mark.chunk, mark.splice) in own)
+        ]
+        self.marks = sorted([*kept, *placed], key=_hash_order)
+
+    def _within(self, new: list[Mark], room: int | None) -> list[Mark]:
+        """As many as there are slots for: the last ones, which cover the most."""
+        if room is None or len(new) <= room:
+            return new
+        dropped = new[: len(new) - room]
+        for mark in dropped:
+            self._leave_out(mark, "the request's own markers take the slots")
+        return new[len(new) - room :]
+
+    def _in_order(self, mark: Mark, kept: list[Mark]) -> Mark:
+        """With a TTL that is accepted between the markers that stay: a longer one may not follow a
+        shorter one."""
+        ttl = mark.ttl
+        for other in kept:
+            behind = _hash_order(other) > _hash_order(mark)
+            longer = TTL_SECONDS[other.ttl] > TTL_SECONDS[ttl]
+            if behind == longer and other.ttl != ttl:
+                ttl = other.ttl
+        if ttl == mark.ttl:
+            return mark
+        reason = f"this marker gets {ttl}, not {mark.ttl}: a shorter TTL may not stand first"
+        path = self._rendered.chunk(mark.chunk).path
+        self._notices.append(Notice("ttl_changed", reason, path))
+        return Mark(mark.chunk, ttl, mark.splice)
+
+    def _insert(self, mark: Mark, *, removed: bool) -> bool:
+        """Puts a marker in; False where the block has one that cannot be read."""
+        marker = self._rendered.markers.get(mark.ttl)
+        if marker is None:
+            known = " or ".join(self._rendered.markers) or "none"
+            reason = f"this provider has no TTL of {mark.ttl}; use {known}"
+            raise InvalidRequest(reason, path="plan.marks")
+        target = self._target((mark.chunk, mark.splice))
+        start, end = target.block
+        if target.opening:
+            self._edits.append((start, start, target.opening))
+            self._edits.append((end, end, marker + b"}" + target.close))
+            return True
+        members = member_spans(self._body, target.block, "$")
+        for name in self._names:
+            if name not in members:
+                continue
+            span = members[name]
+            if self._body[span.start : span.end] == b"null":
+                self._remove(members, name, target.block)
+            elif not removed:
+                self._leave_out(mark, f"the block has a {name} of another form")
+                return False
+        bare = all(name in self._names for name in members)
+        self._edits.append((end - 1, end - 1, marker[1:] if bare else marker))
+        return True
+
+    def _remove_marker(self, place: _Place) -> None:
+        block = self._target(place).block
+        members = member_spans(self._body, block, "$")
+        for name in self._names:
+            if name in members:
+                self._remove(members, name, block)
+
+    def _remove(self, members: dict[str, MemberSpan], name: str, block: ByteSpan) -> None:
+        """Takes a member out, with the comma before it, else the one after it."""
+        names = list(members)
+        index = names.index(name)
+        span = members[name]
+        if index:
+            self._edits.append((members[names[index - 1]].end, span.end, b""))
+        elif len(names) > 1:
+            self._edits.append((span.key, members[names[1]].key, b""))
+        else:
+            self._edits.append((span.key, block.end - 1, b""))
+
+    def _leave_out(self, mark: Mark, reason: str) -> None:
+        path = self._rendered.chunk(mark.chunk).path
+        self._notices.append(Notice("marker_left_out", reason, path))
+
+    # ── Locating ─────────────────────────────────────────────────────────────────────────────────
+
+    def _target(self, place: _Place) -> _Target:
+        """The block of a chunk, or the text that becomes one."""
+        chunk, inside = place
+        run, index = self._rendered.locate(chunk)
+        name, position, block = _steps(run, index)
+        places, path = self._places, f"$.{name}"
+        if inside is None and run.log.splices[index] < 0:
+            raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
+        field = self._member(name)
+        if is_text(self._body, field):
+            if run.section != "messages":
+                return _Target(field, b"[" + places.text, b"]")
+            return _Target(field, b"[" + places.message + places.text, b"]}]")
+        item = self._elements(field, path)[position]
+        if block is None:
+            return self._nested(item, chunk, inside)
+        path = f"{path}[{position}]"
+        if is_text(self._body, item):
+            return _Target(item, places.message + places.text, b"]}")
+        members = member_spans(self._body, item, path)
+        listed = next((each for each in places.contents if each in members), "")
+        if not listed:
+            raise request_error("has no content that can be marked", path)
+        content = members[listed].value
+        if is_text(self._body, content):
+            return _Target(content, b"[" + places.text, b"]")
+        if listed == places.joined and inside is not None:
+            return self._nested(item, chunk, inside)
+        blocks = self._elements(content, f"{path}.{listed}")
+        return self._nested(blocks[-1 if listed == places.joined else block], chunk, inside)
+
+    def _nested(self, block: ByteSpan, chunk: int, inside: int | None) -> _Target:
+        """The block itself, or the one inside it whose end is at the offset `inside` of the chunk.
+        Chunks hold members without white space and without markers, so lengths are counted back
+        from the chunk's end."""
+        if inside is None:
+            return _Target(block)
+        body = self._body
+        members = member_spans(body, block, "$")
+        listed = next((each for each in self._places.contents if each in members), "")
+        if not listed or is_text(body, members[listed].value):
+            raise InvalidRequest("no block inside this one to mark", path="plan.marks")
+        names = list(members)
+        after = {
+            each: msgspec.Raw(body[members[each].start : members[each].end])
+            for each in names[names.index(listed) + 1 :]
+            if each not in self._names
+        }
+        joined = listed == self._places.joined
+        # A joined list is moved to the end of its chunk, without the brackets behind it.
+        tail = 0 if joined else len(encode_members(after)) - (not after) + 1
+        offset = len(self._rendered.chunk(chunk).data) - tail
+        for element in reversed(self._elements(members[listed].value, "$")):
+            if offset - 1 == inside:
+                return _Target(element)
+            offset -= self._bare_size(element) + 1
+        raise InvalidRequest("no block inside this one to mark", path="plan.marks")
+
+    def _bare_size(self, block: ByteSpan) -> int:
+        """The size of a block without white space and markers."""
+        members: Members = decode_members(self._body[block.start : block.end])
+        return len(encode_members({n: raw for n, raw in members.items() if n not in self._names}))
+
+    def _members(self) -> dict[str, MemberSpan]:
+        if self._root is None:
+            self._root = member_spans(self._body, document_span(self._body), "$")
+        return self._root
+
+    def _member(self, name: str) -> ByteSpan:
+        return self._members()[name].value
+
+    def _elements(self, span: ByteSpan, path: str) -> list[ByteSpan]:
+        known = self._lists.get(span.start)
+        if known is None:
+            known = self._lists[span.start] = element_spans(self._body, span, path)
+        return known
+
+    # ── Fields of the request ────────────────────────────────────────────────────────────────────
+
+    def fields(self, plan: Plan, *, replace: bool) -> tuple[tuple[str, str], ...]:
+        """Adds the plan's fields that the request does not have; returns headers."""
+        places, rendered = self._places, self._rendered
+        added: list[bytes] = []
+        headers: tuple[tuple[str, str], ...] = ()
+        if places.automatic:
+            if replace and rendered.automatic not in (None, plan.automatic):
+                span = document_span(self._body)
+                self._remove(self._members(), places.automatic, span)
+                self._members().pop(places.automatic)
+            if plan.automatic is not None and rendered.request_markers:
+                added.append(rendered.request_markers[plan.automatic])
+        if plan.only_marks and places.only_marks:
+            added.append(places.only_marks)
+        if plan.key is not None:
+            place = key_place(self._dialect, places)
+            if isinstance(place, str):
+                headers = ((place, plan.key),)
+            elif place is not None:
+                added.append(place + string(plan.key))
+        end = document_span(self._body).end - 1
+        for field in added:
+            name = next(iter(decode_members(b"{" + field[1:] + b"}")))
+            if name not in self._members():
+                self._edits.append((end, end, field))
+        return headers
+
+    # ── Result ───────────────────────────────────────────────────────────────────────────────────
+
+    def result(self) -> bytes:
+        if not self._edits:
+            return self._body
+        pieces: list[bytes | memoryview] = []
+        view, done = memoryview(self._body), 0
+        for start, end, inserted in sorted(self._edits, key=lambda edit: edit[:2]):
+            assert start >= done, "edits of one body do not overlap"
+            pieces += [view[done:start], inserted]
+            done = end
+        pieces.append(view[done:])
+        return b"".join(pieces)
+
+
+def key_place(dialect: Dialect | None, places: MarkerPlaces) -> bytes | str | None:
+    """Where a request takes a cache key: after these bytes of the body, or in that header."""
+    if dialect is None or "cache.key" not in dialect.fields:
+        return places.key or None
+    place = dialect.place("cache.key")
+    return None if place is None or not place.header else place.header
+
+
+def plannable(
+    rendered: Rendered, fields: Mapping[str, Any], rules: CacheRules, dialect: Dialect | None = None
+) -> Rendered:
+    """A split request as the planner needs it: with the fields that may be added to it. `fields`
+    are those that it has."""
+    places = places_of(rendered.wire)
+    if places is None:
+        return rendered
+    own = dialect is None or dialect.markers is None
+    key = key_place(dialect, places)
+    if key is not None and "prompt_cache_key" in fields:
+        key = None
+    changes: dict[str, Any] = {"key_place": key}
+    if places.only_marks:
+        by_itself = rules.automatic_breakpoint.value == "last_message"
+        options = _options(fields.get("prompt_cache_options"))
+        ttl: Ttl | None = rendered.automatic
+        if ttl is None and rules.default_ttl is not None:
+            ttl = rules.default_ttl.value
+        explicit = options is not None and options.get("mode") == "explicit"
+        changes["automatic"] = ttl if by_itself and not explicit else None
+        free = own and by_itself and options is None
+        changes["only_marks"] = places.only_marks if free else None
+    return msgspec.structs.replace(rendered, **changes)
+
+
+def _options(raw: Any) -> dict[str, Any] | None:
+    """The cache options of a request; None where it has none."""
+    if isinstance(raw, msgspec.Raw):
+        try:
+            raw = msgspec.json.decode(raw)
+        except DECODE_ERRORS:
+            return {}
+    if raw is None:
+        return None
+    return raw if isinstance(raw, dict) else {}
+
+
+def _steps(run: ChunkRun, index: int) -> tuple[str, int, int | None]:
+    """The list of the body that holds a chunk, the element in it, and the block in that; None where
+    the element is the block itself."""
+    if run.section == "messages":
+        log = run.log
+        message = log.message_of(index)
+        first = log.message_ends[message - 1] if message else 0
+        return run.place or "messages", run.first_message + message, index - first
+    name, _, rest = run.path(index).partition("[")
+    position, _, inner = rest.partition("]")
+    if not inner:
+        return name, int(position), None
+    return name, int(position), int(inner.rpartition("[")[2][:-1])
+
+
+def _hash_order(mark: Mark) -> tuple[int, float]:
+    return mark.chunk, float("inf") if mark.splice is None else mark.splice

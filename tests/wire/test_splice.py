@@ -1,0 +1,608 @@
+"""`wire.splice` puts a plan's markers into the bytes of a request, and changes nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.exchanges import needs_exchanges, records
+
+from anaphora import catalog, wire
+from anaphora.cache.plan import AppMemory, Planner
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import PromptCachePlan
+from anaphora.rendered import Mark, Plan, Rendered
+from anaphora.values import Ttl
+from anaphora.wire.splicing import plannable
+
+Json = dict[str, Any]
+Draw = Callable[..., Any]
+
+#: Every form of markers: the wires' own, and those of dialects.
+MARKED = (
+    "anthropic",
+    "openai_chat",
+    "openai_responses",
+    "minimax/anthropic",
+    "moonshot/anthropic",
+    "alibaba",
+    "openrouter",
+)
+UNMARKED = ("gemini", "ollama", "deepseek/anthropic", "vllm/anthropic")
+
+TEXT_BLOCK = re.compile(
+    rb'\[\{"type":"(?:input_)?text","text":("[^"\\]*(?:\\.[^"\\]*)*")\}\]', re.DOTALL
+)
+INPUT = re.compile(rb'\[\{"type":"message","role":"user","content":("[^"\\]*(?:\\.[^"\\]*)*")\}\]')
+
+
+def base(name: str) -> str:
+    return name if name in wire.WIRES else wire.dialect_of(name).wire
+
+
+def split(name: str, body: bytes) -> Rendered:
+    return wire.get(name).split(body, (), "/v1beta/models/g:generateContent")
+
+
+def splice(name: str, body: bytes, *marks: Mark, **options: Any) -> bytes:
+    return wire.splice(body, Plan(marks=marks), wire=name, **options).body
+
+
+def markable(rendered: Rendered) -> list[int]:
+    return [chunk.index for chunk in rendered if chunk.splice is not None]
+
+
+def bare(spliced: bytes, rendered: Rendered) -> bytes:
+    """Without the markers, and with every list of one short text block as the text alone: what is
+    left must be the same before and after."""
+    for marker in rendered.markers.values():
+        spliced = spliced.replace(marker, b"")
+    return INPUT.sub(rb"\1", TEXT_BLOCK.sub(rb"\1", spliced))
+
+
+def meaning(name: str, body: bytes) -> Any:
+    """The request without markers, with texts as lists of one block."""
+
+    kind = "input_text" if base(name) == "openai_responses" else "text"
+
+    def blocks(value: Any) -> Any:
+        return [{"type": kind, "text": value}] if isinstance(value, str) else value
+
+    def read(pairs: list[tuple[str, Any]]) -> Json:
+        fields = dict(pairs)
+        fields.pop("cache_control", None)
+        fields.pop("prompt_cache_breakpoint", None)
+        for field in ("content", "system", "output"):
+            if field in fields and fields.get("role") != "assistant":
+                fields[field] = blocks(fields[field])
+        if isinstance(fields.get("input"), str) and "model" in fields:
+            fields["input"] = [
+                {
+                    "type": "message",
+                    "role": "user",
+                    "content": [{"type": "input_text", "text": fields["input"]}],
+                }
+            ]
+        return fields
+
+    return json.loads(body, object_pairs_hook=read, parse_float=str)
+
+
+def check_laws(name: str, body: bytes, marks: tuple[Mark, ...]) -> bytes:
+    """All that holds for a request without markers of its own."""
+    before = split(name, body)
+    spliced = wire.splice(body, Plan(marks=marks), wire=name)
+    after = split(name, spliced.body)
+    assert spliced.notices == ()
+    assert spliced.marks == after.marks == marks
+    assert list(after) == list(before)
+    assert after.envelope.tail == before.envelope.tail
+    assert bare(spliced.body, before) == bare(body, before)
+    assert meaning(name, spliced.body) == meaning(name, body)
+    assert len(wire.get(name).parse(spliced.body).ir.cache.marks) == len(marks)
+    # The other way: taking them out again, and putting nothing in.
+    assert split(name, splice(name, spliced.body, replace=True)).marks == ()
+    assert splice(name, spliced.body) is spliced.body
+    return spliced.body
+
+
+# ── Bodies of any form ───────────────────────────────────────────────────────────────────────────
+
+TEXTS = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12
+).map(lambda text: text + "x") | st.sampled_from(
+    [
+        '","cache_control":{"type":"ephemeral"}',
+        'a "quoted" \\ text }] ,',
+        "\ud55c\U0001f600\u2028 {[",
+        '{"type":"text","text":"x"}',
+    ]
+)
+SPACE = st.sampled_from(["", "", " ", "\n  ", "\t", "\r\n"])
+
+
+@st.composite
+def spelled(draw: Draw, value: Any) -> str:
+    """A JSON text of the value with white space, escapes and key order of its own."""
+
+    def text(each: str) -> str:
+        if draw(st.integers(0, 3)) == 0:
+            return '"' + "".join(_escaped(letter) for letter in each) + '"'
+        return json.dumps(each, ensure_ascii=draw(st.booleans()))
+
+    def write(each: Any) -> str:
+        if isinstance(each, str):
+            return text(each)
+        if isinstance(each, dict):
+            items = draw(st.permutations(list(each.items())))
+            members = [
+                f"{draw(SPACE)}{text(k)}{draw(SPACE)}:{draw(SPACE)}{write(v)}{draw(SPACE)}"
+                for k, v in items
+            ]
+            return "{" + ",".join(members) + "}"
+        if isinstance(each, list):
+            return "[" + ",".join(draw(SPACE) + write(e) + draw(SPACE) for e in each) + "]"
+        return json.dumps(each)
+
+    return str(draw(SPACE) + write(value) + draw(SPACE))
+
+
+def _escaped(letter: str) -> str:
+    units = letter.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02X}" for i in range(0, len(units), 2))
+
+
+@st.composite
+def requests(draw: Draw, wire_name: str) -> Json:
+    """A request that the wire accepts, with content in every form."""
+
+    def texts(kind: str = "text") -> Any:
+        if draw(st.booleans()):
+            return draw(TEXTS)
+        count = draw(st.integers(1, 3))
+        return [{"type": kind, "text": draw(TEXTS)} for _ in range(count)]
+
+    schema = {"type": "object", "properties": {"cache_control": {"const": 1.50}}}
+    request: Json = {"model": "m", "temperature": 1.0, "metadata": {"a": draw(TEXTS)}}
+    turns = draw(st.integers(1, 3))
+    if wire_name == "anthropic":
+        messages: list[Json] = []
+        for turn in range(turns):
+            messages.append({"role": "user", "content": texts()})
+            if draw(st.booleans()):
+                messages.append({"role": "user", "content": texts()})
+            if turn + 1 < turns:
+                call = {"type": "tool_use", "id": f"t{turn}", "name": "f", "input": {"a": 1e2}}
+                thought = {"type": "thinking", "thinking": "…", "signature": "c2ln"}
+                messages.append({"role": "assistant", "content": [thought, call]})
+                result = {"type": "tool_result", "tool_use_id": f"t{turn}", "content": texts()}
+                messages.append({"role": "user", "content": [result]})
+        request |= {"max_tokens": 10, "messages": messages}
+        request["tools"] = [{"name": name, "input_schema": schema} for name in ("f", "g")]
+        if draw(st.booleans()):
+            request["system"] = texts()
+    elif wire_name == "openai_chat":
+        messages = [{"role": "system", "content": texts()}] if draw(st.booleans()) else []
+        for turn in range(turns):
+            messages.append({"role": "user", "content": texts()})
+            if turn + 1 < turns:
+                function = {"name": "f", "arguments": '{"a": 1}'}
+                calls = [{"id": f"t{turn}", "type": "function", "function": function}]
+                messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+                messages.append({"role": "tool", "tool_call_id": f"t{turn}", "content": texts()})
+        request["messages"] = messages
+        request["tools"] = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    else:
+        items: list[Json] = []
+        if draw(st.booleans()):
+            items.append({"role": "developer", "content": texts("input_text")})
+        for turn in range(turns):
+            items.append({"role": "user", "content": texts("input_text")})
+            if turn + 1 < turns:
+                call = {"type": "function_call", "call_id": f"t{turn}", "name": "f"}
+                items.append({**call, "arguments": "{}"})
+                result = {"type": "function_call_output", "call_id": f"t{turn}"}
+                items.append({**result, "output": texts("input_text")})
+        request["input"] = draw(TEXTS) if draw(st.integers(0, 5)) == 0 else items
+        request["tools"] = [{"type": "function", "name": "f", "parameters": schema}]
+        if draw(st.booleans()):
+            request["instructions"] = draw(TEXTS)
+    return request
+
+
+@st.composite
+def spliced_cases(draw: Draw) -> tuple[str, bytes, tuple[Mark, ...]]:
+    name = draw(st.sampled_from(MARKED))
+    body = draw(spelled(draw(requests(base(name))))).encode()
+    rendered = split(name, body)
+    places = markable(rendered)
+    chosen = draw(st.lists(st.sampled_from(places), max_size=4, unique=True)) if places else []
+    ttls = sorted(rendered.markers, key=list(rendered.markers).index, reverse=True)
+    long = draw(st.integers(0, len(chosen)))
+    marks = [
+        Mark(chunk, ttls[0] if position < long else ttls[-1])
+        for position, chunk in enumerate(sorted(chosen))
+    ]
+    return name, body, tuple(marks)
+
+
+@given(spliced_cases())
+def test_only_markers_are_added(case: tuple[str, bytes, tuple[Mark, ...]]) -> None:
+    name, body, marks = case
+    assert splice(name, body) is body
+    check_laws(name, body, marks)
+
+
+@needs_exchanges
+@pytest.mark.parametrize("name", ["anthropic", "openai_chat", "openai_responses"])
+def test_recorded_requests_take_every_marker(name: str) -> None:
+    read = 0
+    for record in records(name):
+        body = record["request"].encode()
+        rendered = split(name, body)
+        if rendered.marks:
+            continue
+        ttl: Ttl = next(iter(rendered.markers))
+        places = markable(rendered)
+        for start in range(0, len(places), 4):
+            check_laws(name, body, tuple(Mark(chunk, ttl) for chunk in places[start : start + 4]))
+            read += 1
+    assert read > 50
+
+
+# ── Tables ───────────────────────────────────────────────────────────────────────────────────────
+
+SHORT = b',"cache_control":{"type":"ephemeral"}'
+LONG = b',"cache_control":{"type":"ephemeral","ttl":"1h"}'
+BREAK = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
+BREAK_30 = b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}'
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "chunk", "ttl", "expected"),
+    [
+        pytest.param(
+            "anthropic",
+            b'{ "model":"m", "messages":[ {"role":"user","content":"h\\u0069" } ], "max_tokens":1.0}',
+            0,
+            "5m",
+            b'{ "model":"m", "messages":[ {"role":"user","content":[{"type":"text","text":"h\\u0069"'
+            + SHORT
+            + b'}] } ], "max_tokens":1.0}',
+            id="text becomes a block",
+        ),
+        pytest.param(
+            "anthropic",
+            b'{"tools":[{"name":"a"},{"name":"b" }],"model":"m","messages":[{"role":"user",'
+            b'"content":"x"}]}',
+            1,
+            "1h",
+            b'{"tools":[{"name":"a"},{"name":"b" ' + LONG + b'}],"model":"m","messages":[{'
+            b'"role":"user","content":"x"}]}',
+            id="tool",
+        ),
+        pytest.param(
+            "anthropic",
+            b'{"model":"m","system":"s","messages":[{"role":"user","content":"x"}]}',
+            0,
+            "5m",
+            b'{"model":"m","system":[{"type":"text","text":"s"' + SHORT + b'}],"messages":[{'
+            b'"role":"user","content":"x"}]}',
+            id="system text",
+        ),
+        pytest.param(
+            "openai_responses",
+            b'{"model":"m","input":"x"}',
+            0,
+            "30m",
+            b'{"model":"m","input":[{"type":"message","role":"user","content":[{"type":'
+            b'"input_text","text":"x"' + BREAK_30 + b"}]}]}",
+            id="input text",
+        ),
+        pytest.param(
+            "openai_responses",
+            b'{"model":"m","input":[{"type":"function_call_output","call_id":"c","output":"x"}]}',
+            0,
+            "30m",
+            b'{"model":"m","input":[{"type":"function_call_output","call_id":"c","output":[{"type":'
+            b'"input_text","text":"x"' + BREAK_30 + b"}]}]}",
+            id="output text",
+        ),
+        pytest.param(
+            "openai_chat",
+            b'{"model":"m","messages":[{"content":"s","role":"system"},{"role":"user","content":'
+            b'[{"text":"x","type":"text"}]}]}',
+            0,
+            "30m",
+            b'{"model":"m","messages":[{"content":[{"type":"text","text":"s"'
+            + BREAK
+            + b'}],"role":'
+            b'"system"},{"role":"user","content":[{"text":"x","type":"text"}]}]}',
+            id="system message",
+        ),
+        pytest.param(
+            "openrouter",
+            b'{"model":"m","messages":[{"role":"user","content":[{"text":"x","type":"text"\n}]}]}',
+            0,
+            "1h",
+            b'{"model":"m","messages":[{"role":"user","content":[{"text":"x","type":"text"\n'
+            + LONG
+            + b"}]}]}",
+            id="dialect",
+        ),
+    ],
+)
+def test_bytes_of_a_marked_request(
+    name: str, body: bytes, chunk: int, ttl: Ttl, expected: bytes
+) -> None:
+    assert splice(name, body, Mark(chunk, ttl)) == expected
+
+
+RESULT = {
+    "type": "tool_result",
+    "content": [
+        {"type": "text", "text": "A"},
+        {"cache_control": {"type": "ephemeral"}, "type": "text", "text": "B"},
+        {"type": "text", "text": "C"},
+    ],
+    "tool_use_id": "t",
+    "is_error": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("anthropic", {"model": "m", "messages": [{"role": "user", "content": [RESULT]}]}),
+        (
+            "openai_responses",
+            {
+                "model": "m",
+                "input": [
+                    {
+                        "type": "function_call_output",
+                        "output": [
+                            {"type": "input_text", "text": "A"},
+                            {
+                                "type": "input_text",
+                                "text": "B",
+                                "prompt_cache_breakpoint": {"mode": "explicit"},
+                            },
+                            {"type": "input_text", "text": "C"},
+                        ],
+                        "call_id": "c",
+                    }
+                ],
+            },
+        ),
+    ],
+)
+def test_markers_inside_a_tool_result(name: str, request_: Json) -> None:
+    body = json.dumps(request_, indent=1).encode()
+    marks = split(name, body).marks
+    assert [mark.splice is None for mark in marks] == [False]
+    without = splice(name, body, replace=True)
+    assert split(name, without).marks == ()
+    assert split(name, splice(name, without, *marks)).marks == marks
+
+
+OWN = (
+    b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text",'
+    b'"cache_control":{"type":"ephemeral"},"text":"b"},{"type":"text","text":"c"}]}]}'
+)
+
+
+def test_markers_of_the_request_stay() -> None:
+    spliced = wire.splice(OWN, Plan(marks=(Mark(0, "5m"), Mark(2, "5m"))), wire="anthropic")
+    assert [mark.chunk for mark in spliced.marks] == [0, 1, 2]
+    assert split("anthropic", spliced.body).marks == spliced.marks
+    assert spliced.body.replace(SHORT + b"}", b"}") == OWN
+
+
+def test_markers_of_the_request_are_replaced_when_asked() -> None:
+    spliced = wire.splice(OWN, Plan(marks=(Mark(2, "1h"),)), wire="anthropic", replace=True)
+    assert spliced.marks == split("anthropic", spliced.body).marks == (Mark(2, "1h"),)
+    other_ttl = wire.splice(OWN, Plan(marks=(Mark(1, "1h"),)), wire="anthropic", replace=True)
+    assert split("anthropic", other_ttl.body).marks == (Mark(1, "1h"),)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b'{"cache_control":{"type":"ephemeral"},"type":"text","text":"a"}',
+        b'{"type":"text", "cache_control" : {"type":"ephemeral"} ,"text":"a"}',
+        b'{"type":"text","text":"a" , "cache_control":{"type":"ephemeral"} }',
+        b'{"type":"text","text":"a","c\\u0061che_control":{"type":"ephemeral","ttl":"5m"}}',
+    ],
+)
+def test_marker_is_removed_wherever_it_stands(block: bytes) -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":[%b]}]}' % block
+    without = splice("anthropic", body, replace=True)
+    assert json.loads(without)["messages"][0]["content"] == [{"type": "text", "text": "a"}]
+
+
+def test_slots_count_the_markers_of_the_request() -> None:
+    plan = Plan(marks=(Mark(0, "5m"), Mark(2, "5m")))
+    spliced = wire.splice(OWN, plan, wire="anthropic", slots=2)
+    assert [mark.chunk for mark in spliced.marks] == [1, 2]
+    (notice,) = spliced.notices
+    assert (notice.code, notice.path) == ("marker_left_out", "messages[0].content[0]")
+
+
+def test_ttls_fall_around_the_markers_of_the_request() -> None:
+    after = wire.splice(OWN, Plan(marks=(Mark(0, "5m"), Mark(2, "1h"))), wire="anthropic")
+    assert [mark.ttl for mark in after.marks] == ["5m", "5m", "5m"]
+    assert [notice.code for notice in after.notices] == ["ttl_changed"]
+    long = OWN.replace(b'"ephemeral"', b'"ephemeral","ttl":"1h"')
+    before = wire.splice(long, Plan(marks=(Mark(0, "5m"), Mark(2, "5m"))), wire="anthropic")
+    assert [mark.ttl for mark in before.marks] == ["1h", "1h", "5m"]
+
+
+def test_null_marker_is_replaced() -> None:
+    body = OWN.replace(b'{"type":"ephemeral"}', b"null")
+    spliced = splice("anthropic", body, Mark(1, "1h"))
+    assert split("anthropic", spliced).marks == (Mark(1, "1h"),)
+    assert spliced.count(b"cache_control") == 1
+
+
+def test_marker_of_another_form_stays() -> None:
+    body = OWN.replace(b'"ephemeral"', b'"lasting"')
+    spliced = wire.splice(body, Plan(marks=(Mark(1, "5m"),)), wire="openrouter")
+    assert spliced.body is body
+    assert [notice.code for notice in spliced.notices] == ["marker_left_out"]
+
+
+# ── Fields of the request ────────────────────────────────────────────────────────────────────────
+
+CHAT = b'{"model":"m","messages":[{"role":"user","content":"x"}]}'
+
+
+def test_automatic_breakpoint_is_added_once() -> None:
+    plan = Plan(automatic="5m")
+    spliced = wire.splice(CHAT, plan, wire="anthropic").body
+    assert spliced == CHAT[:-1] + SHORT + b"}"
+    assert wire.splice(spliced, plan, wire="anthropic").body is spliced
+    assert wire.splice(spliced, Plan(), wire="anthropic").body is spliced
+    assert wire.splice(spliced, Plan(), wire="anthropic", replace=True).body == CHAT
+
+
+@pytest.mark.parametrize("name", ["openai_chat", "openai_responses"])
+def test_key_and_options_are_added_only_where_absent(name: str) -> None:
+    body = CHAT if name == "openai_chat" else b'{"model":"m","input":"x"}'
+    plan = Plan(key='k"1', only_marks=True)
+    spliced = wire.splice(body, plan, wire=name).body
+    fields = json.loads(spliced)
+    assert fields["prompt_cache_key"] == 'k"1'
+    assert fields["prompt_cache_options"] == {"mode": "explicit"}
+    assert wire.splice(spliced, Plan(key="other", only_marks=True), wire=name).body is spliced
+
+
+def test_key_of_a_header_is_returned_beside_the_body() -> None:
+    spliced = wire.splice(CHAT, Plan(key="abc"), wire="xai")
+    assert (spliced.body, spliced.headers) == (CHAT, (("x-grok-conv-id", "abc"),))
+
+
+# ── Providers without markers, and bodies that are not what they seem ────────────────────────────
+
+
+@pytest.mark.parametrize("name", UNMARKED)
+def test_provider_without_markers_gets_the_body_unchanged(name: str) -> None:
+    body = CHAT
+    if name == "gemini":
+        body = b'{"contents":[{"role":"user","parts":[{"text":"x"}]}]}'
+    spliced = wire.splice(
+        body, Plan(marks=(Mark(0, "5m"),)), wire=name, path="/v1beta/models/g:generateContent"
+    )
+    assert spliced.body is body
+    assert [notice.code for notice in spliced.notices] == ["markers_left_out"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","messages":[],"messages":[{"role":"user","content":"x"}]}',
+        b'{"model":"m","messages":[{"role":"user","content":"xxxx","content":"x"}]}',
+        b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a","text":"b"}'
+        b"]}]}",
+        b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a",'
+        b'"cache_control":null,"cache_control":null}]}]}',
+        b'{"a":{"x":1,"model":"m"},"model":"m","messages":[{"role":"user","content":"x"}],"a":{}}',
+        b"\xef\xbb\xbf" + CHAT,
+        CHAT + b"}",
+        CHAT[:-1],
+        b"[]",
+        b'{"model":"m","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_ambiguous_or_invalid_body_is_rejected(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        splice("anthropic", body, Mark(0, "5m"))
+
+
+@pytest.mark.parametrize(
+    ("mark", "reason"),
+    [
+        (Mark(0, "30m"), "no TTL of 30m; use 5m or 1h"),
+        (Mark(0, "5m", 3), "no block inside"),
+    ],
+)
+def test_impossible_marks_are_rejected(mark: Mark, reason: str) -> None:
+    body = CHAT.replace(b'"x"', b'[{"type":"text","text":"x"}]')
+    with pytest.raises(InvalidRequest, match=reason):
+        splice("anthropic", body, mark)
+
+
+def test_thinking_takes_no_marker() -> None:
+    thought = b'[{"type":"thinking","thinking":"","signature":""}]'
+    with pytest.raises(InvalidRequest, match=r"messages\[0\].content\[0\] takes no marker"):
+        splice("anthropic", CHAT.replace(b'"x"', thought), Mark(0, "5m"))
+
+
+def test_large_body() -> None:
+    turn = [{"role": "user", "content": "ab\u00e9 " * 2000}, {"role": "assistant", "content": "o"}]
+    body = json.dumps({"model": "m", "messages": turn * 400, "system": "s" * 4_000_000}).encode()
+    assert len(body) > 8_000_000
+    last = len(split("anthropic", body)) - 1
+    spliced = splice("anthropic", body, Mark(0, "5m"), Mark(last, "5m"))
+    assert len(spliced) == len(body) + 2 * len(SHORT) + 2 * len(b'[{"type":"text","text":}]')
+
+
+# ── Planning a given request ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "options", "expected"),
+    [
+        ("openai_chat", "gpt-5.6", None, (True, True)),
+        ("openai_chat", "gpt-5.6", {"mode": "explicit"}, (False, False)),
+        ("openai_chat", "gpt-4o", None, (False, False)),
+        ("openai_responses", "gpt-5.6", None, (True, True)),
+        ("openai_responses", "gpt-5.6", {"mode": "implicit"}, (True, False)),
+        ("openai_responses", "gpt-4o", None, (False, False)),
+    ],
+)
+def test_plannable_request_knows_the_provider_s_own_breakpoint(
+    name: str, model: str, options: Json | None, expected: tuple[bool, bool]
+) -> None:
+    request: Json = {"model": model}
+    if options is not None:
+        request["prompt_cache_options"] = options
+    request |= {"input": "x"} if name == "openai_responses" else json.loads(CHAT) | request
+    rendered = split(name, json.dumps(request).encode())
+    rules = catalog.rules("openai", model, name)
+    planned = plannable(rendered, request, rules)
+    assert (planned.automatic is not None, planned.only_marks is not None) == expected
+    assert planned.key_place == b',"prompt_cache_key":'
+
+
+def test_plan_of_the_planner_fits() -> None:
+    body = json.dumps(
+        {
+            "model": "claude-opus-4-8",
+            "tools": [{"name": "f", "input_schema": {"description": "d" * 20_000}}],
+            "system": "s" * 20_000,
+            "messages": [{"role": "user", "content": "x" * 20_000}],
+        }
+    ).encode()
+    rendered = split("anthropic", body)
+    rules = catalog.rules("anthropic", "claude-opus-4-8", "anthropic")
+    planned = plannable(rendered, json.loads(body), rules)
+    plan = Planner(AppMemory(rules)).plan(planned, at=0.0)
+    spliced = wire.splice(body, plan, wire="anthropic", rendered=rendered, slots=rules.slots.value)
+    assert split("anthropic", spliced.body).marks == plan.marks
+    assert [rendered.chunk(mark.chunk).section for mark in plan.marks] == [
+        "tools",
+        "system",
+        "messages",
+    ]
+
+
+def test_parsed_marks_are_those_of_the_plan() -> None:
+    spliced = splice("anthropic", CHAT[:-1] + b',"max_tokens":1}', Mark(0, "1h"))
+    cache: PromptCachePlan = wire.get("anthropic").parse(spliced).ir.cache
+    assert [mark.ttl for mark in cache.marks] == ["1h"]
