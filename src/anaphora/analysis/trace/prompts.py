@@ -288,6 +288,28 @@ class Replay:
             account.early_reads.latest.pop(self.trace.group, None)
             account.early_reads.latest |= {self.trace.group: read} if early else {}
 
+    def learn_lifetime(
+        self,
+        billed: TraceUsage,
+        prompt: CallPrompt,
+        outcome: Outcome,
+        account: Account,
+        idle: float,
+    ) -> None:
+        """Learns whether what the last call left could still be read. Others may have used the
+        beginning since, so that a read of no more says nothing."""
+        before = self.before
+        if account.lifetime is None or before is None or before.usage is None:
+            return
+        beginning = prompt.tokens(prompt.leading) + self.rules.granule_tokens.value
+        left = self.rules.whole_granules(before.usage.total)
+        if idle <= account.lifetime.stated and not outcome.read:
+            return
+        if not billed.cache_read or billed.cache_read <= beginning < left:
+            account.lifetime.learn(idle, found=False)
+        elif billed.cache_read > beginning:
+            account.lifetime.learn(idle, found=True)
+
     def learn(
         self,
         call: TraceCall,
@@ -410,6 +432,8 @@ class Replay:
         if begun is None:
             return
         read = billed.cache_read
+        if first:
+            account.leads.miss(begun, expected=expected > 0, read=read > 0)
         if not first and (expected or not read):
             return
         recorded = self._counted(call, account).recorded_tokens
