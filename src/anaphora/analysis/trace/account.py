@@ -26,6 +26,10 @@ _HEAVIEST = 2000
 _NEAR = 8
 #: So many conversations in a row that do not read the beginning of others have one of their own.
 _NOT_SHARED = 2
+#: Seconds in which no provider is known to drop entries: a miss has another reason.
+_SHORTEST_LIFE = 60.0
+#: Seconds by which idle times differ at least.
+_LEAST_GAP = 0.001
 
 
 class BilledLengths(dict[Hashable, int]):
@@ -199,35 +203,33 @@ class EarlyReads:
 
 class Lifetime:
     """How long entries can be read after their last use, where the rules have a stand-in: for ever,
-    until bills show that entries are gone which were idle for longer than that."""
+    until bills show that they are gone after some time."""
 
     def __init__(self, stated: float) -> None:
         self.stated = stated
         """Seconds, by the rules."""
         self._found: list[float] = []
         self._gone: list[float] = []
-        """Idle times beyond that, after which something was read or nothing, in order."""
-        self._misses_at_random = False
+        """Idle times after which the prompt was read or not, in order."""
 
     @property
     def seconds(self) -> float:
-        """The shortest idle time after which more entries were gone than were found after that time
-        or a longer one. A provider that misses at random needs to miss once more."""
-        gone, found = self._gone, self._found
-        slack = 1 if self._misses_at_random else 0
-        first = bisect_left(
-            range(len(gone)),
-            True,
-            key=lambda at: at + 1 > len(found) - bisect_left(found, gone[at]) + slack,
-        )
-        return math.nextafter(gone[first], 0) if first < len(gone) else math.inf
+        """Less than the shortest idle time after which more prompts were gone than were found after
+        that time or a longer one."""
+        first = bisect_left(range(len(self._gone)), True, key=self._expired)
+        return self._gone[first] - _LEAST_GAP if first < len(self._gone) else math.inf
 
     def learn(self, idle: float, *, found: bool) -> None:
         """A prompt was idle for so many seconds, and then read or not."""
-        if idle > self.stated:
+        if idle > _SHORTEST_LIFE:
             insort(self._found if found else self._gone, idle)
-        elif not found:
-            self._misses_at_random = True
+
+    def _expired(self, index: int) -> bool:
+        """Whether prompts are gone after the idle time of that index."""
+        idle = self._gone[index]
+        found = len(self._found) - bisect_left(self._found, idle)
+        # One of them may be a miss at random.
+        return index > found
 
 
 class Account:

@@ -6,6 +6,7 @@ a call reads what the previous call of the conversation left in the cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
@@ -206,14 +207,13 @@ class Predictor:
         simulator, rules = self._simulator(replay), replay.rules
         prompt = replay.prompt(call, params, account)
         idle = _gap(before, call)
-        lapsed = self._set_lifetime(simulator, account, prompt, at, idle)
-        outcome = simulator.predict(prompt, at=at)
+        outcome, lapsed, alive = self._outcomes(simulator, account, prompt, at, idle)
         chances = replay.chances(call, prompt, account, simulator, at)
         older = billed is not None and billed.cache_read in replay.left
         changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:
             if idle is not None:
-                replay.learn_lifetime(billed, prompt, outcome, account, idle)
+                replay.learn_lifetime(billed.cache_read, prompt, alive, account, idle)
             replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
             replay.learn(call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, params, account)
@@ -236,7 +236,7 @@ class Predictor:
             chances=chances if changed is None else (),
             billed=billed,
             baseline=None if before is None else _left_by(before, rules),
-            lapsed=None if lapsed == outcome else lapsed,
+            lapsed=lapsed,
             previous=None if before is None or before.usage is None else before.usage.total,
             older=older,
             ends_only=call.t is None and call.dur is None,
@@ -245,24 +245,31 @@ class Predictor:
             delay=rules.visibility_delay.value,
         )
 
-    def _set_lifetime(
+    def _outcomes(
         self,
         simulator: Simulator,
         account: Account,
         prompt: CallPrompt,
         at: float,
         idle: float | None,
-    ) -> Outcome | None:
-        """Entries live as long as the account's bills show. After a longer time than the rules say:
-        the outcome if entries expire then."""
-        lifetime, lapsed = account.lifetime, None
+    ) -> tuple[Outcome, Outcome | None, Outcome]:
+        """The outcome, where entries live as long as the account's bills show; if they live as long
+        as the rules say, where that is shorter; and if they live for ever."""
+        lifetime = account.lifetime
         if lifetime is None or self._elsewhere is not None:
-            return None
-        if idle is not None and idle > lifetime.stated:
+            outcome = simulator.predict(prompt, at=at)
+            return outcome, None, outcome
+        lapsed = alive = None
+        seconds = lifetime.seconds
+        if idle is not None and lifetime.stated < idle <= seconds:
             simulator.lifetime = lifetime.stated
             lapsed = simulator.predict(prompt, at=at)
-        simulator.lifetime = lifetime.seconds
-        return lapsed
+        if idle is not None and idle > seconds:
+            simulator.lifetime = math.inf
+            alive = simulator.predict(prompt, at=at)
+        simulator.lifetime = seconds
+        outcome = simulator.predict(prompt, at=at)
+        return outcome, None if lapsed == outcome else lapsed, alive or outcome
 
 
 def _changed_at(outcome: Outcome, tokens: int) -> Outcome:

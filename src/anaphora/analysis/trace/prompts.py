@@ -289,26 +289,18 @@ class Replay:
             account.early_reads.latest |= {self.trace.group: read} if early else {}
 
     def learn_lifetime(
-        self,
-        billed: TraceUsage,
-        prompt: CallPrompt,
-        outcome: Outcome,
-        account: Account,
-        idle: float,
+        self, read: int, prompt: CallPrompt, alive: Outcome, account: Account, idle: float
     ) -> None:
-        """Learns whether what the last call left could still be read. Others may have used the
-        beginning since, so that a read of no more says nothing."""
-        before = self.before
-        if account.lifetime is None or before is None or before.usage is None:
-            return
-        beginning = prompt.tokens(prompt.leading) + self.rules.granule_tokens.value
-        left = self.rules.whole_granules(before.usage.total)
-        if idle <= account.lifetime.stated and not outcome.read:
-            return
-        if not billed.cache_read or billed.cache_read <= beginning < left:
-            account.lifetime.learn(idle, found=False)
-        elif billed.cache_read > beginning:
-            account.lifetime.learn(idle, found=True)
+        """Learns whether what the last call left could still be read; `alive` is the outcome if it
+        could. Others may have used the beginning since, so that a read of no more says nothing."""
+        if account.lifetime is not None:
+            beginning = 0
+            if idle > account.lifetime.stated:
+                beginning = prompt.tokens(prompt.leading) + self.rules.granule_tokens.value
+            if read > beginning:
+                account.lifetime.learn(idle, found=True)
+            elif alive.read > beginning:
+                account.lifetime.learn(idle, found=False)
 
     def learn(
         self,
