@@ -219,6 +219,11 @@ class Lifetime:
         first = bisect_left(range(len(self._gone)), True, key=self._expired)
         return self._gone[first] - _LEAST_GAP if first < len(self._gone) else math.inf
 
+    @property
+    def shown(self) -> float:
+        """The longest of the stated time and those after which something was read."""
+        return min(self.seconds, max([self.stated, *self._found[-1:]]))
+
     def learn(self, idle: float, *, found: bool) -> None:
         """A prompt was idle for so many seconds, and then read or not."""
         if idle > _SHORTEST_LIFE:

@@ -267,8 +267,10 @@ class Predictor:
         if idle is not None and idle > seconds:
             simulator.lifetime = math.inf
             alive = simulator.predict(prompt, at=at)
-        simulator.lifetime = seconds
+        # A new conversation may have another beginning too: it reads what is known to be there.
+        simulator.lifetime = lifetime.shown if idle is None else seconds
         outcome = simulator.predict(prompt, at=at)
+        simulator.lifetime = seconds
         return outcome, None if lapsed == outcome else lapsed, alive or outcome
 
 
