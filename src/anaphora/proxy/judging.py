@@ -113,6 +113,7 @@ class Judge:
             wire=wire_at(path) or "",
             status=call.status,
             placed=call.sent_body is not None,
+            notices=call.notices,
         )
         judged.kind, judged.reason = _unjudged(call, judged.wire, path)
         if judged.kind == "judged":
@@ -169,9 +170,11 @@ class Judge:
         if before is not None and earlier is not None:
             judged.compared_with = int(earlier.call.place)
             judged.gap = None if before.at is None else judged.at - before.at
-        number = None
-        if earlier is not None and earlier.continues:
-            number = self._joined.get(earlier.call.place)
+        number = None if earlier is None else self._joined.get(earlier.call.place)
+        if earlier is not None and number is not None and not earlier.continues:
+            if before is not None:
+                self.totals.share_beginning(number)
+            number = None
         session = request.hints.conversation, request.hints.user
         judged.conversation = number or self.totals.open_conversation(session, judged)
         self._joined[request.place] = judged.conversation
