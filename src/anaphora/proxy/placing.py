@@ -12,12 +12,13 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import parse_qsl, unquote
 
 from blake3 import blake3
 
 from anaphora.errors import AnaphoraError
+from anaphora.redaction import Redactor
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
@@ -27,6 +28,7 @@ from .exchange import UpstreamRequest
 #: Headers and query parameters that tell accounts apart.
 _ACCOUNT_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _ACCOUNT_QUERY = ("key", "api_key", "access_token")
+_FAILED = "markers_not_placed"
 #: Notices that are kept.
 _MOST_NOTICES = 100
 
@@ -50,6 +52,11 @@ class Placer:
         """Requests that were left as they are, by the reason."""
         self.notices: deque[Notice] = deque(maxlen=_MOST_NOTICES)
         """The latest, about markers that were left out and requests that could not be read."""
+
+    @property
+    def failures(self) -> tuple[Notice, ...]:
+        """The notices about requests that were left as they are because something failed."""
+        return tuple(notice for notice in self.notices if notice.code == _FAILED)
 
     def __call__(self, request: UpstreamRequest) -> bytes | None:
         with self._lock:
@@ -90,8 +97,9 @@ class Placer:
         return "nothing to add" if spliced.body is body else spliced.body
 
     def _failure(self, kind: str, reason: str, request: UpstreamRequest) -> str:
-        notice = f"a request was left without markers: {reason}"
-        self._note([Notice("markers_not_placed", notice, request.path)])
+        redact = Redactor(_secrets(request))
+        notice = f"a request was left without markers: {redact(reason)}"
+        self._note([Notice(_FAILED, notice, redact(unquote(request.path)))])
         return kind
 
     def _note(self, notices: Iterable[Notice]) -> None:
@@ -101,8 +109,16 @@ class Placer:
     def _account(self, request: UpstreamRequest) -> bytes:
         """Tells apart where requests go, without a key in it."""
         digest = blake3(request.route.upstream.encode(), key=self._key)
-        secret = [value for name, value in request.headers if name in _ACCOUNT_HEADERS]
-        secret += [value for name, value in parse_qsl(request.query) if name in _ACCOUNT_QUERY]
-        for value in secret:
-            digest.update(b"\0" + value.encode(errors="replace"))
+        for secret in _secrets(request):
+            digest.update(b"\0" + secret.encode(errors="replace"))
         return digest.digest(16)
+
+
+def _secrets(request: UpstreamRequest) -> Iterator[str]:
+    """The keys in headers and query."""
+    for name, value in request.headers:
+        if name in _ACCOUNT_HEADERS:
+            yield value.partition(" ")[2] if name == "authorization" and " " in value else value
+    for name, value in parse_qsl(request.query):
+        if name in _ACCOUNT_QUERY:
+            yield value
