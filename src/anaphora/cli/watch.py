@@ -12,12 +12,15 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from anaphora.wording import counted
+
 from .common import require, stop
 
 if TYPE_CHECKING:
     from anaphora.proxy.exchange import Observer, ProxyRoute
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
+    from anaphora.proxy.placing import Placer
     from anaphora.proxy.server import Proxy
 
     from .watch_output import WatchOutput
@@ -101,8 +104,6 @@ def command(
     from anaphora.proxy.server import running
     from anaphora.proxy.summary import summarise
 
-    from .watch_output import announce
-
     if words and as_json and log is None:
         reason = "--json with a command needs --log FILE: standard output is the command's."
         raise click.UsageError(reason)
@@ -120,8 +121,8 @@ def command(
         proxy = running(routes, observers=observers, place=placer, pages=page, port=port)
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
         output.summary(summarise(judge))
-        for notice in () if placer is None else placer.failures:
-            announce(notice)
+        if placer is not None:
+            _report_placed(placer)
     if code:
         stop(code)
 
@@ -187,6 +188,14 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
 
     log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
     yield ProxyAudit(log, judge)
+
+
+def _report_placed(placer: Placer) -> None:
+    from .watch_output import announce
+
+    announce(f"markers were placed in {counted(placer.placed, 'request')}")
+    for notice in placer.failures:
+        announce(notice)
 
 
 def _is_terminal() -> bool:

@@ -94,10 +94,10 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         yield f"{counted(no_bill, 'call')} without a bill, in no sum", "yellow"
     if summary.unpriced:
         yield unpriced_note(summary.unpriced), "dim"
-    if summary.savings.calls:
-        yield str(summary.savings), "green" if summary.savings.share > 0 else "dim"
     if summary.lost:
         yield from _lost(summary)
+    if summary.savings.calls:
+        yield str(summary.savings)
     for call in summary.worst:
         verdict = call.verdict
         assert verdict is not None
@@ -153,5 +153,6 @@ def json_line(kind: str, fields: dict[str, Any]) -> str:
 
 def summary_fields(summary: WatchSummary) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(summary)
-    fields["savings"] |= {"saved_usd": summary.savings.saved_usd, "share": summary.savings.share}
+    savings = summary.savings
+    fields["savings"] |= {"saved_usd": str(savings.saved_usd), "share": savings.share}
     return fields | {"worst": [call.number for call in summary.worst]}
