@@ -11,6 +11,7 @@ The names used most are here; everything else is imported from its package:
     anaphora.wire       render, parse, assemble and read for each provider protocol
     anaphora.cache      fingerprint, planner, simulator, verdict
     anaphora.catalog    model profiles, cache rules, prices
+    anaphora.replay     recordings, and transports that make and serve them
     anaphora.emulator   a local server that behaves like the providers
     anaphora.errors     every exception, in one tree
 """
@@ -93,7 +94,13 @@ _LAZY = {
 }
 
 
+#: Packages that are reached as `anaphora.NAME` without an import of their own.
+_PACKAGES = {"replay"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"anaphora.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'anaphora' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_LAZY[name]), name)
@@ -101,7 +108,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_PACKAGES})
 
 
 def _html(value: object) -> str:

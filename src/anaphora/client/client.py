@@ -8,6 +8,7 @@ async with AsyncClient.from_config("llm.yaml") as client:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -73,7 +74,7 @@ from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import Structured, output_of
-from .transport import HttpTransport
+from .transport import HttpTransport, TransportLayer
 from .turn import Turn, TurnRequest
 
 #: Seconds that closing waits for providers to delete handles.
@@ -216,8 +217,9 @@ class AsyncClient:
             pass  # handles expire by themselves
         finally:
             self._affinity.close()
-            for transport in self._transports.values():
-                await transport.close()
+            async with contextlib.AsyncExitStack() as stack:  # each is closed if another fails
+                for transport in self._transports.values():
+                    stack.push_async_callback(transport.close)
 
     @overload
     def send(
@@ -446,7 +448,7 @@ class AsyncClient:
         if endpoint is None:
             resolved = self._chooser.resolved(name)
             transport = self._transport
-            if transport is None:
+            if transport is None or isinstance(transport, TransportLayer):
                 transport = self._transport_for(resolved)
             endpoint = self._endpoints[name] = Endpoint(resolved, transport, self._affinity)
         return endpoint
@@ -458,7 +460,10 @@ class AsyncClient:
         if transport is None:
             from .transport.over_aiohttp import AiohttpTransport
 
-            transport = self._transports[way] = AiohttpTransport(proxy=way[0], ca=way[1])
+            transport = AiohttpTransport(proxy=way[0], ca=way[1])
+            if isinstance(self._transport, TransportLayer):
+                transport = self._transport.over(transport)
+            self._transports[way] = transport
         return transport
 
 

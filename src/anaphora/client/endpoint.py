@@ -166,6 +166,8 @@ class Endpoint:
             body=request.body.join(),
             timeouts=self.config.timeouts,
             max_response_bytes=self.config.max_response_bytes,
+            provider=self.system,
+            path=request.path,
         )
 
     def _new_target(self, name: object) -> Target:

@@ -32,12 +32,14 @@ from anaphora.analysis.sent_requests import (
 )
 from anaphora.cache.prefix import SentCall
 from anaphora.cache.verdict import Verdict, predict_usage
+from anaphora.client.in_flight import cost_of
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
 
 from .exchange import RelayedCall
 from .judged_call import CallKind, JudgedCall
+from .savings import Savings
 from .summary import Totals
 
 #: Headers and query parameters that hold credentials.
@@ -71,6 +73,8 @@ class Judge:
         self._joined: dict[str, int] = {}
         """The conversations of recent calls, by the place of their request."""
         self.totals = Totals()
+        self.savings = Savings()
+        """What the same calls would have cost with our markers."""
         self.last: JudgedCall | None = None
         self.last_sent: SentCall | None = None
         """The call that ended last, and its prompt where that was read: for observers that
@@ -109,6 +113,7 @@ class Judge:
             wire=wire_at(path) or "",
             status=call.status,
             placed=call.sent_body is not None,
+            notices=call.notices,
         )
         judged.kind, judged.reason = _unjudged(call, judged.wire, path)
         if judged.kind == "judged":
@@ -134,7 +139,7 @@ class Judge:
             judged.kind, judged.reason = "error", request.failure
             return
         request = replace(request, sent=replace(request.sent, route=self._route(call)))
-        self._compare(judged, request, redact)
+        self._compare(call, judged, request, redact)
 
     def _route(self, call: RelayedCall) -> str:
         """Tells apart where calls went, account included; without a key in it."""
@@ -143,7 +148,9 @@ class Judge:
             digest.update(b"\0" + secret.encode(errors="replace"))
         return digest.hexdigest(16)
 
-    def _compare(self, judged: JudgedCall, request: SentRequest, redact: Redactor) -> None:
+    def _compare(
+        self, call: RelayedCall, judged: JudgedCall, request: SentRequest, redact: Redactor
+    ) -> None:
         """Adds the verdict, the bill and the price."""
         earlier, sent = self._pairs.add(request), request.sent
         self.last_sent = sent
@@ -156,15 +163,18 @@ class Judge:
         judged.verdict = _redacted(verdict, redact)
         if sent.usage is not None:
             judged.usage = replace(sent.usage, raw=None)
-            judged.cost_usd = None if price is None else price.of(sent.usage)
+            judged.cost_usd = cost_of(sent.usage, price, sent.marks)
         else:
             judged.predicted = predict_usage(before, sent, request.rules)
+        self.savings.add(call, request, price)
         if before is not None and earlier is not None:
             judged.compared_with = int(earlier.call.place)
             judged.gap = None if before.at is None else judged.at - before.at
-        number = None
-        if earlier is not None and earlier.continues:
-            number = self._joined.get(earlier.call.place)
+        number = None if earlier is None else self._joined.get(earlier.call.place)
+        if earlier is not None and number is not None and not earlier.continues:
+            if before is not None:
+                self.totals.share_beginning(number)
+            number = None
         session = request.hints.conversation, request.hints.user
         judged.conversation = number or self.totals.open_conversation(session, judged)
         self._joined[request.place] = judged.conversation

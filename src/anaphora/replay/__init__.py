@@ -1,1 +1,60 @@
-"""Recorded exchanges: written atomically and without secrets, verified before they are served."""
+"""Recorded exchanges: written atomically and without secrets, verified before they are served.
+
+    client = AsyncClient.from_env(transport=Recorder("recordings"))
+
+`Recorder` is for the client, `proxy.recording` for other programs; both ask a `Player`.
+`RecordingAdapter` and `ReplayAdapter` are for adapters (`client.adapter`).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .adapter import RecordingAdapter, ReplayAdapter
+    from .fixture import Fixture
+    from .player import Player, ReplayReport
+    from .redact import Redaction
+    from .rules import MatchRule
+    from .signing import SigningKey
+    from .store import FixtureStore
+    from .transport import Recorder
+
+__all__ = [
+    "Fixture",
+    "FixtureStore",
+    "MatchRule",
+    "Player",
+    "Recorder",
+    "RecordingAdapter",
+    "Redaction",
+    "ReplayAdapter",
+    "ReplayReport",
+    "SigningKey",
+]
+
+#: Loaded on first access: verifying a folder needs no HTTP.
+_LAZY = {
+    "Fixture": "fixture",
+    "FixtureStore": "store",
+    "MatchRule": "rules",
+    "Player": "player",
+    "Recorder": "transport",
+    "RecordingAdapter": "adapter",
+    "Redaction": "redact",
+    "ReplayAdapter": "adapter",
+    "ReplayReport": "player",
+    "SigningKey": "signing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'anaphora.replay' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"anaphora.replay.{_LAZY[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

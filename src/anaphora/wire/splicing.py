@@ -136,9 +136,7 @@ class _Splicing:
         else:
             new = [mark for place, mark in wanted.items() if place not in own]
             kept = list(own.values())
-            automatic = self._rendered.automatic is not None or plan.automatic is not None
-            taken = len(kept) + (automatic and bool(self._places.automatic))
-            new = self._within(new, None if slots is None else max(0, slots - taken))
+            new = self._within(new, None if slots is None else max(0, slots - len(kept)))
             new = [self._in_order(mark, kept) for mark in new]
         placed = [
             mark for mark in new if self._insert(mark, removed=(mark.chunk, mark.splice) in own)
@@ -364,7 +362,7 @@ def plannable(
     if key is not None and "prompt_cache_key" in fields:
         key = None
     changes: dict[str, Any] = {"key_place": key}
-    if own and places.only_marks:
+    if places.only_marks:
         by_itself = rules.automatic_breakpoint.value == "last_message"
         options = _options(fields.get("prompt_cache_options"))
         ttl: Ttl | None = rendered.automatic
@@ -372,7 +370,8 @@ def plannable(
             ttl = rules.default_ttl.value
         explicit = options is not None and options.get("mode") == "explicit"
         changes["automatic"] = ttl if by_itself and not explicit else None
-        changes["only_marks"] = places.only_marks if by_itself and options is None else None
+        free = own and by_itself and options is None
+        changes["only_marks"] = places.only_marks if free else None
     return msgspec.structs.replace(rendered, **changes)
 
 

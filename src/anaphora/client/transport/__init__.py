@@ -9,7 +9,7 @@ await response.close()                        in every case
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -28,6 +28,10 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     body: bytes
     timeouts: Timeouts
     max_response_bytes: int
+    provider: str = ""
+    """The provider of the catalog, and"""
+    path: str = ""
+    """the path as the provider's own, whatever the base URL is; both for transports that record."""
 
     def __repr__(self) -> str:
         return f"<HttpRequest {self.method} {shown_url(self.url)}, {len(self.body)} bytes>"
@@ -60,3 +64,11 @@ class HttpTransport(Protocol):
 
     async def send(self, request: HttpRequest) -> HttpResponse: ...
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TransportLayer(HttpTransport, Protocol):
+    """A transport that works on top of another: the client gives it the one it would use for a
+    provider, with its proxy and certificates."""
+
+    def over(self, transport: HttpTransport) -> HttpTransport: ...

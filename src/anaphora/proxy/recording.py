@@ -1,0 +1,203 @@
+"""An upstream that answers from a folder of recordings, and records what is missing there.
+
+player = Player("recordings", "once")
+with running(default_routes(), upstream=RecordedUpstream(player)) as proxy:
+    ...
+player.report
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import msgspec
+
+from anaphora.client.transport.decoding import ACCEPT_ENCODING
+from anaphora.errors import NoFixture, Phase, RequestRejected, Transport
+from anaphora.replay.fixture import Fixture
+from anaphora.replay.keys import ReplayRequest
+from anaphora.replay.player import Player, Recording
+from anaphora.replay.transport import ReplayedBody, look_up
+
+from .exchange import Headers, Upstream, UpstreamRequest, UpstreamResponse
+from .routes import RouteTable
+from .upstream import NetworkUpstream
+
+#: Longer responses are passed on, and not recorded.
+KEPT_BYTES = 32 * 1024 * 1024
+
+
+class RecordedUpstream:
+    """Answers as `player` says, and asks `upstream` for what is to be recorded: the network, unless
+    given. With `pace`, streams are replayed as fast as they came.
+
+    A request without a recording gets an error that names the nearest one, in the format of its
+    provider, with a status that clients do not retry."""
+
+    def __init__(
+        self, player: Player, upstream: Upstream | None = None, *, pace: bool = False
+    ) -> None:
+        self.player = player
+        self._pace = pace
+        self._upstream = upstream
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        if not isinstance(request.body, bytes):
+            return await self._send_unrecorded(request)
+        asked = ReplayRequest(
+            method=request.method,
+            provider=request.route.provider,
+            path=request.path,
+            query=request.query,
+            headers=dict(request.headers),
+            body=request.body,
+        )
+        try:
+            answer = await look_up(self.player, asked)
+        except NoFixture as problem:
+            return _refusal(request, str(problem))
+        if isinstance(answer, Fixture):
+            body = ReplayedBody(answer, self._pace)
+            await body.begin()
+            return ReplayedUpstreamResponse(body)
+        return await self._record(request, answer)
+
+    async def close(self) -> None:
+        try:
+            if self._upstream is not None:
+                await self._upstream.close()
+        finally:
+            await asyncio.to_thread(self.player.close)
+
+    async def _send_unrecorded(self, request: UpstreamRequest) -> UpstreamResponse:
+        """A body that is too large to keep."""
+        reason = f"the request is larger than {KEPT_BYTES // 1024**2} MB, and is not recorded"
+        if self.player.mode == "none":
+            return _refusal(request, reason)
+        self.player.fail(f"{request.method} {request.path}: {reason}")
+        return await self._network().send(request)
+
+    async def _record(self, request: UpstreamRequest, recording: Recording) -> UpstreamResponse:
+        try:
+            response = await self._network().send(_readable(request))
+        except Transport as problem:
+            recording.finish(failure=problem.phase)
+            raise
+        except BaseException:
+            recording.discard()
+            raise
+        return RecordedUpstreamResponse(response, recording)
+
+    def _network(self) -> Upstream:
+        if self._upstream is None:
+            self._upstream = NetworkUpstream()
+        return self._upstream
+
+
+def _readable(request: UpstreamRequest) -> UpstreamRequest:
+    """The request, which accepts only what can be decompressed here: a recording is searched for
+    secrets."""
+    headers = tuple(
+        (name, ACCEPT_ENCODING if name == "accept-encoding" and value != "identity" else value)
+        for name, value in request.headers
+    )
+    return msgspec.structs.replace(request, headers=headers)
+
+
+def _refusal(request: UpstreamRequest, reason: str) -> UpstreamResponse:
+    """A miss, as an error of the provider."""
+    codec = RouteTable([request.route]).codec(
+        request.route.prefix + request.path, dict(request.headers)
+    )
+    status, headers, body = codec.write_error(RequestRejected(reason, status=400))
+    fields = {**headers, "x-should-retry": "false", "content-length": str(len(body))}
+    return CompleteUpstreamResponse(status, tuple(fields.items()), body)
+
+
+class CompleteUpstreamResponse:
+    """A response that was made here."""
+
+    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
+        self.status, self.headers, self._body = status, headers, body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+    async def close(self) -> None:
+        pass
+
+
+class ReplayedUpstreamResponse:
+    """A recorded response."""
+
+    def __init__(self, body: ReplayedBody) -> None:
+        self._body = body
+        self.status = body.fixture.status
+        self.headers: Headers = _framed(body.fixture)
+
+    def __aiter__(self) -> ReplayedUpstreamResponse:
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = await self._body.next()
+        if data is None:
+            raise StopAsyncIteration
+        return data
+
+    async def close(self) -> None:
+        pass
+
+
+def _framed(fixture: Fixture) -> Headers:
+    """With the length of a body that came in one piece; one in several pieces is sent as they
+    are."""
+    if len(fixture.pieces) > 1 or fixture.failure or fixture.method == "HEAD":
+        return fixture.headers
+    return (*fixture.headers, ("content-length", str(len(fixture.payload))))
+
+
+class RecordedUpstreamResponse:
+    """A response that is recorded while it passes."""
+
+    def __init__(self, response: UpstreamResponse, recording: Recording) -> None:
+        self._response, self._recording = response, recording
+        self._pieces: AsyncIterator[bytes] | None = None
+        self._size = 0
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Headers:
+        return self._response.headers
+
+    def __aiter__(self) -> RecordedUpstreamResponse:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._pieces is None:
+            self._pieces = self._response.__aiter__()
+        try:
+            data = await anext(self._pieces)
+        except StopAsyncIteration:
+            self._finish()
+            raise
+        except Transport as problem:
+            self._finish(problem.phase)
+            raise
+        self._size += len(data)
+        if self._size <= KEPT_BYTES:
+            self._recording.add(data)
+        else:
+            self._recording.discard(f"the response is larger than {KEPT_BYTES // 1024**2} MB")
+        return data
+
+    async def close(self) -> None:
+        self._finish("body")
+        await self._response.close()
+
+    def _finish(self, failure: Phase | Literal[""] = "") -> None:
+        self._recording.finish(self._response.status, self._response.headers, failure)

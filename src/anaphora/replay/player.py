@@ -1,0 +1,352 @@
+"""Answers requests from a folder of recordings, and records what is missing there.
+
+    mode   a request that is recorded       one that is not
+    none   is replayed                      NoFixture
+    once   is replayed                      NoFixture; in a new or empty folder it is recorded
+    new    is replayed                      is recorded
+    all    is recorded again                is recorded
+
+The same request asked again gets the recorded answers in their order, failed attempts included, and
+then `NoFixture`, or with `repeat="last"` the last one again. Requests are recorded in the order in
+which they were sent, whichever was answered first.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+from anaphora.errors import AnaphoraError, InvalidRequest, Io, NoFixture, Phase
+from anaphora.wording import counted
+
+from .fixture import Fixture, FixtureHeaders, FixturePiece
+from .keys import (
+    ComparedRequest,
+    ReplayRequest,
+    RequestKey,
+    compared_request,
+    key_of,
+    with_placeholders,
+)
+from .nearest import RequestDifference, RequestOutline, difference, nearest
+from .redact import Redaction, fixture_of
+from .rules import MatchRules, settings_of
+from .store import FixtureStore
+
+Mode: TypeAlias = Literal["none", "once", "new", "all"]
+Repeat: TypeAlias = Literal["never", "last"]
+Match: TypeAlias = Literal["exact", "nearest"]
+
+
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a player did."""
+
+    replayed: int
+    recorded: int
+    misses: tuple[str, ...]
+    """Requests without a recording, each with the nearest one and the first difference."""
+    differences: tuple[str, ...]
+    """Requests that were answered with the nearest recording, and how they differ."""
+    failures: tuple[str, ...]
+    """Why answers were not recorded."""
+
+
+class Player:
+    """Thread-safe. `close` it in the end: it waits until all is written."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        mode: Mode = "once",
+        *,
+        repeat: Repeat = "never",
+        match: Match = "exact",
+        rules: str | os.PathLike[str] | None = None,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        """`rules` is a file like replay.toml, whose rules apply besides the folder's own and the
+        shipped ones. `secrets` are removed from recordings, as the credentials of requests are."""
+        _check("mode", mode, Mode)
+        _check("repeat", repeat, Repeat)
+        _check("match", match, Match)
+        self.mode, self.repeat, self.match = mode, repeat, match
+        path = Path(folder)
+        settings = settings_of(path, None if rules is None else Path(rules))
+        self.rules = MatchRules(settings.rule, shipped=settings.shipped_rules)
+        self._redaction = Redaction(secrets, [row.pattern for row in settings.redact])
+        self.store = FixtureStore.open(path, create=mode != "none")
+        self._records_all = mode == "all" or (mode == "once" and not len(self.store))
+        self._lock = threading.Lock()
+        self._asked: dict[str, int] = {}
+        """How often each key was asked for."""
+        self._known: dict[str, str] = {}
+        """Texts of recordings that rules replace everywhere; replayed answers bring them back."""
+        self._learnt: set[frozenset[str]] = set()
+        self._outlines: dict[str, RequestOutline] | None = None
+        self._waiting: dict[str, list[Recording]] = {}
+        self._old: dict[str, list[str]] = {}
+        """In mode `all`: the recordings that new ones replace, by key."""
+        for entry in self.store.entries if mode == "all" else ():
+            self._old.setdefault(entry.key, []).append(entry.path)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="recorder")
+        self._replayed = self._recorded = 0
+        self._misses: list[str] = []
+        self._differences: list[str] = []
+        self._failures: list[str] = []
+        self._told = 0
+        """How many of them `close` has raised."""
+
+    def __repr__(self) -> str:
+        return f"<Player {self.store.folder}, mode {self.mode}>"
+
+    @property
+    def report(self) -> ReplayReport:
+        with self._lock:
+            return ReplayReport(
+                replayed=self._replayed,
+                recorded=self._recorded,
+                misses=tuple(self._misses),
+                differences=tuple(self._differences),
+                failures=tuple(self._failures),
+            )
+
+    # ── Looking up ───────────────────────────────────────────────────────────────────────────────
+
+    def look_up(self, request: ReplayRequest) -> Fixture | Recording:
+        """The recorded answer; or, where the request is to be sent, the place for its answer.
+        Raises `NoFixture`."""
+        key = key_of(request, self.rules, self._known)
+        if self._records_all:
+            return self._begin(request, key)
+        fixture = self._next(key.key)
+        if fixture is not None:
+            self._learn(key, fixture)
+            return fixture
+        if self.mode == "new":
+            return self._begin(request, key)
+        return self._answer_miss(request, key)
+
+    def _next(self, key: str) -> Fixture | None:
+        """The next recorded answer to a request; None after the last."""
+        fixtures = self.store.by_key(key)
+        with self._lock:
+            number = self._asked.get(key, 0)
+            if number >= len(fixtures):
+                if not fixtures or self.repeat != "last":
+                    return None
+                number = len(fixtures) - 1
+            else:
+                self._asked[key] = number + 1
+            self._replayed += 1
+        return fixtures[number]
+
+    def _learn(self, key: RequestKey, fixture: Fixture) -> None:
+        """Remember the directories and the like of the run that was recorded: its answers name
+        them, and the next request repeats the answers."""
+        names = frozenset(key.replaced)
+        if not names or names in self._learnt:
+            return
+        recorded = key_of(_request_of(fixture), self.rules).replaced
+        with self._lock:
+            self._learnt.add(names)
+            self._known = {**self._known, **recorded}
+
+    def _answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
+        times = len(self.store.by_key(key.key))
+        if times:
+            reason = (
+                f"it is recorded {counted(times, 'time')} and was asked once more;"
+                ' repeat="last" repeats the last answer'
+            )
+            raise self._miss(request, key, reason)
+        near = self._nearest(request)
+        if near is None:
+            raise self._miss(request, key, "nothing like it is recorded")
+        fixture, first = near
+        differs = "equal but for what is not shown" if first is None else str(first)
+        reason = f"nearest is {fixture.method} {fixture.path} ({fixture.key[:12]}): {differs}"
+        if self.match != "nearest":
+            raise self._miss(request, key, reason)
+        with self._lock:
+            self._differences.append(f"{request.method} {request.path}: {reason}")
+        answer = self._next(fixture.key)
+        if answer is None:
+            with self._lock:
+                self._replayed += 1
+            return self.store.by_key(fixture.key)[-1]
+        return answer
+
+    def _miss(self, request: ReplayRequest, key: RequestKey, reason: str) -> NoFixture:
+        with self._lock:
+            self._misses.append(f"{request.method} {request.path}: {reason}")
+        return NoFixture(model=key.model, prompt_hash=key.key, reason=reason)
+
+    def _nearest(self, request: ReplayRequest) -> tuple[Fixture, RequestDifference | None] | None:
+        """The recording that is most like a request, and the first difference."""
+        headers = tuple(request.headers.items())
+        redaction = self._redaction.with_credentials(headers, request.query)
+        shown = msgspec.structs.replace(request, body=redaction.body(request.body))
+        asked = self._compared(shown)
+        names = nearest(RequestOutline.of(asked), self._recorded_outlines().items())
+        best: tuple[int, Fixture, RequestDifference | None] | None = None
+        for name in names:
+            fixture = self.store.fixture(name)
+            first = difference(self._compared(_request_of(fixture)), asked)
+            alike = -1 if first is None or first.offset is None else first.offset
+            if best is None or alike >= best[0]:
+                best = alike, fixture, first
+        return None if best is None else best[1:]
+
+    def _compared(self, request: ReplayRequest) -> ComparedRequest:
+        return with_placeholders(compared_request(request), self.rules, self._known)[0]
+
+    def _recorded_outlines(self) -> dict[str, RequestOutline]:
+        """Made once, when the first request is missing."""
+        with self._lock:
+            if self._outlines is None:
+                self._outlines = {
+                    entry.path: RequestOutline.of(
+                        self._compared(_request_of(self.store.fixture(entry.path)))
+                    )
+                    for entry in self.store.entries
+                }
+            return self._outlines
+
+    # ── Recording ────────────────────────────────────────────────────────────────────────────────
+
+    def _begin(self, request: ReplayRequest, key: RequestKey) -> Recording:
+        with self._lock:
+            self._asked[key.key] = self._asked.get(key.key, 0) + 1
+            recording = Recording(self, request, key)
+            self._waiting.setdefault(key.key, []).append(recording)
+        return recording
+
+    def ended(self, recording: Recording) -> None:
+        """Write what has ended, in the order in which it began."""
+        with self._lock:
+            waiting = self._waiting.get(recording.key.key, [])
+            while waiting and waiting[0].is_over:
+                self._submit(waiting.pop(0))
+            if not waiting:
+                self._waiting.pop(recording.key.key, None)
+
+    def _submit(self, recording: Recording) -> None:
+        if recording.fixture is not None:
+            self._writer.submit(self._write, recording)
+
+    def _write(self, recording: Recording) -> None:
+        request, fixture = recording.request, recording.fixture
+        assert fixture is not None
+        recording.fixture = None
+        try:
+            headers = tuple(request.headers.items())
+            stored = fixture_of(fixture, request_headers=headers, redaction=self._redaction)
+            self.store.add(stored)
+            if old := self._old.pop(fixture.key, None):
+                self.store.remove(old)
+        except Exception as problem:
+            # The program has its answer, and keeps it. `close` raises.
+            known = isinstance(problem, AnaphoraError)
+            why = str(problem) if known else f"{type(problem).__name__}"
+            self.fail(f"{request.method} {request.path}: {why}")
+        else:
+            with self._lock:
+                self._recorded += 1
+
+    def fail(self, reason: str) -> None:
+        """Note why an answer is not recorded."""
+        with self._lock:
+            self._failures.append(reason)
+
+    def close(self) -> None:
+        """Wait until everything that has ended is written. Raises `Io` where an answer could not be
+        recorded since the last time."""
+        with self._lock:
+            for key, waiting in list(self._waiting.items()):
+                for recording in waiting:
+                    if recording.is_over:
+                        self._submit(recording)
+                self._waiting[key] = [each for each in waiting if not each.is_over]
+        self._writer.submit(lambda: None).result()
+        with self._lock:
+            new, self._told = self._failures[self._told :], len(self._failures)
+        if new:
+            count = counted(len(new), "answer was", "answers were")
+            raise Io(f"{count} not recorded: {new[0]}")
+
+
+class Recording:
+    """The place for the answer to one request."""
+
+    def __init__(self, player: Player, request: ReplayRequest, key: RequestKey) -> None:
+        self.request, self.key = request, key
+        self.fixture: Fixture | None = None
+        self.is_over = False
+        self._player = player
+        self._started, self._recorded = time.perf_counter(), time.time()
+        self._pieces: list[FixturePiece] = []
+
+    def add(self, data: bytes) -> None:
+        """A piece of the response's body that has just arrived."""
+        self._pieces.append(FixturePiece(time.perf_counter() - self._started, data))
+
+    def finish(
+        self, status: int = 0, headers: FixtureHeaders = (), failure: Phase | Literal[""] = ""
+    ) -> None:
+        """The response is complete, or the connection failed in phase `failure`. Calls after the
+        first have no effect."""
+        if self.is_over:
+            return
+        request = self.request
+        self.fixture = Fixture(
+            key=self.key.key,
+            provider=request.provider,
+            model=self.key.model,
+            method=request.method.upper(),
+            path=request.path,
+            query=request.query,
+            request=request.body,
+            status=status,
+            headers=headers,
+            pieces=tuple(self._pieces),
+            failure=failure,
+            recorded=self._recorded,
+        )
+        self._end()
+
+    def discard(self, reason: str = "") -> None:
+        """Nothing is recorded: no response began, or it cannot be kept, for a reason that the
+        report names."""
+        if self.is_over:
+            return
+        if reason:
+            self._player.fail(f"{self.request.method} {self.request.path}: {reason}")
+        self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._pieces = []
+        self._player.ended(self)
+
+
+def _request_of(fixture: Fixture) -> ReplayRequest:
+    return ReplayRequest(
+        method=fixture.method,
+        provider=fixture.provider,
+        path=fixture.path,
+        query=fixture.query,
+        body=fixture.request,
+    )
+
+
+def _check(name: str, value: object, allowed: object) -> None:
+    known: Sequence[str] = get_args(allowed)
+    if value not in known:
+        raise InvalidRequest(f"must be one of {', '.join(known)}, not {value!r}", path=name)

@@ -1,0 +1,258 @@
+"""Recording and replaying for the client.
+
+    async with AsyncClient.from_env(transport=anaphora.replay.Recorder("recordings")) as client:
+        await client.send("Hello?", model="claude-sonnet-4-5")
+
+The first run calls the provider and records its answers; every later one is answered from the
+folder, without a network. `player.py` describes the modes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Literal, cast
+from urllib.parse import urlsplit
+
+from anaphora.client.transport import HttpRequest, HttpResponse, HttpTransport
+from anaphora.errors import Phase, Transport
+
+from .fixture import Fixture, FixtureHeaders
+from .keys import ReplayRequest
+from .player import Match, Mode, Player, Recording, Repeat, ReplayReport
+
+#: Larger bodies are compared in another thread.
+_LARGE = 256 * 1024
+
+
+class Recorder:
+    """A transport that answers from a folder of recordings, or records there what another one
+    answers: the client's own, unless `transport` is given."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        mode: Mode = "once",
+        *,
+        repeat: Repeat = "never",
+        match: Match = "exact",
+        rules: str | os.PathLike[str] | None = None,
+        secrets: Iterable[str] = (),
+        pace: bool = False,
+        transport: HttpTransport | None = None,
+    ) -> None:
+        """The folder is verified here: `FixtureIntegrityFailed` where a recording was changed.
+        `pace` replays streams as fast as they came, instead of at once; the other arguments are
+        those of `Player`."""
+        self.player = Player(folder, mode, repeat=repeat, match=match, rules=rules, secrets=secrets)
+        self._pace = pace
+        self._transport = transport
+        self._own: HttpTransport | None = None
+
+    def __repr__(self) -> str:
+        return f"<Recorder {self.player.store.folder}, mode {self.player.mode}>"
+
+    @property
+    def report(self) -> ReplayReport:
+        return self.player.report
+
+    def over(self, transport: HttpTransport) -> HttpTransport:
+        """This recorder with the network connection that a client uses for one of its
+        providers."""
+        return RecordedTransport(self.player, self._transport or transport, self._pace)
+
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        if self._own is None:
+            transport = self._transport
+            if transport is None:
+                from anaphora.client.transport.over_aiohttp import AiohttpTransport
+
+                transport = AiohttpTransport()
+            self._own = self.over(transport)
+        return await self._own.send(request)
+
+    async def close(self) -> None:
+        """Wait until all answers are written. Raises `Io` where one could not be recorded. A client
+        that uses the recorder does this when it is closed."""
+        if self._own is not None:
+            await self._own.close()
+        else:
+            await asyncio.to_thread(self.player.close)
+
+
+class RecordedTransport:
+    """A recorder and the transport below it."""
+
+    def __init__(self, player: Player, transport: HttpTransport, pace: bool) -> None:
+        self._player, self._transport, self._pace = player, transport, pace
+
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        answer = await look_up(self._player, _replay_request(request))
+        if isinstance(answer, Fixture):
+            replay = ReplayedBody(answer, self._pace)
+            await replay.begin()
+            return ReplayedResponse(replay)
+        try:
+            response = await self._transport.send(request)
+        except Transport as problem:
+            answer.finish(failure=problem.phase)
+            raise
+        except BaseException:
+            answer.discard()
+            raise
+        return RecordedResponse(response, answer)
+
+    async def close(self) -> None:
+        try:
+            await self._transport.close()
+        finally:
+            await asyncio.to_thread(self._player.close)
+
+
+async def look_up(player: Player, request: ReplayRequest) -> Fixture | Recording:
+    """As `Player.look_up`, without blocking the event loop for large requests."""
+    if len(request.body) <= _LARGE:
+        return player.look_up(request)
+    return await asyncio.to_thread(player.look_up, request)
+
+
+def _replay_request(request: HttpRequest) -> ReplayRequest:
+    parts = urlsplit(request.url)
+    path, _, query = request.path.partition("?")
+    return ReplayRequest(
+        method=request.method,
+        provider=request.provider,
+        path=path or parts.path,
+        query=query or parts.query,
+        headers={name.lower(): value for name, value in request.headers.items()},
+        body=request.body,
+    )
+
+
+# ── Recording ────────────────────────────────────────────────────────────────────────────────────
+
+
+class RecordedResponse:
+    """A response that is recorded while it is read."""
+
+    def __init__(self, response: HttpResponse, recording: Recording) -> None:
+        self._response, self._recording = response, recording
+        self._pieces: AsyncIterator[bytes] | None = None
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._response.headers
+
+    async def read(self) -> bytes:
+        try:
+            data = await self._response.read()
+        except Transport as problem:
+            self._finish(problem.phase)
+            raise
+        if data:
+            self._recording.add(data)
+        self._finish()
+        return data
+
+    def __aiter__(self) -> RecordedResponse:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._pieces is None:
+            self._pieces = self._response.__aiter__()
+        try:
+            data = await anext(self._pieces)
+        except StopAsyncIteration:
+            self._finish()
+            raise
+        except Transport as problem:
+            self._finish(problem.phase)
+            raise
+        self._recording.add(data)
+        return data
+
+    async def close(self) -> None:
+        # A response that is not read to its end is recorded as one that broke off there.
+        self._finish("body")
+        await self._response.close()
+
+    def _finish(self, failure: Phase | Literal[""] = "") -> None:
+        # The transport has decompressed the body.
+        headers = tuple(
+            pair for pair in self._response.headers.items() if pair[0] != "content-encoding"
+        )
+        self._recording.finish(self._response.status, headers, failure)
+
+
+# ── Replaying ────────────────────────────────────────────────────────────────────────────────────
+
+
+class ReplayedBody:
+    """The pieces of a recorded response, at once or at the pace at which they came."""
+
+    def __init__(self, fixture: Fixture, pace: bool) -> None:
+        self.fixture = fixture
+        self._pace = pace
+        self._started = 0.0
+        self._pieces = iter(fixture.pieces)
+
+    async def begin(self) -> None:
+        """Raises `Transport` where no response began."""
+        self._started = asyncio.get_running_loop().time()
+        if not self.fixture.status:
+            raise self._failure()
+
+    async def next(self) -> bytes | None:
+        """The next piece; None after the last. Raises `Transport` where the response broke off."""
+        for piece in self._pieces:
+            if self._pace:
+                now = asyncio.get_running_loop().time()
+                await asyncio.sleep(max(0.0, self._started + piece.seconds - now))
+            else:
+                await asyncio.sleep(0)  # as a network would let other tasks run
+            if piece.data:
+                return piece.data
+        if self.fixture.failure:
+            raise self._failure()
+        return None
+
+    def _failure(self) -> Transport:
+        phase = cast(Phase, self.fixture.failure or "first_byte")
+        return Transport(f"recorded: the connection failed in phase {phase}", phase=phase)
+
+
+class ReplayedResponse:
+    """A recorded response, for the client."""
+
+    def __init__(self, body: ReplayedBody) -> None:
+        self._body = body
+        self.status = body.fixture.status
+        self.headers: Mapping[str, str] = joined(body.fixture.headers)
+
+    async def read(self) -> bytes:
+        return b"".join([data async for data in self])
+
+    def __aiter__(self) -> ReplayedResponse:
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = await self._body.next()
+        if data is None:
+            raise StopAsyncIteration
+        return data
+
+    async def close(self) -> None:
+        pass
+
+
+def joined(headers: FixtureHeaders) -> dict[str, str]:
+    """Repeated headers are joined with commas."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
