@@ -291,10 +291,10 @@ def test_rows_wait_until_the_disk_has_room_again(
             log.append(envelope(1))
             with pytest.raises(Io, match="No space left on device"):
                 log.flush()
-            assert log.failing
+            states = [log.failing]
             log.append(envelope(2))
         log.flush(30)
-        assert not log.failing
+        assert [*states, log.failing] == [True, False]
     assert request_ids(tmp_path / "audit") == ["req-1", "req-2"]
     assert [error.message for error in told] == ["No space left on device"]
     assert log.errors == tuple(told)
