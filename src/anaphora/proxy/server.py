@@ -10,6 +10,7 @@ with running(default_routes()) as proxy:
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
@@ -26,8 +27,7 @@ from .routes import RouteTable
 from .upstream import NetworkUpstream
 
 _EXTRA = "proxy"
-#: Seconds that a byte waits at most for a thread that computes a verdict; Python's own are ten times
-#: as many.
+#: Seconds that a byte waits at most for a thread that computes a verdict: a tenth of Python's own.
 _SWITCH_SECONDS = 0.0005
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
 
