@@ -1,10 +1,12 @@
 """A running proxy.
 
-from anaphora.proxy.routes import default_routes
-from anaphora.proxy.server import running
+    from anaphora.proxy.routes import default_routes
+    from anaphora.proxy.server import running
 
-with running(default_routes()) as proxy:
-    client = anthropic.Anthropic(base_url=proxy.url_of("anthropic"))
+    with running(default_routes()) as proxy:
+        client = anthropic.Anthropic(base_url=proxy.url_of("anthropic"))
+
+It runs in a thread of its own, until the block ends.
 """
 
 from __future__ import annotations
@@ -30,8 +32,6 @@ _EXTRA = "proxy"
 #: Seconds that a byte waits at most for a thread that computes a verdict: a tenth of Python's own.
 _SWITCH_SECONDS = 0.0005
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
-
-
 #: Seconds between two looks at open calls.
 _LOOK = 0.002
 
