@@ -51,7 +51,9 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
     help="Send the calls of a provider to another address, such as a gateway.",
 )
 @click.option(
-    "--place", is_flag=True, help="Place cache markers in the requests, and nothing else."
+    "--place",
+    is_flag=True,
+    help="Place cache markers in the requests where they save money; nothing else is changed.",
 )
 @click.option(
     "--audit",
@@ -76,9 +78,10 @@ def command(
 ) -> None:
     """Run a command, and see what breaks its prompt cache while it runs.
 
-    The command's calls to LLM providers go through a local proxy that changes nothing. Each call is
-    one line: what was read from the cache, what it cost, and where a cached prefix broke the field,
-    the text before and after, and the price. A summary follows when the command ends.
+    The command's calls to LLM providers go through a local proxy that changes nothing, unless
+    --place asks for cache markers. Each call is one line: what was read from the cache, what it
+    cost, and where a cached prefix broke the field, the text before and after, and the price. A
+    summary follows when the command ends.
 
     \b
     anaphora watch -- python agent.py
@@ -191,8 +194,8 @@ def _report_placed(placer: Placer) -> None:
     from .watch_output import announce
 
     announce(f"markers were placed in {counted(placer.placed, 'request')}")
-    for notice in placer.notices:
-        announce(notice.message)
+    for notice in placer.failures:
+        announce(notice)
 
 
 def _is_terminal() -> bool:

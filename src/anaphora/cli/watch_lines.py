@@ -153,5 +153,6 @@ def json_line(kind: str, fields: dict[str, Any]) -> str:
 
 def summary_fields(summary: WatchSummary) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(summary)
-    fields["savings"]["saved_usd"] = str(summary.savings.saved_usd)
+    savings = summary.savings
+    fields["savings"] |= {"saved_usd": str(savings.saved_usd), "share": savings.share}
     return fields | {"worst": [call.number for call in summary.worst]}

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable
 from urllib.parse import unquote
 
 from anaphora.errors import AnaphoraError
+from anaphora.redaction import Redactor
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
-from .accounts import Accounts
+from .accounts import Accounts, credentials
 from .conversation_plans import ConversationPlans, OwnMarkers, read_request
 from .exchange import UpstreamRequest
 
+_FAILED = "markers_not_placed"
 #: Notices that are kept.
 _MOST_NOTICES = 100
 
@@ -45,6 +47,11 @@ class Placer:
         """Requests that were left as they are, by the reason."""
         self.notices: deque[Notice] = deque(maxlen=_MOST_NOTICES)
         """The latest, about markers that were left out and requests that could not be read."""
+
+    @property
+    def failures(self) -> tuple[Notice, ...]:
+        """The notices about requests that were left as they are because something failed."""
+        return tuple(notice for notice in self.notices if notice.code == _FAILED)
 
     def __call__(self, request: UpstreamRequest) -> bytes | None:
         with self._lock:
@@ -86,8 +93,9 @@ class Placer:
         return "nothing to add" if spliced.body is body else spliced.body
 
     def _failure(self, kind: str, reason: str, request: UpstreamRequest) -> str:
-        notice = f"a request was left without markers: {reason}"
-        self._note([Notice("markers_not_placed", notice, request.path)])
+        redact = Redactor(credentials(request.headers, request.query))
+        notice = f"a request was left without markers: {redact(reason)}"
+        self._note([Notice(_FAILED, notice, redact(unquote(request.path)))])
         return kind
 
     def _note(self, notices: Iterable[Notice]) -> None:
