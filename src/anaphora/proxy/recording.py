@@ -19,7 +19,7 @@ from anaphora.errors import NoFixture, Phase, RequestRejected, Transport
 from anaphora.replay.fixture import Fixture
 from anaphora.replay.keys import ReplayRequest
 from anaphora.replay.player import Player, Recording
-from anaphora.replay.transport import ReplayedBody, look_up
+from anaphora.replay.transport import ReplayedBody, current_headers, look_up
 
 from .exchange import Headers, Upstream, UpstreamRequest, UpstreamResponse
 from .routes import RouteTable
@@ -154,8 +154,8 @@ def _framed(fixture: Fixture) -> Headers:
     """With the length of a body that came in one piece; one in several pieces is sent as they
     are."""
     if len(fixture.pieces) > 1 or fixture.failure or fixture.method == "HEAD":
-        return fixture.headers
-    return (*fixture.headers, ("content-length", str(len(fixture.payload))))
+        return current_headers(fixture)
+    return (*current_headers(fixture), ("content-length", str(len(fixture.payload))))
 
 
 class RecordedUpstreamResponse:
