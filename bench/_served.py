@@ -90,12 +90,12 @@ class Child:
 
 
 @contextlib.contextmanager
-def child(kind: str, program: str = "_served.py") -> Iterator[Child]:
+def child(kind: str, program: str = "_served.py", *words: str) -> Iterator[Child]:
     """A server of some kind, by one of the programs here, at a port that is free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, str(HERE / program), kind, str(port)])
+    process = subprocess.Popen([sys.executable, str(HERE / program), kind, str(port), *words])
     try:
         for _ in range(500):
             with contextlib.suppress(OSError):

@@ -18,6 +18,7 @@ from anaphora.client.failures import failure_notice
 from anaphora.client.observe import EndedCall
 from anaphora.client.observe.export import label
 from anaphora.errors import AnchorMismatch, InvalidRequest, Io
+from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice
 
 from .call_rows import BlockDigests, blocks_of, current_labels, prompt_digest, row_of_record
@@ -132,8 +133,7 @@ class AuditLog:
         blocks: tuple[AuditBlock, ...] = ()
         prompt_hash = ""
         if call.rendered is not None and call.plan is not None:
-            blocks = blocks_of(call.rendered, call.plan, self._digests)
-            prompt_hash = call.prompt_hash or prompt_digest(call.rendered, self._digests)
+            blocks, prompt_hash = self.describe(call.rendered, call.plan)
         row = partial(
             row_of_record,
             call.record,
@@ -150,6 +150,11 @@ class AuditLog:
         if failing is None:
             return ()
         return (failure_notice("audit_failed", Io(f"{self.path}: {failing}")),)
+
+    def describe(self, rendered: Rendered, plan: Plan) -> tuple[tuple[AuditBlock, ...], str]:
+        """The blocks of a prompt, and its keyed hash."""
+        digests = self._digests
+        return blocks_of(rendered, plan, digests), prompt_digest(rendered, digests)
 
     def digest(self, data: bytes) -> str:
         """The keyed digest of some bytes, as in the rows."""

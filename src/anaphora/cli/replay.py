@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from . import replay_folder
 from .common import RunGroup, command_after_dashes
 
 
@@ -18,3 +19,7 @@ def command(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         command_after_dashes(ctx)
+
+
+for subcommand in replay_folder.SUBCOMMANDS:
+    command.add_command(subcommand)

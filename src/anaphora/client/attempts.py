@@ -45,7 +45,7 @@ _SILENT = (ReplyStart, UsageUpdate)
 _LAST_BYTES = 0.5
 
 #: Headers in which providers name a request.
-_REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
+REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
 
 class Attempts:
@@ -235,7 +235,7 @@ class Attempts:
         flight.reply, flight.raw_hash = reply, raw_hash
         headers, redactor = answer.headers, flight.target.endpoint.redactor
         flight.request_id = next(
-            (redactor(headers[name]) for name in _REQUEST_IDS if name in headers), None
+            (redactor(headers[name]) for name in REQUEST_IDS if name in headers), None
         )
         now = monotonic()
         self._over(None, now, flight.request_id)

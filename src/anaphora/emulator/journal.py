@@ -176,7 +176,8 @@ def _billed_details(entry: JournalEntry, billed: CallRecord) -> dict[str, Any]:
         result["change"] = msgspec.to_builtins(judged.change)
     except AnaphoraError as problem:
         result["sentence"] = str(problem)
-    cost_usd = None if price is None else price.of(outcome.usage(entry.output))
+    usage, marked = outcome.usage(entry.output), bool(sent.marks.marks)
+    cost_usd = None if price is None else price.of(usage, marked=marked)
     return {
         "markers": [
             {"path": sent.rendered.chunk(mark.chunk).path, "ttl": mark.ttl}

@@ -117,6 +117,9 @@ class RelayedCall(msgspec.Struct, kw_only=True, eq=False):
     def __repr__(self) -> str:
         return f"<RelayedCall {self.number} {self.method} {self.path} {self.status}>"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("number", self.number), ("method", self.method), ("path", self.path)]
+
 
 class Observer(Protocol):
     """Called for each call after it ended, in the order they ended, beside the relay: in a thread

@@ -30,6 +30,7 @@ from anaphora.analysis.sent_requests import (
     judge_request,
     request_of,
 )
+from anaphora.cache.prefix import SentCall
 from anaphora.cache.verdict import Verdict, predict_usage
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
@@ -70,6 +71,10 @@ class Judge:
         self._joined: dict[str, int] = {}
         """The conversations of recent calls, by the place of their request."""
         self.totals = Totals()
+        self.last: JudgedCall | None = None
+        self.last_sent: SentCall | None = None
+        """The call that ended last, and its prompt where that was read: for observers that
+        follow."""
 
     @property
     def calls(self) -> tuple[JudgedCall, ...]:
@@ -83,7 +88,8 @@ class Judge:
         return () if self._prices is None else self._prices.unpriced
 
     def call_ended(self, call: RelayedCall) -> None:
-        judged = self._judge(call)
+        self.last = self.last_sent = None
+        judged = self.last = self._judge(call)
         with self.lock:
             self._calls.append(judged)
             self.totals.add(judged)
@@ -140,6 +146,7 @@ class Judge:
     def _compare(self, judged: JudgedCall, request: SentRequest, redact: Redactor) -> None:
         """Adds the verdict, the bill and the price."""
         earlier, sent = self._pairs.add(request), request.sent
+        self.last_sent = sent
         if self._prices is None:
             self._prices = PriceBook(judged.at)
         price = self._prices.price(

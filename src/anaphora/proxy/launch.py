@@ -25,7 +25,9 @@ from typing import Any, NamedTuple
 from anaphora.errors import InvalidRequest
 
 #: Signals that are passed on to the command.
-_FORWARDED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+_FORWARDED = ("SIGINT", "SIGQUIT", "SIGTSTP", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+#: Sent to a group in the background of which one process reads the terminal; never this one.
+_NOT_FORWARDED = ("SIGTTIN",)
 #: Seconds in which a command that was stopped together with this process is continued with it.
 _STOP_SECONDS = 0.05
 #: Seconds that processes may take to end after the command.
@@ -89,25 +91,40 @@ def _report_running(running: list[str], report: Callable[[str], None] | None) ->
 
 
 def _wait(child: subprocess.Popen[bytes], terminal: _Terminal) -> int:
-    """Waits for the end of the child. While the child is stopped, this process is stopped too, so
-    that the shell sees it."""
+    """Waits for the end of the child. When the child has stopped, this process stops too, so that
+    the shell sees it; not earlier, or the shell and the child would read the terminal together."""
     while True:
         _, status = os.waitpid(child.pid, os.WUNTRACED)
         if os.WIFSTOPPED(status):
-            # Ctrl-Z has stopped both; after `fg` both run, and the news is out of date.
-            time.sleep(_STOP_SECONDS)
-            changed, status = os.waitpid(child.pid, os.WNOHANG | os.WCONTINUED)
-            if not changed:
+            # SIGSTOP has stopped both if it went to the group; after `fg` both run again.
+            changed = _continued(child)
+            if changed is None:
                 group = terminal.take(child.pid)
                 os.kill(os.getpid(), signal.SIGSTOP)
                 terminal.give(group)
+                changed = _continued(child)
+            if changed is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGCONT)
                 continue
-            if os.WIFCONTINUED(status):
+            if os.WIFCONTINUED(changed):
                 continue
+            status = changed
         child.returncode = os.waitstatus_to_exitcode(status)
         return child.returncode
+
+
+def _continued(child: subprocess.Popen[bytes]) -> int | None:
+    """The status of a stopped child that is continued together with this process, or has ended;
+    None where it stays stopped."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    while True:
+        changed, status = os.waitpid(child.pid, os.WNOHANG | os.WCONTINUED)
+        if changed:
+            return status
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.005)
 
 
 class _Terminal:
@@ -143,7 +160,7 @@ class _Terminal:
         try:
             if os.tcgetpgrp(self._fd) != os.getpgrp():
                 return False
-            if number in (signal.SIGINT, signal.SIGQUIT):
+            if number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
                 # In raw mode the command reads the keys, and they send nothing.
                 return bool(termios.tcgetattr(self._fd)[3] & termios.ISIG)
         except (OSError, termios.error):
@@ -220,7 +237,7 @@ class _Forwarding:
 
     def __enter__(self) -> _Forwarding:
         if threading.current_thread() is threading.main_thread():
-            for name in _FORWARDED:
+            for name in (*_FORWARDED, *_NOT_FORWARDED):
                 number = getattr(signal, name, None)
                 # An ignored signal stays ignored, by the command too: nohup.
                 if number is not None and signal.getsignal(number) != signal.SIG_IGN:
@@ -237,6 +254,8 @@ class _Forwarding:
             self._forward(number)
 
     def _received(self, number: int, _: FrameType | None) -> None:
+        if signal.Signals(number).name in _NOT_FORWARDED:
+            return
         if self._child is None:
             self._waiting.append(number)
         elif not self._terminal.sends(number):

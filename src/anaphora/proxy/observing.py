@@ -1,11 +1,18 @@
-"""Observers of relayed calls, in a thread of their own."""
+"""Observers of relayed calls, in a thread of their own that gives way to the relay.
+
+Both threads share one interpreter: what an observer computes would hold up bytes that are on their
+way. While very many are, as no few programs cause, observers wait until they are fewer, for some
+seconds at most, and as long as not too many bodies wait for them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import queue
 import threading
+import time
 from collections.abc import Sequence
 
 from anaphora.client.failures import log
@@ -13,8 +20,14 @@ from anaphora.client.failures import log
 from .bypasses import bypass_notices
 from .exchange import Observer, RelayedCall
 
-#: Bodies that wait for observers, in bytes: above that, new calls wait for them.
+#: Bodies that wait for observers, in bytes: above the first, they wait no longer themselves; above
+#: the second, new calls wait for them.
+_PATIENT_BYTES = 64 * 1024 * 1024
 _WAITING_BYTES = 256 * 1024 * 1024
+#: Seconds that a call waits for the relay to have less to do.
+_PATIENT_SECONDS = 5.0
+#: The relay is busy above so many pieces a second, counted over some last seconds.
+_BUSY, _LAST_SECONDS = 400.0, 0.05
 #: Seconds between two looks at what waits.
 _LOOK = 0.01
 
@@ -24,9 +37,12 @@ class ObserverThread:
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
-        self._queue: queue.SimpleQueue[RelayedCall | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[RelayedCall, float] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
+        self._calls = 0
+        self._stopping = False
+        self._pieces, self._counted = 0.0, 0.0
         self._thread: threading.Thread | None = None
         if self._observers:
             name = "anaphora-proxy-observers"
@@ -38,26 +54,41 @@ class ObserverThread:
         """Whether anyone looks at what is kept of a call."""
         return bool(self._observers)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call was not observed yet."""
+        return self._calls > 0
+
     async def has_room(self) -> None:
         """Returns when what waits fits in memory."""
         while self._waiting > _WAITING_BYTES:  # noqa: ASYNC110 - another thread's doing
             await asyncio.sleep(_LOOK)
 
+    def piece_passed(self, now: float) -> None:
+        """Something was passed on, at a time of the clock `time.monotonic`."""
+        if self._thread is not None:
+            self._pieces = 1 + self._pieces * math.exp((self._counted - now) / _LAST_SECONDS)
+            self._counted = now
+
     def add(self, call: RelayedCall) -> None:
         if self._thread is not None:
             with self._lock:
                 self._waiting += _size(call)
-            self._queue.put(call)
+                self._calls += 1
+            self._queue.put((call, time.monotonic()))
 
     def close(self) -> None:
         """Returns when every call was observed."""
         if self._thread is not None:
+            self._stopping = True
             self._queue.put(None)
             self._thread.join()
 
     def _run(self) -> None:
-        while (call := self._queue.get()) is not None:
+        while (waiting := self._queue.get()) is not None:
+            call, ended = waiting
             size = _size(call)
+            self._give_way(ended + _PATIENT_SECONDS)
             try:
                 call.notices += bypass_notices(call)
             except Exception as problem:
@@ -66,6 +97,18 @@ class ObserverThread:
                 self._tell(observer, call)
             with self._lock:
                 self._waiting -= size
+                self._calls -= 1
+
+    def _give_way(self, until: float) -> None:
+        while not self._stopping and self._waiting < _PATIENT_BYTES:
+            now = time.monotonic()
+            if now >= until or self._rate(now) < _BUSY:
+                return
+            time.sleep(_LOOK)
+
+    def _rate(self, now: float) -> float:
+        """Pieces a second, of which the latest count most."""
+        return self._pieces * math.exp((self._counted - now) / _LAST_SECONDS) / _LAST_SECONDS
 
     def _tell(self, observer: Observer, call: RelayedCall) -> None:
         try:

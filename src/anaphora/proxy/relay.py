@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from anaphora.client.failures import log
-from anaphora.errors import NotFound, Overloaded, RequestRejected, Transport
+from anaphora.errors import AnaphoraError, NotFound, Overloaded, RequestRejected, Transport
 from anaphora.errors import Upstream as UpstreamError
 from anaphora.serving.exchange import (
     CompleteResponse,
@@ -40,7 +40,7 @@ from .exchange import (
 )
 from .observing import ObserverThread
 from .routes import RouteTable
-from .upstream import NetworkUpstream
+from .upstream import NetworkResponse, NetworkUpstream
 
 Place: TypeAlias = Callable[[UpstreamRequest], bytes | None]
 """A body with markers, or None to leave it as it is."""
@@ -59,7 +59,7 @@ class Pages(Protocol):
     """Pages of the proxy itself, as an ASGI application."""
 
     def serves(self, path: str) -> bool: ...
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]: ...
 
 
 class RelayHandler:
@@ -84,7 +84,7 @@ class RelayHandler:
 
     async def handle(self, exchange: HttpExchange) -> None:
         if self._pages is not None and self._pages.serves(exchange.path):
-            await self._pages(exchange.scope, exchange._receive, exchange.send)
+            await exchange.run(self._pages(exchange.scope, exchange.receive, exchange.send))
             return
         path = exchange.scope["raw_path"].decode("latin-1")
         if exchange.headers.get("upgrade", "").lower() == "websocket":
@@ -125,7 +125,7 @@ class RelayHandler:
             request_headers=headers,
             request_body=None,
         )
-        relaying = _Relaying(exchange, call, self._observers.is_needed)
+        relaying = _Relaying(exchange, call, self._observers)
         try:
             request = await self._request(relaying, headers)
             await exchange.run(relaying.pass_on(self._upstream, request))
@@ -138,7 +138,9 @@ class RelayHandler:
             call.outcome = "cancelled"
             raise
         except Exception as problem:
-            call.outcome, call.error = "failed", f"internal error: {type(problem).__name__}"
+            known = isinstance(problem, AnaphoraError)
+            reason = str(problem) if known else f"internal error: {type(problem).__name__}"
+            call.outcome, call.error = "failed", reason
             raise
         finally:
             call.ended = relaying.seconds()
@@ -180,25 +182,29 @@ class RelayHandler:
 class _Relaying:
     """One call while it is relayed."""
 
-    def __init__(self, exchange: HttpExchange, call: RelayedCall, keeps: bool) -> None:
+    def __init__(
+        self, exchange: HttpExchange, call: RelayedCall, observers: ObserverThread
+    ) -> None:
         self._exchange = exchange
         self.call = call
-        self._keeps = keeps
-        self._began = time.perf_counter()
+        self._observers = observers
+        self._keeps = observers.is_needed
+        self._began = time.monotonic()
 
     def seconds(self) -> float:
-        return time.perf_counter() - self._began
+        """Since the request arrived; called when a piece is passed on."""
+        now = time.monotonic()
+        self._observers.piece_passed(now)
+        return now - self._began
 
     # ── The request ──────────────────────────────────────────────────────────────────────────────
 
     async def body(self, *, streams: bool) -> bytes | AsyncIterator[bytes]:
         """The whole body; its pieces where they go on at once, or are too large to keep."""
-        exchange = self._exchange
-        data, more = await exchange.read_piece()
+        data, more = await self._next(0)
         pieces, size = [data], len(data)
-        length = exchange.headers.get("content-length", "")
-        while more and (str(size) == length or (not streams and size <= KEPT_BYTES)):
-            data, more = await exchange.read_piece()
+        while more and not streams and size <= KEPT_BYTES:
+            data, more = await self._next(size)
             pieces.append(data)
             size += len(data)
         if more:
@@ -206,29 +212,36 @@ class _Relaying:
         body = b"".join(pieces) if len(pieces) > 1 else data
         if self._keeps and size <= KEPT_BYTES:
             self.call.request_body = body
-        exchange.watch()
+        self._exchange.watch()
         return body
 
     async def _rest(self, pieces: list[bytes], size: int) -> AsyncIterator[bytes]:
         """The pieces that were read, and those that follow."""
-        exchange, kept, more = self._exchange, pieces, True
-        yield b"".join(pieces)
+        exchange, more, data = self._exchange, True, b"".join(pieces)
         try:
             while more:
-                data, more = await exchange.read_piece()
+                yield data
+                data, more = await self._next(size)
                 size += len(data)
                 if not self._keeps or size > KEPT_BYTES:
-                    kept = []
+                    pieces.clear()
                 else:
-                    kept.append(data)
-                if data:
-                    yield data
+                    pieces.append(data)
         except UploadAborted:
             exchange.end_upload()
             raise
-        if kept:
-            self.call.request_body = b"".join(kept)
+        if pieces:
+            self.call.request_body = b"".join(pieces)
         exchange.watch()
+        yield data
+
+    async def _next(self, size: int) -> tuple[bytes, bool]:
+        """The next piece, and whether more follow. `size`: that of the pieces before. Granian says
+        only with an empty piece that none follow; a declared length says so earlier."""
+        data, more = await self._exchange.read_piece()
+        if more and str(size + len(data)) == self._exchange.headers.get("content-length"):
+            more = False
+        return data, more
 
     # ── The response ─────────────────────────────────────────────────────────────────────────────
 
@@ -251,7 +264,8 @@ class _Relaying:
         start = {"type": "http.response.start", "status": response.status, "headers": passed}
         await exchange.send(start)
         bodiless = call.method == "HEAD" or response.status in _NO_BODY
-        if length is None and not bodiless:
+        begun = isinstance(response, NetworkResponse) and response.has_begun
+        if length is None and not bodiless and not begun:
             # Granian sends the head with the first piece, which may be long in coming.
             await exchange.write(b"", more=True)
         pieces: list[Piece] = []

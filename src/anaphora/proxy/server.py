@@ -10,7 +10,8 @@ with running(default_routes()) as proxy:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from anaphora.errors import InvalidRequest
 from anaphora.serving.app import ServedApp
@@ -28,12 +29,22 @@ _EXTRA = "proxy"
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
 
 
+#: Seconds between two looks at open calls.
+_LOOK = 0.002
+
+
 class Proxy:
-    def __init__(self, address: ServerAddress, routes: RouteTable) -> None:
+    def __init__(
+        self,
+        address: ServerAddress,
+        routes: RouteTable,
+        is_busy: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.host = address.host
         self.port = address.port
         self.url = address.url
         self.routes = routes.routes
+        self._is_busy = is_busy
 
     def url_of(self, provider: str) -> str:
         """The base URL that stands for a provider's own."""
@@ -42,6 +53,16 @@ class Proxy:
                 return self.url + route.prefix
         known = ", ".join(route.provider for route in self.routes if route.prefix)
         raise InvalidRequest(f"no route to {provider!r}; there are {known}", path="provider")
+
+    def settle(self, seconds: float) -> bool:
+        """Waits until no call is open and observers have got every call. False where a call is
+        still open after that time."""
+        deadline = time.monotonic() + seconds
+        while self._is_busy():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK)
+        return True
 
 
 @contextlib.contextmanager
@@ -68,7 +89,7 @@ def running(
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
         app = _ProxyApp(handler, HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT))
         with running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address:
-            yield Proxy(address, table)
+            yield Proxy(address, table, lambda: app.is_busy or seen_by.is_busy)
     finally:
         seen_by.close()
 

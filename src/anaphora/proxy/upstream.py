@@ -28,7 +28,7 @@ from anaphora.client.config import Timeouts
 from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.client.transport import errors
 from anaphora.client.transport.connections import KEEPALIVE_SECONDS, Destination, RequestHead
-from anaphora.errors import Transport
+from anaphora.errors import InvalidConfig, Transport
 
 from .exchange import Headers, UpstreamRequest
 
@@ -284,6 +284,12 @@ class NetworkResponse:
         )
         self._exchange = exchange
         self._content = content
+        self._arrived = b"" if content.exception() else content.read_nowait()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of the body came with the head."""
+        return bool(self._arrived)
 
     def __aiter__(self) -> NetworkResponse:
         return self
@@ -291,7 +297,12 @@ class NetworkResponse:
     async def __anext__(self) -> bytes:
         content, exchange = self._content, self._exchange
         try:
-            data = content.read_nowait() if content.is_eof() else await content.readany()
+            if self._arrived:
+                data, self._arrived = self._arrived, b""
+            elif content.is_eof():
+                data = content.read_nowait()
+            else:
+                data = await content.readany()
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             exchange.abort()
             failure = errors.body_error(error, _TIMEOUTS, exchange.address.url)
@@ -342,7 +353,13 @@ def _environment_proxy(url: URL) -> tuple[URL | None, SecretHeaders]:
         return None, SecretHeaders()
     proxies = {name: Secret(address) for name, address in getproxies().items()}
     found = proxies.get(url.scheme) or proxies.get("all")
-    return (None, SecretHeaders()) if found is None else errors.read_proxy(found)
+    if found is None:
+        return None, SecretHeaders()
+    try:
+        return errors.read_proxy(found)
+    except InvalidConfig as error:
+        failure = Transport(f"{errors.host_of(url)}: the environment's {error}")
+    raise failure
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:

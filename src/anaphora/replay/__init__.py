@@ -3,6 +3,7 @@
     client = AsyncClient.from_env(transport=Recorder("recordings"))
 
 `Recorder` is for the client, `proxy.recording` for other programs; both ask a `Player`.
+`RecordingAdapter` and `ReplayAdapter` are for adapters (`client.adapter`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adapter import RecordingAdapter, ReplayAdapter
     from .fixture import Fixture
     from .player import Player, ReplayReport
+    from .redact import Redaction
     from .rules import MatchRule
+    from .signing import SigningKey
     from .store import FixtureStore
     from .transport import Recorder
 
-__all__ = ["Fixture", "FixtureStore", "MatchRule", "Player", "Recorder", "ReplayReport"]
+__all__ = [
+    "Fixture",
+    "FixtureStore",
+    "MatchRule",
+    "Player",
+    "Recorder",
+    "RecordingAdapter",
+    "Redaction",
+    "ReplayAdapter",
+    "ReplayReport",
+    "SigningKey",
+]
 
 #: Loaded on first access: verifying a folder needs no HTTP.
 _LAZY = {
@@ -26,7 +41,11 @@ _LAZY = {
     "MatchRule": "rules",
     "Player": "player",
     "Recorder": "transport",
+    "RecordingAdapter": "adapter",
+    "Redaction": "redact",
+    "ReplayAdapter": "adapter",
     "ReplayReport": "player",
+    "SigningKey": "signing",
 }
 
 

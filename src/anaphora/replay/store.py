@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -26,8 +26,9 @@ from anaphora.errors import InvalidRequest, Io
 
 from .disk import Writer, create_folder, io_errors, locked, remove
 from .fixture import Fixture, from_file, to_file
-from .index import INDEX, FixtureEntry, appended, file_name, read_entries, whole
+from .index import INDEX, SIGNATURE, FixtureEntry, appended, file_name, read_entries, whole
 from .integrity import CheckedFolder, Track, check_folder, keep, pending_name, verified_file
+from .signing import IndexState, SigningKey, signer_of
 
 
 class FixtureStore:
@@ -41,12 +42,16 @@ class FixtureStore:
     """Of the index."""
     _identity: tuple[int, int]
     """Device and inode of the index."""
+    _state: IndexState
     _recovered: bool
     """What interrupted writers left is removed."""
 
-    def __init__(self, folder: Path, checked: CheckedFolder, *, sync: bool) -> None:
+    def __init__(
+        self, folder: Path, checked: CheckedFolder, *, sync: bool, sign: SigningKey | None
+    ) -> None:
         """Use `open`."""
         self.folder = folder
+        self._sign = sign
         self._writer = Writer(folder, sync=sync)
         self._mutex = threading.RLock()
         self._use(checked)
@@ -58,19 +63,30 @@ class FixtureStore:
         *,
         create: bool = False,
         sync: bool = True,
+        sign: SigningKey | None = None,
+        signed_by: str | None = None,
         track: Track | None = None,
     ) -> FixtureStore:
         """Verify the whole folder. Raises `FixtureIntegrityFailed`, and then serves nothing;
-        `NewerSchema`; `Io` where the folder does not exist and is not to be created."""
+        `SignatureMismatch` where it is not signed with the public key `signed_by`, or has changed
+        since; `NewerSchema`; `Io` where the folder does not exist and is not to be created.
+
+        `sign` signs every change. Without `sync`, a crash of the machine may lose what was written
+        last, a crash of this process never does."""
         path = Path(folder)
+        if sign is not None:
+            sign.check_place(path)
+            signed_by = signed_by or sign.public
         if create:
             create_folder(path, Writer(path, sync=sync))
         elif not path.is_dir():
             raise Io(f"{path}: there is no such folder")
         with io_errors(path, "cannot be read"), locked(path, exclusive=False):
             checked = check_folder(path, track=track)
+            if sign is None or checked.entries or _is_signed(path):
+                signer_of(path, IndexState(checked.index), signed_by)
         checked.raise_problems()
-        return cls(path, checked, sync=sync)
+        return cls(path, checked, sync=sync, sign=sign)
 
     def __repr__(self) -> str:
         return f"<FixtureStore {self.folder}, {len(self._entries)} fixtures>"
@@ -108,6 +124,7 @@ class FixtureStore:
         """Write all of them or none."""
         with self._mutex, io_errors(self.folder), self._index() as index:
             self._refresh(index)
+            self._check_signed()
             numbered = self._numbered(fixtures)
             files = [to_file(fixture) for fixture in numbered]
             entries = [
@@ -128,19 +145,33 @@ class FixtureStore:
         """Remove fixtures and their entries."""
         with self._mutex, io_errors(self.folder), self._index() as index:
             self._refresh(index)
+            self._check_signed()
             gone = dict.fromkeys(paths)
             for path in gone:
                 if path not in self._entries:
                     raise InvalidRequest(f"no fixture of {self.folder}", path=path)
-            for path in gone:
-                self._writer.touch(pending_name(path))
-            self._writer.sync_folder()
-            left = [entry for path, entry in self._entries.items() if path not in gone]
-            self._writer.replace(INDEX, whole(left))
+            self._replace_index(gone)
             for path in gone:
                 remove(self._writer.place(path))
                 remove(self._writer.place(pending_name(path)))
         self.reload()
+
+    def _replace_index(self, gone: Collection[str]) -> None:
+        """The index without these paths."""
+        data = whole(entry for path, entry in self._entries.items() if path not in gone)
+        state = IndexState(data)
+        try:
+            for path in gone:
+                self._writer.touch(pending_name(path))
+            self._writer.sync_folder()
+            self._write_signature(self._state, state)
+            self._writer.replace(INDEX, data)
+        except BaseException:
+            for path in gone:
+                remove(self._writer.place(pending_name(path)))
+            raise
+        with contextlib.suppress(OSError):
+            self._write_signature(state)
 
     def reload(self) -> None:
         """Verify the folder again."""
@@ -170,8 +201,11 @@ class FixtureStore:
             entries = read_entries(tail)
             if entries is None:
                 return self._start_over(index)
+            state = self._state.after(tail)
+            self._check_signature(state)
             for entry in entries:
                 self._include(entry, verified_file(self.folder, entry))
+            self._state = state
             self._size = now.st_size
         elif not self._recovered:
             self._recover(index)
@@ -179,6 +213,7 @@ class FixtureStore:
 
     def _start_over(self, index: int) -> None:
         checked = check_folder(self.folder)
+        self._check_signature(IndexState(checked.index))
         checked.raise_problems()
         self._use(checked)
         self._recover(index)
@@ -216,6 +251,8 @@ class FixtureStore:
                 os.replace(path, writer.place(entry.path))
             writer.sync_folder()
             added = appended(entries, self._size)
+            state = self._state.after(added)
+            self._write_signature(self._state, state)
             writer.append(index, added, self._size)
         except BaseException:
             for path in (*temporary, *(writer.place(entry.path) for entry in entries)):
@@ -225,11 +262,32 @@ class FixtureStore:
             for entry in entries:
                 remove(writer.place(pending_name(entry.path)))
         self._size += len(added)
+        self._state = state
+        with contextlib.suppress(OSError):  # the one with two states is valid too
+            self._write_signature(state)
+
+    def _check_signature(self, state: IndexState) -> None:
+        """What other processes have written is signed with the same key."""
+        if self._sign is not None:
+            signer_of(self.folder, state, self._sign.public)
+
+    def _check_signed(self) -> None:
+        if self._sign is None and _is_signed(self.folder):
+            raise InvalidRequest(
+                f"is signed, and would not be after a change: give the key that signs it, or remove"
+                f" {SIGNATURE}",
+                path=str(self.folder),
+            )
+
+    def _write_signature(self, *states: IndexState) -> None:
+        if self._sign is not None:
+            self._writer.replace(SIGNATURE, self._sign.signature(*states))
 
     def _use(self, checked: CheckedFolder) -> None:
         self._checked = checked
         self._size = len(checked.index) + checked.cut_off
         self._identity = checked.identity
+        self._state = IndexState(checked.index)
         self._recovered = False
         self._entries, self._keys = {}, {}
         for entry in sorted(checked.entries, key=lambda entry: entry.number):
@@ -241,6 +299,26 @@ class FixtureStore:
         self._entries[entry.path] = entry
         self._keys.setdefault(entry.key, []).append(entry)
         keep(self._checked, entry.path, data)
+
+
+def sign_folder(
+    folder: str | os.PathLike[str], key: SigningKey, *, track: Track | None = None
+) -> int:
+    """Sign a folder as it is; the number of its fixtures. Raises where it is not valid."""
+    path = Path(folder)
+    key.check_place(path)
+    if not path.is_dir():
+        raise Io(f"{path}: there is no such folder")
+    with io_errors(path), locked(path, exclusive=True):
+        checked = check_folder(path, track=track)
+        checked.raise_problems()
+        writer = Writer(path, sync=True)
+        writer.replace(SIGNATURE, key.signature(IndexState(checked.index)))
+    return len(checked.entries)
+
+
+def _is_signed(folder: Path) -> bool:
+    return os.path.lexists(folder / SIGNATURE)
 
 
 class _Fixtures(Sequence[Fixture]):

@@ -46,6 +46,11 @@ class ServedApp:
         self._limits = limits or BodyLimits()
         self._open: set[HttpExchange] = set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return bool(self._open)
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return

@@ -57,8 +57,8 @@ class HttpExchange:
     """A request, its response, and whether that has begun."""
 
     __slots__ = (
-        "_ended", "_limits", "_reading", "_reason", "_receive", "_send", "_watcher",
-        "_working", "headers", "method", "path", "query_string", "scope", "started",
+        "_ended", "_limits", "_reading", "_reason", "_send", "_watcher",
+        "_working", "headers", "method", "path", "query_string", "receive", "scope", "started",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any, limits: BodyLimits) -> None:
@@ -71,7 +71,7 @@ class HttpExchange:
             for name, value in scope["headers"]
         }
         self.started = False
-        self._receive = receive
+        self.receive = receive
         self._send = send
         self._limits = limits
         self._ended: asyncio.Event | None = None
@@ -103,7 +103,7 @@ class HttpExchange:
             raise self._reason
         try:
             async with asyncio.timeout(None) as self._reading:
-                message = await self._receive()
+                message = await self.receive()
         except TimeoutError:
             raise self._reason or ServerStopping from None
         if message["type"] != _BODY:
@@ -126,7 +126,7 @@ class HttpExchange:
     async def _next_piece(self, seconds: float) -> Any:
         try:
             async with asyncio.timeout(seconds) as self._reading:
-                message = await self._receive()
+                message = await self.receive()
         except TimeoutError:
             if self._reason is not None:
                 raise self._reason from None
@@ -203,7 +203,7 @@ class HttpExchange:
         self._end(UploadAborted)
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] == _BODY:
+        while (await self.receive())["type"] == _BODY:
             pass
         self._end(ClientDisconnected)
 

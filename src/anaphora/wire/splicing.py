@@ -136,9 +136,7 @@ class _Splicing:
         else:
             new = [mark for place, mark in wanted.items() if place not in own]
             kept = list(own.values())
-            automatic = self._rendered.automatic is not None or plan.automatic is not None
-            taken = len(kept) + (automatic and bool(self._places.automatic))
-            new = self._within(new, None if slots is None else max(0, slots - taken))
+            new = self._within(new, None if slots is None else max(0, slots - len(kept)))
             new = [self._in_order(mark, kept) for mark in new]
         placed = [
             mark for mark in new if self._insert(mark, removed=(mark.chunk, mark.splice) in own)

@@ -14,12 +14,13 @@ from __future__ import annotations
 from .advice import Advice, at_compaction, before_fan_out, until_next
 from .memory import AppMemory, Gaps
 from .planner import Planner, reuse_requested
-from .single_calls import SingleCallPlanner, plan_once
+from .single_calls import MatchedCallPlanner, SingleCallPlanner, plan_once
 
 __all__ = [
     "Advice",
     "AppMemory",
     "Gaps",
+    "MatchedCallPlanner",
     "Planner",
     "SingleCallPlanner",
     "at_compaction",

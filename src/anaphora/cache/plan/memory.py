@@ -33,6 +33,8 @@ _MOST_BEGINNINGS = 4096
 _MOST_BLOCKS, _MOST_MARKERS = 20_000, 10_000
 #: Open conversations from which the usual length is learned.
 _MOST_OPEN = 1024
+#: As many calls with one beginning, none of which was continued, are single calls.
+_SINGLE_CALLS = 4
 #: A conversation without a call for this many seconds counts as ended.
 _SILENCE = 600.0
 #: How many conversations with the same beginning the average of the app is worth.
@@ -343,6 +345,16 @@ class AppMemory:
                 same.continued += 1
             else:
                 same.ended += 1
+
+    def matched_call(
+        self, prompt: PromptView, shared: int | None, state: ConversationState, at: float
+    ) -> None:
+        """Records a call of a conversation that was recognised by its prompt."""
+        beginning = self._record(prompt, shared, at)
+        self._continue(state, beginning, at)
+        same = self._beginnings.get(beginning)
+        if same is not None and not same.continued and same.gaps.count > _SINGLE_CALLS:
+            same.ended = same.gaps.count  # none of them went on: single calls with tools
 
     def _simulate_pending(self) -> None:
         """Single calls are simulated when a session needs a prediction."""

@@ -279,6 +279,19 @@ class Planner:
                 self.state.written = mark.chunk, key, at + TTL_SECONDS[mark.ttl]
                 break
 
+    def _long_prompt(self, rendered: Rendered) -> tuple[RenderedPrompt, int | None] | None:
+        """The prompt, and the end of what it shares with others where that is long enough to be
+        cached; None where the prompt itself is too short."""
+        if not rendered.markers or not rendered.cacheable:
+            return None
+        prompt, minimum = self._prompt_of(rendered), self._rules.minimum_tokens.value
+        if prompt.total < minimum:
+            return None
+        shared = self._candidates_of(rendered).shared
+        if shared is not None and prompt.tokens(shared) < minimum:
+            shared = None
+        return prompt, shared
+
     def _cache_key(self, rendered: Rendered, at: float) -> str | None:
         """A cache key for providers that route by one: the same for all conversations with the same
         beginning, as long as one key can serve them, and fixed once it is chosen."""

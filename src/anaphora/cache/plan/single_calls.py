@@ -17,6 +17,8 @@ from .planner import Planner, reuse_requested
 _MOST_CALLS, _MOST_BYTES = 256, 4_000_000
 #: Calls that wait to be simulated.
 _MOST_PENDING = 8
+#: Roles of messages that are no reply.
+_ASKING_ROLES = ("user", "system", "developer")
 #: How many earlier turns are compared to recognise the call that a prompt continues.
 _EARLIER_TURNS = 32
 
@@ -87,20 +89,55 @@ class SingleCallPlanner(Planner):
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
     ) -> None:
         """Records the call, so that a later one with the same beginning is recognised."""
-        if not rendered.markers or not rendered.cacheable:
+        long_enough = self._long_prompt(rendered)
+        if long_enough is None:
             return
-        prompt, minimum = self._prompt_of(rendered), self._rules.minimum_tokens.value
-        if prompt.total < minimum:
-            return
-        shared = self._candidates_of(rendered).shared
-        if shared is not None and prompt.tokens(shared) < minimum:
-            shared = None
+        prompt, shared = long_enough
         self._memory.single_call(prompt, shared, self.state, at)
         self._store.keep(rendered, self.state)
         if plan.marks or plan.automatic is not None:
             prompt.mark(plan)
             self._store.pending.append((prompt, at, began))
         self._record(prompt, plan, at, keyed=False)
+
+
+class MatchedCallPlanner(Planner):
+    """The breakpoints of one call of a program that says nothing of its sessions: the conversation
+    was recognised by its prompt (`PrefixIndex`)."""
+
+    def __init__(
+        self, memory: AppMemory, rendered: Rendered, earlier: ConversationState | None = None
+    ) -> None:
+        """`earlier` is the state of the conversation; None for one that begins."""
+        super().__init__(memory, state=earlier)
+        self._continues = earlier is not None or _is_conversation(rendered)
+        self.reuse_expected = self._continues or reuse_requested(rendered)
+        """Whether the prompt asks for caching, continues an earlier call or begins like one, or is
+        part of a conversation: it has tools, or a reply in it."""
+        if not self.reuse_expected and (long_enough := self._long_prompt(rendered)) is not None:
+            prompt, shared = long_enough
+            self.reuse_expected = shared is not None and memory.is_known(prompt.key(shared))
+
+    def sent_matched(self, rendered: Rendered, plan: Plan, *, at: float) -> None:
+        """Records the call, for later ones of the conversation or with the same beginning."""
+        long_enough = self._long_prompt(rendered)
+        if long_enough is None:
+            return
+        prompt, shared = long_enough
+        record = self._memory.matched_call if self._continues else self._memory.single_call
+        record(prompt, shared, self.state, at)
+        self._record(prompt, plan, at)
+
+
+def _is_conversation(rendered: Rendered) -> bool:
+    """Whether a prompt has tools, whose results come in a next call, or replies."""
+    for run in rendered.runs:
+        if run.section == "tools":
+            return True
+        roles = run.log.roles[: run.log.wire_message_of(run.count - 1) + 1]
+        if any(role not in _ASKING_ROLES for role in roles):
+            return True
+    return False
 
 
 def plan_once(rendered: Rendered, rules: CacheRules, *, reuse_expected: bool | None = None) -> Plan:

@@ -1,0 +1,93 @@
+"""Rows of an audit log for the calls that the proxy relays."""
+
+from __future__ import annotations
+
+from blake3 import blake3
+
+from anaphora.audit.call_rows import usage_row
+from anaphora.audit.envelope import AuditBlock, AuditEnvelope, code, nano_usd
+from anaphora.audit.log import AuditLog
+from anaphora.client.attempts import REQUEST_IDS
+from anaphora.client.observe.export import block_label, label, word
+from anaphora.values import Usage
+
+from .exchange import RelayedCall
+from .judged_call import CallKind, JudgedCall
+from .judging import Judge
+
+#: The outcome of each kind of call; calls of other kinds are no calls of a model.
+_OUTCOMES: dict[CallKind, str] = {
+    "judged": "ok",
+    "not_judged": "ok",
+    "error": "Upstream",
+    "failed": "Transport",
+    "cancelled": "CancelledError",
+}
+
+
+class ProxyAudit:
+    """An observer that keeps a row of each call of a model. Among the observers it follows the
+    judge, whose verdicts it keeps: `observers=[judge, ProxyAudit(log, judge)]`."""
+
+    def __init__(self, log: AuditLog, judge: Judge) -> None:
+        self._log = log
+        self._judge = judge
+
+    def call_ended(self, call: RelayedCall) -> None:
+        judged = self._judge.last
+        if judged is None or judged.number != call.number or judged.kind not in _OUTCOMES:
+            return
+        blocks: tuple[AuditBlock, ...] = ()
+        prompt_hash = ""
+        sent = self._judge.last_sent
+        if sent is not None:
+            blocks, prompt_hash = self._log.describe(sent.rendered, sent.marks)
+        elif call.request_body is not None:
+            prompt_hash = self._log.digest(call.sent_body or call.request_body)
+        self._log.append(_row(call, judged, blocks, prompt_hash))
+
+
+def _row(
+    call: RelayedCall, judged: JudgedCall, blocks: tuple[AuditBlock, ...], prompt_hash: str
+) -> AuditEnvelope:
+    verdict = judged.verdict
+    change = judged.change if judged.broke else None
+    headers = dict(call.response_headers)
+    request_id = next((headers[name] for name in REQUEST_IDS if name in headers), None)
+    return AuditEnvelope(
+        at=round(judged.at, 6),
+        adapter="proxy",
+        provider=label(judged.provider),
+        system=label(judged.provider),
+        wire=word(judged.wire),
+        model=word(judged.model) if judged.model else "",
+        request_id=None if request_id is None else word(request_id),
+        prompt_hash=prompt_hash,
+        raw_hash=_raw_hash(call),
+        outcome=_OUTCOMES[judged.kind],
+        status=judged.status or None,
+        first=None if call.began is None else round(call.began, 6),
+        seconds=round(judged.seconds, 6),
+        usage=usage_row(judged.usage or Usage()),
+        predicted=None if judged.predicted is None else judged.predicted.read,
+        cost_nano_usd=nano_usd(judged.cost_usd),
+        verdict=None if verdict is None else verdict.result,
+        cause=None if verdict is None else verdict.cause,
+        broke=judged.broke,
+        change=None if change is None else code(change.kind),
+        changed=None if change is None else block_label(change.label, change.section),
+        lost=judged.lost,
+        lost_nano_usd=nano_usd(judged.lost_usd),
+        notices=tuple(code(notice.code) for notice in call.notices),
+        blocks=blocks,
+    )
+
+
+def _raw_hash(call: RelayedCall) -> str:
+    """Of the response as it passed, still encoded; none where it was not kept."""
+    if not call.pieces:
+        return ""
+    state = blake3()
+    for piece in call.pieces:
+        state.update(piece.data)
+    return state.hexdigest()

@@ -1,0 +1,177 @@
+"""Where the markers of a program's requests should be, from the requests alone.
+
+    plans = ConversationPlans()
+    read = read_request(method, provider, path, headers, body)
+    planned = plans.add(read, scope=account, at=now)
+    planned.plan            None: leave the request as it is
+
+A program does not say which requests belong together, nor which will follow. Conversations are told
+from the beginnings of prompts, as the verdict does. Reuse is expected of a request that continues
+or begins like an earlier one, that has tools or a reply in it, or that asks for caching itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora import catalog
+from anaphora.analysis.request_log import LoggedCall, counts_tokens, wire_at
+from anaphora.cache import CallHints, PrefixIndex, hints_of
+from anaphora.cache.plan import AppMemory, MatchedCallPlanner
+from anaphora.cache.plan.memory import ConversationState
+from anaphora.catalog import CacheRules, Dialect
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Bills, for_model
+from anaphora.wire.reading import Members, object_members, request_error
+from anaphora.wire.splicing import places_of, plannable
+
+OwnMarkers: TypeAlias = Literal["keep", "replace"]
+"""What becomes of markers that a program places itself."""
+
+#: Models at accounts whose history is remembered.
+_MOST_MEMORIES = 64
+#: Calls whose continuation is recognised, and the bytes of their prompts.
+_MOST_CALLS, _MOST_BYTES = 4096, 32 * 1024 * 1024
+#: The most blocks at the end of a prompt that may change from call to call, and how often that must
+#: be seen: an edited last message is nothing usual.
+_MOST_CHANGING, _TIMES_SEEN = 4, 2
+#: Fields by which a request continues what is stored at the provider.
+_STORED = ("previous_response_id", "conversation", "prompt")
+
+
+class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A request of a program, cut into chunks."""
+
+    provider: str
+    dialect: Dialect | None
+    members: Members
+    rendered: Rendered
+    """As the planner needs it: with the fields that may be added."""
+    rules: CacheRules
+    hints: CallHints
+    takes_markers: bool
+    """Its provider takes markers or a cache key in the body, and the whole prompt is in it."""
+
+
+class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
+    """A call with its plan, kept as long as a later call may continue it."""
+
+    plan: Plan | None
+    """None: the request is left as it is."""
+    state: ConversationState
+    chunks: int
+    changing: int = 0
+    """How many blocks of the call before, at its end, this one does not repeat."""
+    seen: int = 0
+    """How often in a row that many were not repeated."""
+    continued: bool = False
+    """A later call continues it; another one branches off."""
+    bills: Bills = ()
+    """(estimated, billed) tokens of the conversation."""
+
+
+def read_request(
+    method: str, provider: str, path: str, headers: Mapping[str, str], body: bytes
+) -> ReadRequest | None:
+    """None where it is not a call of a model, or of a provider that is not known. Header names are
+    in lower case. Raises `InvalidRequest` for one that cannot be read."""
+    wire = wire_at(path)
+    encoded = headers.get("content-encoding", "identity").lower() not in ("", "identity")
+    if method != "POST" or wire is None or not provider or encoded or counts_tokens(path):
+        return None
+    logged = LoggedCall(request=body, response=b"", wire=wire, provider=provider, path=path)
+    codec, provider = logged.codec()
+    members = object_members(body, "$", request_error)
+    return prompt_of(
+        codec.split(members, (), path),
+        members,
+        headers,
+        provider=provider,
+        dialect=getattr(codec, "dialect", None),
+    )
+
+
+def prompt_of(
+    rendered: Rendered,
+    members: Members,
+    headers: Mapping[str, str],
+    *,
+    provider: str,
+    dialect: Dialect | None,
+) -> ReadRequest:
+    """A request that was split already."""
+    rules = catalog.rules(provider, rendered.model, rendered.wire)
+    places = places_of(rendered.wire)
+    keyed = rules.key_requests is not None and places is not None and bool(places.key)
+    stored = any(name in members and bytes(members[name]) != b"null" for name in _STORED)
+    rendered = for_model(rendered, catalog.profile(provider, rendered.model))
+    return ReadRequest(
+        provider=provider,
+        dialect=dialect,
+        members=members,
+        rendered=plannable(rendered, members, rules, dialect),
+        rules=rules,
+        hints=hints_of(headers, members),
+        takes_markers=places is not None and not stored and (rules.slots.value > 0 or keyed),
+    )
+
+
+class ConversationPlans:
+    """Plans the requests of all programs, each conversation with its own history. Bounded. Not for
+    use by several threads at once."""
+
+    def __init__(self, own_markers: OwnMarkers = "keep") -> None:
+        self._own_markers = own_markers
+        self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
+        self._memories: OrderedDict[Hashable, AppMemory] = OrderedDict()
+
+    def add(self, request: ReadRequest, *, scope: Hashable, at: float) -> PlannedCall:
+        """Plans a request and remembers it. `scope` is the account."""
+        rendered = request.rendered
+        if self._own_markers == "replace":
+            rendered = replace(rendered, marks=())
+        scope = scope, request.provider, rendered.wire, rendered.model
+        memory = self._memory(scope, request.rules)
+        call = PlannedCall(plan=None, state=memory.start(), chunks=len(rendered))
+        found = self._index.add(rendered, call, scope=scope, hints=request.hints)
+        state = None
+        if found is not None and found.continues:
+            before = found.call
+            state = memory.fork(before.state) if before.continued else before.state
+            before.continued = True
+            call.state, call.bills = state, before.bills
+            call.changing = before.chunks - found.chunks
+            call.seen = before.seen + 1 if call.changing == before.changing else 1
+            rendered = _without_changing_end(rendered, call)
+        if not request.takes_markers:
+            return call
+        planner = MatchedCallPlanner(memory, rendered, state)
+        call.state = planner.state
+        plan = Plan(marks=rendered.marks)
+        if planner.reuse_expected:
+            plan = call.plan = planner.plan(rendered, at=at)
+        planner.sent_matched(rendered, plan, at=at)
+        return call
+
+    def _memory(self, scope: Hashable, rules: CacheRules) -> AppMemory:
+        memory = self._memories.get(scope)
+        if memory is None:
+            memory = self._memories[scope] = AppMemory(rules)
+            if len(self._memories) > _MOST_MEMORIES:
+                self._memories.popitem(last=False)
+        self._memories.move_to_end(scope)
+        return memory
+
+
+def _without_changing_end(rendered: Rendered, call: PlannedCall) -> Rendered:
+    """Without a marker on the last blocks where the calls of the conversation show that these
+    change: what is written there is never read."""
+    if not 0 < call.changing <= _MOST_CHANGING or call.seen < _TIMES_SEEN:
+        return rendered
+    leading = sum(run.count for run in rendered.runs if run.section != "messages")
+    return replace(rendered, cacheable=max(leading, len(rendered) - call.changing))

@@ -1,1 +1,0 @@
-"""The pytest plugin: fixtures that record, replay and check a prompt cache."""

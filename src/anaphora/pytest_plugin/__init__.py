@@ -1,0 +1,265 @@
+"""The pytest plugin: a prompt cache under test, recorded conversations, a local emulator.
+
+    def test_the_agent_keeps_its_cache(cache_contract):
+        run_agent()                    # any SDK; fails where a prompt prefix broke
+
+    def test_the_agent_answers(anaphora_replay):
+        assert "Paris" in run_agent()  # from recordings; --anaphora-record=once makes them
+
+The fixtures start a proxy on this machine and point the environment variables of the SDKs at it, so
+that the tested code needs no change. pytest loads this module in every run: everything else of
+Anaphora is imported when a fixture is used.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from anaphora.emulator import Emulator
+
+    from .contract import CacheContract
+    from .recordings import ReplayedTest
+    from .redirect import Redirect
+
+_MODES = ("none", "once", "new", "all")
+_MARKERS = (
+    "cache_contract(min_read_share=None, max_cost_usd=None, allow_breaks=None, live=False): limits"
+    " of the fixture cache_contract; allow_breaks is the reason why a prefix may break, live=True"
+    " sends the calls to the provider",
+    "anaphora_replay(folder=None, repeat=None, match=None, rules=None): options of the fixture"
+    " anaphora_replay",
+)
+_LIMITS = ("min_read_share", "max_cost_usd")
+#: The attribute of a test's report that holds the result of its contract, as JSON.
+_RESULT = "anaphora_cache_contract"
+_REDIRECT: pytest.StashKey[Redirect] = pytest.StashKey()
+_RESULTS: pytest.StashKey[list[str]] = pytest.StashKey()
+_CONTRACT: pytest.StashKey[CacheContract] = pytest.StashKey()
+_REPLAYED: pytest.StashKey[ReplayedTest] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("anaphora", "prompt caches and recorded conversations")
+    group.addoption(
+        "--anaphora-record",
+        choices=_MODES,
+        default="none",
+        metavar="MODE",
+        help="What anaphora_replay does: none (the default) only replays; once records tests that"
+        " have no recordings; new also records requests without one; all records everything again.",
+    )
+    group.addoption(
+        "--anaphora-report",
+        metavar="FILE",
+        help="Write a Markdown summary of all cache contracts, for a pull request.",
+    )
+    parser.addini(
+        "anaphora_recordings", "Folder of recordings, beside each test file.", default="recordings"
+    )
+    parser.addini(
+        "anaphora_redirect",
+        "Set the SDKs' environment variables before tests are imported, for applications that"
+        " create their client at import.",
+        type="bool",
+        default=False,
+    )
+    parser.addini("anaphora_min_read_share", "Least share of input read from the cache, 0 to 1.")
+    parser.addini("anaphora_max_cost_usd", "Most that the calls of one test may cost, in dollars.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.stash[_RESULTS] = []
+    config.pluginmanager.register(_ResultCollector(config.stash[_RESULTS]))
+    if config.getini("anaphora_redirect"):
+        _redirect(config).set_environment()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    redirect = config.stash.get(_REDIRECT, None)
+    if redirect is not None:
+        redirect.close()
+
+
+# ── Fixtures ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def emulator(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    """A local server that answers, caches and bills like every provider. SDKs that read their base
+    URL from the environment reach it without a key; `emulator.url` is its address."""
+    redirect = _redirect(pytestconfig)
+    running = redirect.emulator()
+    running.reset()
+    _set(monkeypatch, redirect, keys=True)
+    with redirect.to(redirect.emulated(running)):
+        yield running
+
+
+@pytest.fixture
+def anaphora_replay(
+    request: pytest.FixtureRequest, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ReplayedTest]:
+    """Answers the calls of the test from its recordings; --anaphora-record makes them."""
+    from .recordings import ReplayedTest, mode_of, replay_options
+
+    redirect = _redirect(pytestconfig)
+    mode = mode_of(pytestconfig.getoption("--anaphora-record"))
+    marker = _marker(request, "anaphora_replay")
+    options = replay_options(marker, request.node.path)
+    live = redirect.network
+    if "emulator" in request.fixturenames:
+        live = redirect.emulated(request.getfixturevalue("emulator"))
+    folder = _recordings(request, pytestconfig, marker.get("folder"))
+    replayed = ReplayedTest(folder, mode, options, live, redirect.settle)
+    request.node.stash[_REPLAYED] = replayed
+    _set(monkeypatch, redirect, keys=mode == "none" or "emulator" in request.fixturenames)
+    try:
+        with redirect.to(replayed.upstream):
+            yield replayed
+    finally:
+        replayed.close()
+
+
+@pytest.fixture
+def cache_contract(
+    request: pytest.FixtureRequest, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[CacheContract]:
+    """Fails the test where the prefix of a prompt broke, or a limit is exceeded. The calls go to
+    the recordings of `anaphora_replay` where the test uses it, else to the emulator."""
+    from anaphora.proxy.judging import Judge
+
+    from .contract import CacheContract, limits_of
+
+    ini = {name: pytestconfig.getini(f"anaphora_{name}") for name in _LIMITS}
+    limits = limits_of(_marker(request, "cache_contract"), ini)
+    redirect = _redirect(pytestconfig)
+    upstream = None
+    if limits.live:
+        upstream = redirect.network
+    elif "anaphora_replay" in request.fixturenames:
+        request.getfixturevalue("anaphora_replay")
+    else:
+        request.getfixturevalue("emulator")
+    _set(monkeypatch, redirect, keys=not limits.live)
+    judge = Judge()
+    contract = CacheContract(judge, limits, redirect.settle)
+    request.node.stash[_CONTRACT] = contract
+    with redirect.to(upstream, judge):
+        yield contract
+
+
+# ── Outcomes ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Checks recordings and contract when the test itself has passed; where it failed, its report
+    gets what they found."""
+    found = (item.stash.get(_REPLAYED, None), item.stash.get(_CONTRACT, None))
+    checks = [check for check in found if check is not None]
+    try:
+        result = yield
+    except BaseException:
+        for check in checks:
+            if problems := check.problems():
+                item.add_report_section("call", check.title, "\n\n".join(problems))
+        raise
+    for check in checks:
+        check.check()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    contract = item.stash.get(_CONTRACT, None)
+    if call.when == "call" and contract is not None:
+        import msgspec
+
+        # A string, which pytest-xdist passes on to the process that writes the report.
+        setattr(report, _RESULT, msgspec.json.encode(contract.result(item.nodeid)).decode())
+    return report
+
+
+class _ResultCollector:
+    """Collects the results of this run; with pytest-xdist, those of all its processes."""
+
+    def __init__(self, results: list[str]) -> None:
+        self._results = results
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        result = getattr(report, _RESULT, None)
+        if result is not None:
+            self._results.append(result)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    file = config.getoption("--anaphora-report")
+    if not file:
+        return
+    import msgspec
+
+    from .contract import ContractResult
+    from .report import markdown
+
+    results = [msgspec.json.decode(each, type=ContractResult) for each in config.stash[_RESULTS]]
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(markdown(results), encoding="utf-8")
+    terminalreporter.write_line(f"anaphora: {len(results)} cache contracts, report in {file}")
+
+
+# ── The parts of a fixture ───────────────────────────────────────────────────────────────────────
+
+
+def _redirect(config: pytest.Config) -> Redirect:
+    """The proxy of this test run, started when it is first needed."""
+    from .redirect import Redirect
+
+    if _REDIRECT not in config.stash:
+        config.stash[_REDIRECT] = Redirect()
+    return config.stash[_REDIRECT]
+
+
+def _set(monkeypatch: pytest.MonkeyPatch, redirect: Redirect, *, keys: bool) -> None:
+    for name, value in redirect.variables(keys=keys).items():
+        monkeypatch.setenv(name, value)
+
+
+def _marker(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
+    """The options of a test's marker; those of the closest one count."""
+    options: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers(name))):
+        if marker.args:
+            raise pytest.UsageError(f"the options of {name} are keyword arguments")
+        options |= marker.kwargs
+    return options
+
+
+def _recordings(request: pytest.FixtureRequest, config: pytest.Config, folder: str | None) -> Path:
+    """The folder of a test's recordings: beside its file, by module, class and name; or the one
+    that its marker names."""
+    path: Path = request.node.path
+    if folder is not None:
+        return path.parent / folder
+    steps = map(_file_name, request.node.nodeid.split("::")[1:])
+    return Path(path.parent, config.getini("anaphora_recordings"), path.stem, *steps)
+
+
+def _file_name(name: str) -> str:
+    """A file name for the name of a test, whose parameters may hold any character."""
+    safe = re.sub(r"[^A-Za-z0-9_.\-]+", "-", name)[:100].strip("-.")
+    return safe if safe == name else f"{safe}-{zlib.crc32(name.encode()):08x}"

@@ -1,0 +1,224 @@
+"""The cache contract of a test: no prefix breaks, and the limits on reads and cost hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+import pytest
+
+from anaphora.cache.verdict.values import format_loss, format_usd
+from anaphora.proxy.judged_call import JudgedCall
+from anaphora.proxy.judging import Judge
+from anaphora.proxy.summary import WatchSummary, summarise
+from anaphora.wording import counted
+
+#: Breaks and failed calls that a failure shows in full.
+_SHOWN = 3
+_NO_CALLS = (
+    "no call reached the proxy of cache_contract. An application that creates its client at import"
+    " reads the base URL before the test begins: set `anaphora_redirect = true` in the pytest"
+    " configuration. A base URL that is written in the code has to be taken from the environment."
+)
+_KEEP = (
+    "A provider reads its cache up to the first byte that differs. Move what changes (dates, ids,\n"
+    "counters, retrieved texts) behind what stays, or keep it equal within a conversation."
+)
+
+
+class ContractLimits(msgspec.Struct, frozen=True, kw_only=True):
+    min_read_share: float | None = None
+    """The least share of all input tokens that must be read from the cache."""
+    max_cost_usd: Decimal | None = None
+    """The most that all calls of the test may cost."""
+    allow_breaks: str | None = None
+    """Why a prefix may break in this test."""
+    live: bool = False
+    """The calls go to the provider, not to the emulator."""
+
+
+class ContractResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the report says about one test."""
+
+    test: str
+    passed: bool
+    calls: int
+    share_read: float | None
+    cost_usd: Decimal | None
+    lost: int
+    lost_usd: Decimal | None
+    problems: tuple[str, ...]
+
+
+class CacheContract:
+    """The calls of a test as they are judged. `check` is called when the test has passed."""
+
+    title = "prompt cache"
+
+    def __init__(self, judge: Judge, limits: ContractLimits, settle: Any) -> None:
+        self._judge = judge
+        self._settle = settle
+        self.limits = limits
+
+    @property
+    def calls(self) -> tuple[JudgedCall, ...]:
+        """The calls so far, in the order they ended."""
+        self._settle()
+        return self._judge.calls
+
+    @property
+    def summary(self) -> WatchSummary:
+        self._settle()
+        return summarise(self._judge)
+
+    @property
+    def share_read(self) -> float | None:
+        """The share of all input tokens that was read from the cache; None without a bill."""
+        return self.summary.share_read
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """What the calls have cost; None where a price is unknown."""
+        summary = self.summary
+        sums = (summary.judged, summary.side_calls)
+        if any(each.unpriced or each.no_bill for each in sums):
+            return None
+        return sum((each.cost_usd for each in sums), Decimal(0))
+
+    def problems(self) -> list[str]:
+        """What is wrong, a paragraph each."""
+        calls = self.calls
+        judged = [call for call in calls if call.kind == "judged"]
+        if not calls:
+            return [_NO_CALLS]
+        found = _failures(calls) if not judged else []
+        broken = [call for call in judged if call.broke]
+        if broken and self.limits.allow_breaks is None:
+            found.append(_breaks(broken, len(judged)))
+        return [*found, *self._limits_exceeded()]
+
+    def _limits_exceeded(self) -> list[str]:
+        found = []
+        least, share = self.limits.min_read_share, self.share_read
+        if least is not None and (share is None or share < least):
+            shown = "unknown: no call has a bill" if share is None else f"{share:.1%}"
+            found.append(
+                f"Read from the cache: {shown}. The contract asks for {least:.1%} or more."
+            )
+        most, cost = self.limits.max_cost_usd, self.cost_usd
+        if most is not None and (cost is None or cost > most):
+            shown = self._unknown_cost() if cost is None else format_usd(cost)
+            found.append(f"Cost: {shown}. The contract allows {format_usd(most)}.")
+        return found
+
+    def _unknown_cost(self) -> str:
+        unpriced = ", ".join(self._judge.unpriced)
+        return f"unknown: no price for {unpriced}" if unpriced else "unknown: a call has no bill"
+
+    def check(self) -> None:
+        """Fails the test where the contract does not hold."""
+        problems = self.problems()
+        if problems:
+            pytest.fail("\n\n".join(problems), pytrace=False)
+
+    def result(self, test: str) -> ContractResult:
+        """The outcome, for the report."""
+        problems, summary = self.problems(), self.summary
+        return ContractResult(
+            test=test,
+            passed=not problems,
+            calls=len(self.calls),
+            share_read=summary.share_read,
+            cost_usd=self.cost_usd,
+            lost=sum(call.lost for call in self.calls if call.broke),
+            lost_usd=_lost_usd(call for call in self.calls if call.broke),
+            problems=tuple(problems),
+        )
+
+
+def limits_of(options: dict[str, Any], ini: dict[str, str]) -> ContractLimits:
+    """The limits of a test: those of its marker, else those of the configuration. Raises
+    `pytest.UsageError` for a value that is no limit."""
+    known = ContractLimits.__struct_fields__
+    for name in options:
+        if name not in known:
+            raise pytest.UsageError(f"cache_contract has no {name!r}; it takes {', '.join(known)}")
+    share = options.get("min_read_share", ini["min_read_share"] or None)
+    cost = options.get("max_cost_usd", ini["max_cost_usd"] or None)
+    reason = options.get("allow_breaks")
+    if reason is not None and (not isinstance(reason, str) or not reason.strip()):
+        raise pytest.UsageError("allow_breaks is the reason why a prefix may break, as a text")
+    return ContractLimits(
+        min_read_share=None if share is None else _share(share),
+        max_cost_usd=None if cost is None else _dollars(cost),
+        allow_breaks=reason,
+        live=bool(options.get("live", False)),
+    )
+
+
+def _share(value: object) -> float:
+    try:
+        share = float(str(value))
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise pytest.UsageError(f"min_read_share is a number from 0 to 1, got {value!r}")
+    return share
+
+
+def _dollars(value: object) -> Decimal:
+    try:
+        dollars = Decimal(str(value))
+    except InvalidOperation:
+        dollars = Decimal(-1)
+    if not dollars.is_finite() or dollars < 0:
+        raise pytest.UsageError(f"max_cost_usd is an amount in dollars, got {value!r}")
+    return dollars
+
+
+def _breaks(broken: list[JudgedCall], judged: int) -> str:
+    lost, dollars = sum(call.lost for call in broken), _lost_usd(broken)
+    parts = [
+        f"Prompt prefix broke at {len(broken)} of {counted(judged, 'call')}:"
+        f" {counted(lost, 'token')} paid again, {format_loss(dollars)}."
+    ]
+    worst = sorted(broken, key=lambda call: -call.lost)[:_SHOWN]
+    parts += [_break(call) for call in worst]
+    if len(broken) > _SHOWN:
+        parts.append(f"  … and {counted(len(broken) - _SHOWN, 'more break')}")
+    parts.append(_KEEP)
+    return "\n\n".join(parts)
+
+
+def _break(call: JudgedCall) -> str:
+    lines = [f"  call {call.number}, {call.provider} {call.model}"]
+    if call.compared_with is not None:
+        lines[0] += f", compared with call {call.compared_with}"
+    if (change := call.change) is not None:
+        before, after = change.excerpts
+        lines += [f"    {change.place}", f"    before: {before}", f"    after:  {after}"]
+    else:
+        lines.append(f"    {call.sentence}")
+    lines.append(f"    {counted(call.lost, 'token')} paid again, {format_loss(call.lost_usd)}")
+    return "\n".join(lines)
+
+
+def _failures(calls: Iterable[JudgedCall]) -> list[str]:
+    """Why no call could be judged."""
+    lines = [
+        f"  {call.method} {call.path}: {call.status or 'no response'} {call.reason}".rstrip()
+        for call in calls
+    ]
+    more = [f"  … and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return ["\n".join(["No call could be judged:", *lines[:_SHOWN], *more])]
+
+
+def _lost_usd(calls: Iterable[JudgedCall]) -> Decimal | None:
+    total = Decimal(0)
+    for call in calls:
+        if call.lost_usd is None:
+            return None
+        total += call.lost_usd
+    return total

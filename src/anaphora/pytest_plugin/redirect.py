@@ -1,0 +1,137 @@
+"""The proxy of a test run: each test says where its calls go, and which judge sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from anaphora.errors import Transport
+from anaphora.proxy.exchange import RelayedCall, Upstream, UpstreamRequest, UpstreamResponse
+from anaphora.proxy.judging import Judge
+from anaphora.proxy.programs import environment, upstreams_from, with_placeholder_keys
+from anaphora.proxy.routes import default_routes
+from anaphora.proxy.server import Proxy, running
+from anaphora.proxy.upstream import NetworkUpstream
+
+if TYPE_CHECKING:
+    from anaphora.emulator import Emulator
+
+#: Seconds to wait for calls that are still open when a test ends.
+_SETTLE_SECONDS = 5.0
+_IDLE = (
+    "no test is running that uses the fixture cache_contract, anaphora_replay or emulator; with"
+    " anaphora_redirect = true only such tests can send calls"
+)
+
+
+class SwitchedUpstream:
+    """An upstream that each test chooses; closed with the proxy, in its event loop."""
+
+    def __init__(self) -> None:
+        self.network = NetworkUpstream()
+        self.current: Upstream | None = None
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        if self.current is None:
+            raise Transport(_IDLE)
+        return await self.current.send(request)
+
+    async def close(self) -> None:
+        await self.network.close()
+
+
+class EmulatorUpstream:
+    """The emulator in place of every provider."""
+
+    def __init__(self, network: Upstream, emulator: Emulator) -> None:
+        self._network = network
+        self._url = emulator.url
+        self._host = emulator.url.partition("://")[2]
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        route = replace(request.route, upstream=f"{self._url}/{request.route.provider}")
+        headers = tuple(
+            (name, self._host if name == "host" else value) for name, value in request.headers
+        )
+        return await self._network.send(replace(request, route=route, headers=headers))
+
+    async def close(self) -> None:
+        """The network is closed with the proxy."""
+
+
+class Redirect:
+    """A proxy that runs until the end of the test run, and the variables that lead to it."""
+
+    def __init__(self) -> None:
+        self._resources = contextlib.ExitStack()
+        self._upstream = SwitchedUpstream()
+        self._judge: Judge | None = None
+        self._environ = dict(os.environ)
+        """Before anything was redirected."""
+        self._emulator: Emulator | None = None
+        routes = default_routes(upstreams_from(self._environ))
+        self.proxy: Proxy = self._resources.enter_context(
+            running(routes, upstream=self._upstream, observers=[self])
+        )
+
+    def call_ended(self, call: RelayedCall) -> None:
+        if self._judge is not None:
+            self._judge.call_ended(call)
+
+    def variables(self, *, keys: bool) -> dict[str, str]:
+        """The environment variables to set; with `keys`, also placeholders for missing keys."""
+        changed, _ = environment(self.proxy, self._environ, ())
+        if keys:
+            changed = with_placeholder_keys(changed, ())
+        return {name: value for name, value in changed.items() if self._environ.get(name) != value}
+
+    def set_environment(self) -> None:
+        """Sets the variables until the end of the test run."""
+        os.environ.update(self.variables(keys=True))
+        self._resources.callback(self._restore, dict(self._environ))
+
+    def emulator(self) -> Emulator:
+        """One emulator for all tests, started when it is first needed."""
+        if self._emulator is None:
+            from anaphora import emulator
+
+            self._emulator = self._resources.enter_context(emulator.running())
+        return self._emulator
+
+    @property
+    def network(self) -> Upstream:
+        """The providers themselves."""
+        return self._upstream.network
+
+    def emulated(self, emulator: Emulator) -> Upstream:
+        return EmulatorUpstream(self._upstream.network, emulator)
+
+    @contextlib.contextmanager
+    def to(self, upstream: Upstream | None = None, judge: Judge | None = None) -> Iterator[None]:
+        """Sends the calls of a test there, and lets a judge see them."""
+        before = self._upstream.current, self._judge
+        if upstream is not None:
+            self._upstream.current = upstream
+        if judge is not None:
+            self._judge = judge
+        try:
+            yield
+        finally:
+            self.settle()
+            self._upstream.current, self._judge = before
+
+    def settle(self) -> None:
+        """Waits until every call of a test has ended and was judged."""
+        self.proxy.settle(_SETTLE_SECONDS)
+
+    def close(self) -> None:
+        self._resources.close()
+
+    @staticmethod
+    def _restore(environ: dict[str, str]) -> None:
+        os.environ.clear()
+        os.environ.update(environ)

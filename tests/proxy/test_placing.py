@@ -1,0 +1,311 @@
+"""Markers that the proxy places in a program's requests."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import urllib.request
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from support.planted import GUIDE, Place, body, grown, spec
+
+from anaphora import wire
+from anaphora.catalog import dialects
+from anaphora.emulator.server import Emulator
+from anaphora.errors import InvalidRequest
+from anaphora.proxy import placing
+from anaphora.proxy.exchange import ProxyRoute, UpstreamRequest
+from anaphora.proxy.placing import Placer
+from anaphora.proxy.routes import default_routes
+from anaphora.proxy.server import Proxy, running
+from anaphora.rendered import Rendered
+
+KEY = "sk-canary-7Yt2mWq9"
+Json = dict[str, Any]
+
+ANTHROPIC = Place("anthropic", "anthropic", "claude-sonnet-4-5")
+MARKED = {
+    "anthropic": ANTHROPIC,
+    "openai_chat": Place("openai_chat", "openai", "gpt-5.6"),
+    "openai_responses": Place("openai_responses", "openai", "gpt-5.6"),
+    "minimax": Place("minimax/anthropic", "minimax", "MiniMax-M2.7"),
+    "openrouter": Place("openai_chat", "openrouter", "anthropic/claude-sonnet-4.5"),
+    "alibaba": Place("openai_chat", "alibaba", "qwen3-max"),
+}
+
+
+def turns(count: int) -> list[Json]:
+    prompt = spec() | {"marked": False}
+    prompts = [prompt]
+    for _ in range(count - 1):
+        prompts.append(grown(prompts[-1]))
+    return prompts
+
+
+def path_of(place: Place) -> str:
+    rows = [row for row in dialects().rows if row.provider == place.provider]
+    return next(r.request_path for r in rows if r.wire == place.wire.rpartition("/")[2])
+
+
+def request(place: Place, data: bytes, **headers: str) -> UpstreamRequest:
+    route = ProxyRoute(prefix="", provider=place.provider, upstream="https://api.example.com")
+    sent = {"authorization": f"Bearer {KEY}", "content-type": "application/json", **headers}
+    return UpstreamRequest(
+        method="POST",
+        route=route,
+        path=path_of(place),
+        query="",
+        headers=tuple(sent.items()),
+        body=data,
+    )
+
+
+def codec_name(place: Place) -> str:
+    return f"{place.provider}/{place.wire.rpartition('/')[2]}"
+
+
+def split(place: Place, data: bytes) -> Rendered:
+    return wire.get(codec_name(place)).split(data, (), path_of(place))
+
+
+def marked(placer: Placer, place: Place, data: bytes, **headers: str) -> Rendered:
+    """The request as it goes upstream."""
+    return split(place, placer(request(place, data, **headers)) or data)
+
+
+# ── Through the relay ────────────────────────────────────────────────────────────────────────────
+
+
+@contextlib.contextmanager
+def relayed(emu: Emulator, placer: Placer | None) -> Iterator[Proxy]:
+    upstreams = {row.provider: f"{emu.url}/{row.provider}" for row in dialects().rows}
+    with running(default_routes(upstreams), place=placer) as proxy:
+        yield proxy
+
+
+def send(proxy: Proxy, place: Place, data: bytes) -> None:
+    headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+    headers |= {"authorization": f"Bearer {KEY}", "x-api-key": KEY}
+    address = proxy.url_of(place.provider) + path_of(place)
+    with urllib.request.urlopen(urllib.request.Request(address, data, headers)) as response:
+        response.read()
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_program_without_markers_pays_less(emu: Emulator, name: str) -> None:
+    place, costs, read = MARKED[name], [], []
+    for placer in (None, Placer()):
+        with relayed(emu, placer) as proxy:
+            for prompt in turns(6):
+                send(proxy, place, body(place, prompt))
+        calls = emu.requests()[:6]
+        assert [call["status"] for call in calls] == [200] * 6
+        costs.append(sum(Decimal(call["cost_usd"]) for call in calls))
+        read.append(sum(call["read"] for call in calls))
+        emu.reset()
+    if name in ("anthropic", "openrouter"):  # markers only
+        assert read[0] == 0
+        assert costs[1] < costs[0] / 2
+    elif name == "alibaba":  # reads at markers cost less than those that it finds by itself
+        assert costs[1] < costs[0]
+    else:  # it caches by itself, as well as with markers here
+        assert costs[1] <= costs[0]
+
+
+# ── One request ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_only_markers_are_added(name: str) -> None:
+    place, placer = MARKED[name], Placer()
+    for prompt in turns(3):
+        data = body(place, prompt)
+        before, after = split(place, data), marked(placer, place, data)
+        assert list(after) == list(before)
+    # MiniMax caches unmarked requests as well, and charges nothing for writing them.
+    assert placer.placed == (0 if name == "minimax" else 3)
+
+
+def test_tools_system_and_tail_are_marked() -> None:
+    placer = Placer()
+    first, second = (marked(placer, ANTHROPIC, body(ANTHROPIC, each)) for each in turns(2))
+    sections = [first.chunk(mark.chunk).section for mark in first.marks]
+    assert sections[-1] == "messages"
+    assert "system" in sections
+    # The tail moves; what the first call wrote at its end is found again.
+    assert second.marks[-1].chunk == len(second) - 1
+    assert len(second.marks) <= 4
+
+
+def test_own_markers_stay() -> None:
+    prompt = spec()
+    data = body(ANTHROPIC, prompt)
+    own = split(ANTHROPIC, data).marks
+    placer = Placer()
+    after = marked(placer, ANTHROPIC, data)
+    assert set(own) < set(after.marks)
+    assert len(after.marks) <= 4
+
+
+def test_own_markers_are_replaced_when_asked() -> None:
+    prompt = spec() | {"marked": False}
+    data = body(ANTHROPIC, prompt)
+    plain = marked(Placer(), ANTHROPIC, data).marks
+    fields = json.loads(data)
+    fields["tools"][0]["cache_control"] = {"type": "ephemeral"}
+    placer = Placer("replace")
+    after = marked(placer, ANTHROPIC, json.dumps(fields).encode())
+    assert after.marks == plain
+
+
+def test_request_with_all_slots_taken_is_left_alone() -> None:
+    fields = json.loads(body(ANTHROPIC, spec()))
+    for tool in fields["tools"][:2]:
+        tool["cache_control"] = {"type": "ephemeral"}
+    placer = Placer()
+    assert placer(request(ANTHROPIC, json.dumps(fields).encode())) is None
+    assert placer.unchanged == {"nothing to add": 1}
+
+
+# ── Whether reuse is expected ────────────────────────────────────────────────────────────────────
+
+
+def question(text: str, system: str = GUIDE, **fields: Any) -> bytes:
+    messages = [{"role": "user", "content": text}]
+    request = {"model": ANTHROPIC.model, "max_tokens": 9, "system": system, "messages": messages}
+    return json.dumps(request | fields).encode()
+
+
+def test_single_question_is_not_written() -> None:
+    placer = Placer()
+    assert placer(request(ANTHROPIC, question("What?"))) is None
+    assert placer.unchanged == {"reuse is not expected": 1}
+
+
+def test_second_question_with_the_same_system_prompt_marks_that_alone() -> None:
+    placer = Placer()
+    placer(request(ANTHROPIC, question("What?")))
+    after = marked(placer, ANTHROPIC, question("Who? " * 2000))
+    assert [after.chunk(mark.chunk).section for mark in after.marks] == ["system"]
+    # Another account has a cache of its own.
+    other = {"authorization": "Bearer another"}
+    assert placer(request(ANTHROPIC, question("Where?"), **other)) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"name": "f", "input_schema": {"type": "object"}}]},
+        {
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "assistant", "content": "b"},
+                {"role": "user", "content": "c"},
+            ]
+        },
+    ],
+)
+def test_conversation_is_written_at_once(fields: Json) -> None:
+    assert marked(Placer(), ANTHROPIC, question("What?", **fields)).marks
+
+
+def test_end_that_changes_with_every_call_is_not_marked() -> None:
+    """A program that appends the time to its last message, and takes it out again."""
+    placer, said = Placer(), []
+    ends = []
+    for turn in range(5):
+        said.append({"role": "user", "content": [{"type": "text", "text": f"{turn} " + GUIDE}]})
+        last = said[-1]["content"]
+        clock = {"type": "text", "text": f"It is 10:0{turn}."}
+        sent = [*said[:-1], {"role": "user", "content": [*last, clock]}]
+        after = marked(placer, ANTHROPIC, question("", messages=sent))
+        ends.append(after.marks[-1].chunk - len(after) if after.marks else None)
+        said.append({"role": "assistant", "content": f"Answer {turn}."})
+    assert ends[-2:] == [-2, -2]
+
+
+def test_branches_keep_their_own_history() -> None:
+    placer = Placer()
+    start, left = turns(2)
+    right = json.loads(json.dumps(left))
+    right["messages"][-1][1][0] = "Something else, then."
+    placer(request(ANTHROPIC, body(ANTHROPIC, start)))
+    for prompt in (left, right, grown(left), grown(right)):
+        after = marked(placer, ANTHROPIC, body(ANTHROPIC, prompt))
+        assert after.marks[-1].chunk == len(after) - 1
+
+
+# ── Requests that are left as they are ───────────────────────────────────────────────────────────
+
+LONG = {"model": "m", "messages": [{"role": "user", "content": GUIDE}]}
+
+
+@pytest.mark.parametrize(
+    ("place", "data", "changes", "reason"),
+    [
+        (ANTHROPIC, b"{}", {"method": "GET"}, "not a call of a model"),
+        (ANTHROPIC, b"{}", {"path": "/v1/models"}, "not a call of a model"),
+        (ANTHROPIC, b"{}", {"path": "/v1/messages/count_tokens"}, "not a call of a model"),
+        (ANTHROPIC, b"{}", {"body": None}, "too large"),
+        (ANTHROPIC, b"not JSON", {}, "cannot be read"),
+        (ANTHROPIC, b'{"model":"m","messages":[{"role":"robot"}]}', {}, "cannot be read"),
+        (
+            ANTHROPIC,
+            gzip.compress(b"{}"),
+            {"headers": (("content-encoding", "gzip"),)},
+            "not a call of a model",
+        ),
+        (Place("openai_chat", "deepseek", "m"), json.dumps(LONG).encode(), {}, "no markers here"),
+        (
+            Place("openai_responses", "openai", "gpt-5.6"),
+            json.dumps({"model": "gpt-5.6", "input": GUIDE, "previous_response_id": "r"}).encode(),
+            {},
+            "no markers here",
+        ),
+        (
+            ANTHROPIC,
+            b'{"model":"claude-sonnet-4-5","max_tokens":1,"max_tokens":2,"tools":[{"name":"f"}],'
+            + b'"messages":'
+            + json.dumps(LONG["messages"]).encode()
+            + b"}",
+            {},
+            "cannot be read",
+        ),
+    ],
+)
+def test_request_is_left_as_it_is(place: Place, data: bytes, changes: Json, reason: str) -> None:
+    placer = Placer()
+    sent = request(place, data)
+    assert placer(msgspec.structs.replace(sent, **changes)) is None
+    assert placer.unchanged == {reason: 1}
+    assert all(notice.code == "markers_not_placed" for notice in placer.notices)
+    assert bool(placer.notices) == (reason == "cannot be read")
+
+
+@pytest.mark.parametrize("problem", [InvalidRequest("no"), RuntimeError(KEY), RecursionError()])
+def test_failure_breaks_no_request(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise problem
+
+    monkeypatch.setattr(placing, "splice", fail)
+    placer = Placer()
+    assert placer(request(ANTHROPIC, body(ANTHROPIC, turns(1)[0]))) is None
+    (notice,) = placer.notices
+    assert notice.code == "markers_not_placed"
+    assert KEY not in repr(notice)
+
+
+def test_memory_is_bounded() -> None:
+    placer = Placer()
+    for number in range(300):
+        model = f"claude-{number % 100}"
+        data = question(f"{number} " * 200, tools=[{"name": "f", "input_schema": {}}], model=model)
+        placer(request(ANTHROPIC, data))
+    assert len(placer._plans._memories) <= 64
+    assert placer._plans._index.size <= 32 * 1024 * 1024
+    assert KEY not in repr(vars(placer))

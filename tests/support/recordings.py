@@ -1,0 +1,32 @@
+"""Fixture folders for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blake3 import blake3
+
+from anaphora.replay.fixture import Fixture, FixturePiece
+from anaphora.replay.store import FixtureStore
+
+
+def key_of(name: str) -> str:
+    return blake3(name.encode()).hexdigest()
+
+
+def small_fixture(name: str, text: str = "hello") -> Fixture:
+    return Fixture(
+        key=key_of(name),
+        provider="anthropic",
+        model="m",
+        path="/v1/messages",
+        request=b'{"model":"m"}',
+        pieces=(FixturePiece(0.5, text.encode()),),
+    )
+
+
+def recorded_folder(folder: Path, count: int = 4) -> list[Path]:
+    """A folder with fixtures; their files, in the order of the index."""
+    store = FixtureStore.open(folder, create=True, sync=False)
+    store.add_all(small_fixture(str(number), f"answer {number}") for number in range(count))
+    return [folder / entry.path for entry in store.entries]
