@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from anaphora.analysis import request_log, trace
-from anaphora.analysis.trace.format import numbered
+from anaphora.analysis.rules_check.billed_calls import billed_calls
+from anaphora.analysis.trace.format import FoundTrace, Trace, numbered
+from anaphora.analysis.trace.predict import Predictor
+from anaphora.analysis.trace.verdicts import judge_traces
 
 Json = dict[str, Any]
 TEXT = "lorem ipsum dolor " * 6
@@ -110,6 +114,54 @@ def session_cases() -> Iterator[tuple[str, Callable[[int], Callable[[], object]]
             return lambda: list(request_log.read(numbered(data, "file")))
 
         yield f"session file, request log, {kind}", make_log
+
+
+def alternating(turns: int, *, rewound: bool) -> Iterator[Json]:
+    """Calls that send the first message alone and all messages in turn; rewound: the length of each
+    is drawn."""
+    draw = random.Random(turns)
+    messages = [{"role": "user", "content": f"{at} {TEXT}"} for at in range(turns)]
+    lengths = [draw.randrange(turns) if rewound else at % 2 * (turns - 1) for at in range(turns)]
+    bills = [{"input": 100, "cache_read": 9_000 + 30 * n} for n in lengths]
+    calls = [
+        {"messages": n + 1, "t": 1e9 + at, "usage": usage}
+        for at, (n, usage) in enumerate(zip(lengths, bills, strict=True))
+    ]
+    given = {"provider": "openai", "model": "gpt-5.1", "messages": messages, "calls": calls}
+    yield {"id": "s", **given}
+
+
+_PLAYED: dict[str, Callable[[list[Trace]], object]] = {
+    "simulated": lambda traces: list(Predictor().play(traces)),
+    "explained": lambda traces: list(judge_traces(traces)),
+    "checked": lambda traces: list(billed_calls(traces)),
+}
+
+
+def replay_cases() -> Iterator[tuple[str, Callable[[int], Callable[[], object]]]]:
+    """What the commands do with the recorded calls, without reading the file. Each branch of a
+    session is a conversation that repeats the messages before it, so those are left out here."""
+    formats: list[tuple[str, trace.Format, Callable[..., Iterator[Json]]]]
+    formats = [(name, name, lines) for name, lines in _FORMATS.items()]
+    for title, name, lines in [*formats, ("trace, alternating", "trace", alternating)]:
+        for rewound in (False, True)[: 2 - (title in ("claude_code", "gemini_cli"))]:
+            for played, play in _PLAYED.items():
+
+                def make(
+                    size: int,
+                    name: trace.Format = name,
+                    lines: Callable[..., Iterator[Json]] = lines,
+                    rewound: bool = rewound,
+                    play: Callable[[list[Trace]], object] = play,
+                ) -> Callable[[], object]:
+                    found = trace.read(name, numbered(_encoded(size, lines, rewound=rewound), "f"))
+                    traces = [one.trace for one in found if isinstance(one, FoundTrace)]
+                    return lambda: play(traces)
+
+                yield (
+                    f"recorded calls, {title}, {'rewound' if rewound else 'in order'}: {played}",
+                    make,
+                )
 
 
 def _encoded(size: int, lines: Callable[..., Iterator[Json]], *, rewound: bool) -> list[bytes]:

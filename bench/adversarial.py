@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from _session_files import session_cases
+from _session_files import replay_cases, session_cases
 
 from anaphora import Call, Message, Params, PromptIR, Text, Tool, ToolCall, catalog, wire
 from anaphora.analysis.lint.checks import lint_request, lint_text
@@ -416,6 +416,7 @@ def cases() -> Iterator[tuple[str, Make]]:
     yield from dict_cases()
     yield from other_cases()
     yield from session_cases()
+    yield from replay_cases()
 
 
 def measured(run: Run) -> float:

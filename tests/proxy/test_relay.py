@@ -201,8 +201,9 @@ def test_compressed_response_is_not_decompressed() -> None:
     assert b"content-encoding: gzip" in head.lower()
 
 
-@pytest.mark.parametrize("location", ["https://elsewhere.example/v1", "/v2", ""])
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    "status, location", [(301, "https://elsewhere.example/v1"), (307, "/v2"), (308, "")]
+)
 def test_redirect_is_passed_on_and_not_followed(status: int, location: str) -> None:
     answer = f"HTTP/1.1 {status} Moved\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
     head = relayed(answer.encode()).decode()

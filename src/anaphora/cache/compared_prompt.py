@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from math import ceil
 
 from .prefix import equal_around
 from .simulator import RenderedPrompt
@@ -24,11 +24,13 @@ class ComparedPrompt(RenderedPrompt):
         """The chunks of its messages."""
         return len(self) - self.leading - 1
 
-    def keys(self, begin: int) -> Iterator[bytes]:
+    def keys(self, begin: int) -> list[bytes]:
         """The keys from there on."""
+        keys: list[bytes] = []
         for index, (run, first) in enumerate(self._runs):
             if first + run.count > begin:
-                yield from self._chain_of(index)[max(0, begin - first) : run.count]
+                keys += self._chain_of(index)[max(0, begin - first) : run.count]
+        return keys
 
     def common_chunks(self, other: ComparedPrompt) -> int:
         both = range(min(len(self), len(other)))
@@ -47,7 +49,7 @@ class ComparedPrompt(RenderedPrompt):
         system = self._system()
         if system and system == other._system():
             return True
-        blocks = [list(prompt._slices(0, prompt.leading + 1)) for prompt in (self, other)]
+        blocks = [prompt._slices(0, prompt.leading + 1) for prompt in (self, other)]
         first, second = map(b"".join, blocks)
         half = min(len(first), len(second)) / 2
         if not half:
@@ -64,10 +66,15 @@ class ComparedPrompt(RenderedPrompt):
             return False
         mine, theirs = self._block(position), other._block(position)
         least = max(_LONG_BLOCK, len(mine) / 2, len(theirs) / 2)
-        return min(len(mine), len(theirs)) >= least and equal_around(mine, theirs) >= least
+        if min(len(mine), len(theirs)) < least:
+            return False
+        # One of the two equal parts has half of what is needed.
+        part = ceil(least / 2)
+        likely = mine[:part] == theirs[:part] or mine[-part:] == theirs[-part:]
+        return likely and equal_around(mine, theirs) >= least
 
     def _block(self, position: int) -> bytes:
-        return next(self._slices(position, position + 1))
+        return self._slices(position, position + 1)[0]
 
     def _system(self) -> list[bytes]:
         return [
@@ -77,12 +84,16 @@ class ComparedPrompt(RenderedPrompt):
             for block in self._slices(first, first + run.count)
         ]
 
-    def _slices(self, begin: int, end: int) -> Iterator[bytes]:
+    def _slices(self, begin: int, end: int) -> list[bytes]:
+        slices: list[bytes] = []
         for run, first in self._runs:
-            low, high = max(0, begin - first), min(run.count, end - first)
-            if low < high:
-                start = cut = run.log.start(low)
-                data = run.log.slice(start, run.log.ends[high - 1])
-                for stop in run.log.ends[low:high]:
-                    yield data[cut - start : stop - start].lstrip(_GLUE)
+            if first < end and first + run.count > begin:
+                log, low = run.log, max(0, begin - first)
+                ends = log.ends[low : min(run.count, end - first)]
+                start, cut = log.start(low), 0
+                data = log.slice(start, ends[-1])
+                for stop in ends:
+                    stop -= start
+                    slices.append(data[cut:stop].lstrip(_GLUE))
                     cut = stop
+        return slices

@@ -21,6 +21,8 @@ from anaphora.client.config.environment import (
 from anaphora.client.config.resolve import ResolvedProvider, check, resolve_each
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
 
+from .common import user_folder
+
 _FILE = "llm.yaml"
 _VARIABLE = "ANAPHORA_CONFIG"
 
@@ -61,17 +63,6 @@ class ProviderChoice(msgspec.Struct, frozen=True, kw_only=True):
     providers: dict[str, ResolvedProvider]
     """Those that may be called."""
     routes: dict[str, tuple[Hop, ...]]
-
-
-def user_folder(variable: str, default: str) -> Path:
-    """A folder of the XDG base directory specification, which ignores relative paths."""
-    path = Path(os.environ.get(variable, ""))
-    if not path.is_absolute():
-        try:
-            path = Path.home() / default
-        except RuntimeError:  # a user without an entry in the system's list
-            raise InvalidConfig(f"no home folder is known; set HOME or {variable}") from None
-    return path / "anaphora"
 
 
 def find_config(named: Path | None) -> AskConfig:

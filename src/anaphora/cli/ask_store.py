@@ -24,7 +24,7 @@ from anaphora.errors import InvalidRequest, Io, Parse
 from anaphora.prompt import Params
 from anaphora.values import Message, StopReason, Usage, Value, from_json, to_json
 
-from .ask_provider import user_folder
+from .common import user_folder
 from .terminal import one_line
 
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*\Z")

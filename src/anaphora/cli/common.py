@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -34,11 +35,13 @@ COMMANDS = {
     "explain": "Explain why a prompt cache was missed, and what that cost.",
     "lint": "Find what will break a cached prefix, before it does.",
     "models": "List known models and their cache rules.",
+    "record": "Run a command and record its calls, to replay them offline.",
     "replay": "Run a command on recorded responses, or verify and list recordings.",
     "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
     "rules": "Print a model's cache rules, or check them against bills.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "translate": "Convert a request to another provider's format.",
+    "watch": "Run a command, and see what breaks its prompt cache while it runs.",
     "wires": "List providers and the wires (API formats) they support.",
 }
 
@@ -288,6 +291,19 @@ def require(feature: str, *packages: str, extra: str = "emulator") -> None:
             raise MissingPackage(
                 f"{feature} needs {package}; install it with: pip install 'anaphora[{extra}]'"
             )
+
+
+def user_folder(variable: str, default: str) -> Path:
+    """A folder of the XDG base directory specification, which ignores relative paths."""
+    from anaphora.errors import InvalidConfig
+
+    path = Path(os.environ.get(variable, ""))
+    if not path.is_absolute():
+        try:
+            path = Path.home() / default
+        except RuntimeError:  # a user without an entry in the system's list
+            raise InvalidConfig(f"no home folder is known; set HOME or {variable}") from None
+    return path / "anaphora"
 
 
 def read_text(file: Path) -> str:

@@ -53,16 +53,9 @@ from .log_files import (
     unpriced_note,
 )
 from .terminal import Line, print_report
+from .verdict_lines import RESULT_COLOURS, detail_lines
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
-
-_COLOURS = {
-    "first": "dim",
-    "hit": "green",
-    "partial": "yellow",
-    "miss": "red",
-    "not_cacheable": "dim",
-}
 
 
 class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,7 +270,7 @@ def _single_requests(places: tuple[Path, ...]) -> list[LogLine] | None:
 
 
 def _summary(calls: tuple[ExplainedCall, ...]) -> ExplainSummary:
-    counts = dict.fromkeys(_COLOURS, 0)
+    counts = dict.fromkeys(RESULT_COLOURS, 0)
     cost: Decimal | None = Decimal(0)
     for call in calls:
         counts[call.verdict.result] += 1
@@ -322,7 +315,7 @@ def _conversation(calls: list[ExplainedCall], everything: bool) -> Iterator[Line
             read = sum(call.verdict.billed or call.verdict.predicted or 0 for call in same)
             turns = f"  turns {same[0].turn} to {same[-1].turn}: "
             hits = f"{counted(len(same), 'hit')}, {counted(read, 'token')} read"
-            yield [turns, (hits, _COLOURS["hit"])]
+            yield [turns, (hits, RESULT_COLOURS["hit"])]
             continue
         for call in same:
             yield from _call(call)
@@ -333,14 +326,6 @@ def _call(call: ExplainedCall) -> Iterator[Line]:
     gap = f" (+{format_duration(call.gap)})" if call.gap is not None else ""
     yield [
         f"  turn {call.turn}{gap}: ",
-        (verdict.describe(excerpts=False), _COLOURS[verdict.result]),
+        (verdict.describe(excerpts=False), RESULT_COLOURS[verdict.result]),
     ]
-    for cause in verdict.other_causes:
-        yield f"    and {cause.text}"
-    if verdict.change is not None:
-        before, after = verdict.change.excerpts
-        yield f"    - {before}", "red"
-        yield f"    + {after}", "green"
-    billed = verdict.billed is not None and verdict.predicted is not None
-    if billed and verdict.result in ("partial", "miss"):
-        yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"
+    yield from detail_lines(verdict)

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -42,13 +42,17 @@ _PROBLEMS = 10
 
 
 class Terminal(Console):
-    """Standard output. NO_COLOR removes all escape codes, FORCE_COLOR keeps them in a pipe; COLUMNS
-    sets the width, on a terminal and in a pipe."""
+    """Standard output, standard error or a file. NO_COLOR removes all escape codes, FORCE_COLOR
+    keeps them in a pipe; COLUMNS sets the width, on a terminal and in a pipe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stderr: bool = False, file: IO[str] | None = None) -> None:
         environ = dict(os.environ)
         columns = environ.pop("COLUMNS", "")
+        if file is not None:
+            environ.pop("FORCE_COLOR", None)
         super().__init__(
+            stderr=stderr,
+            file=file,
             color_system=None if environ.get("NO_COLOR") else "auto",
             highlight=False,
             markup=False,
@@ -73,6 +77,12 @@ class Terminal(Console):
     def on_broken_pipe(self) -> NoReturn:
         # Called while the error is handled; the entry point handles it.
         raise  # noqa: PLE0704
+
+
+def print_lines(terminal: Terminal, lines: Iterable[Line]) -> None:
+    """Print lines, and flush them."""
+    terminal.page(Group(*map(_renderable, lines)))
+    terminal.file.flush()
 
 
 def print_report(value: Any, page: Iterable[Line], *, as_json: bool) -> None:

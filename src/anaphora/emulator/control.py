@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import time
 from typing import Any
 
@@ -10,10 +9,11 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from anaphora.errors import InvalidRequest
+from anaphora.serving.calls_page import HTML_HEADERS, PAGE_HEADERS, calls_page
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .engine import Engine
@@ -23,12 +23,13 @@ from .exchange import JSON, whole_number
 CONTROL = "/_emulator"
 #: Paths that a link on another page may open.
 PAGES = ("/", CONTROL)
-#: The page runs only its own script, connects only to its own server, and is in no frame.
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'"
+_PAGE = calls_page(
+    title="Emulator",
+    root=CONTROL,
+    detail="Markers",
+    empty="No call yet. Point a client at this address; any key will do.",
+    clock=True,
 )
-_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 class ClockChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,8 +48,7 @@ def control_routes(engine: Engine) -> Starlette:
         return time.time() + engine.offset
 
     async def page(_: Request) -> Response:
-        html = pkgutil.get_data(__package__, "page.html")
-        return HTMLResponse(html, headers={**_HEADERS, "content-security-policy": _POLICY})
+        return Response(_PAGE, headers=HTML_HEADERS)
 
     async def requests(request: Request) -> Response:
         last = request.query_params.get("last")
@@ -103,5 +103,5 @@ async def _unknown(request: Request, problem: Exception) -> Response:
 
 def _json(value: Any, status: int = 200, headers: Any = None) -> Response:
     body = msgspec.json.encode(value)
-    headers = {**_HEADERS, **(headers or {})}
+    headers = {**PAGE_HEADERS, **(headers or {})}
     return Response(body, status_code=status, media_type=JSON, headers=headers)

@@ -27,7 +27,7 @@ from anaphora.cache.plan.memory import ConversationState
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, for_model
-from anaphora.wire.reading import Members, object_members, request_error
+from anaphora.wire.reading import object_members, request_error
 from anaphora.wire.splicing import places_of, plannable
 
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
@@ -49,7 +49,6 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     provider: str
     dialect: Dialect | None
-    members: Members
     rendered: Rendered
     """As the planner needs it: with the fields that may be added."""
     rules: CacheRules
@@ -76,48 +75,39 @@ class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
 
 
 def read_request(
-    method: str, provider: str, path: str, headers: Mapping[str, str], body: bytes
+    method: str,
+    provider: str,
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    rendered: Rendered | None = None,
 ) -> ReadRequest | None:
     """None where it is not a call of a model, or of a provider that is not known. Header names are
-    in lower case. Raises `InvalidRequest` for one that cannot be read."""
+    in lower case; `rendered` is the request where it was split before. Raises `InvalidRequest` for
+    one that cannot be read."""
     wire = wire_at(path)
     encoded = headers.get("content-encoding", "identity").lower() not in ("", "identity")
     if method != "POST" or wire is None or not provider or encoded or counts_tokens(path):
         return None
     logged = LoggedCall(request=body, response=b"", wire=wire, provider=provider, path=path)
     codec, provider = logged.codec()
+    dialect: Dialect | None = getattr(codec, "dialect", None)
     members = object_members(body, "$", request_error)
-    return prompt_of(
-        codec.split(members, (), path),
-        members,
-        headers,
-        provider=provider,
-        dialect=getattr(codec, "dialect", None),
-    )
-
-
-def prompt_of(
-    rendered: Rendered,
-    members: Members,
-    headers: Mapping[str, str],
-    *,
-    provider: str,
-    dialect: Dialect | None,
-) -> ReadRequest:
-    """A request that was split already."""
+    if rendered is None:
+        rendered = codec.split(members, (), path)
+        rendered = for_model(rendered, catalog.profile(provider, rendered.model))
     rules = catalog.rules(provider, rendered.model, rendered.wire)
-    places = places_of(rendered.wire)
-    keyed = rules.key_requests is not None and places is not None and bool(places.key)
+    rendered = plannable(rendered, members, rules, dialect)
+    marks = places_of(rendered.wire) is not None and bool(rendered.markers)
+    keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
     stored = any(name in members and bytes(members[name]) != b"null" for name in _STORED)
-    rendered = for_model(rendered, catalog.profile(provider, rendered.model))
     return ReadRequest(
         provider=provider,
         dialect=dialect,
-        members=members,
-        rendered=plannable(rendered, members, rules, dialect),
+        rendered=rendered,
         rules=rules,
         hints=hints_of(headers, members),
-        takes_markers=places is not None and not stored and (rules.slots.value > 0 or keyed),
+        takes_markers=not stored and ((marks and rules.slots.value > 0) or keyed),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.cache.verdict import Change, Verdict
-from anaphora.values import Usage
+from anaphora.values import Notice, Usage
 
 CallKind: TypeAlias = Literal[
     "judged", "error", "cancelled", "failed", "counts_tokens", "other", "not_judged"
@@ -55,6 +55,8 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     """What the bill should be, where there is none."""
     cost_usd: Decimal | None = None
     verdict: Verdict | None = None
+    notices: tuple[Notice, ...] = ()
+    """Addresses in the response that bypass the proxy."""
 
     @property
     def lost(self) -> int:

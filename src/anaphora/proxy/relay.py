@@ -7,6 +7,7 @@ of the upstream. What observers see is kept on the way, up to 32 MB each way.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import time
@@ -114,7 +115,7 @@ class RelayHandler:
         return f"no route for {path[:100]}; paths begin with one of {known}"
 
     async def _relay(self, exchange: HttpExchange, route: ProxyRoute, path: str) -> None:
-        headers = _forwarded(exchange.scope["headers"], _host_of(route))
+        headers = _forwarded(exchange.scope["headers"], _host_of(route.upstream))
         call = RelayedCall(
             number=next(self._numbers),
             started=time.time(),
@@ -265,7 +266,7 @@ class _Relaying:
         await exchange.send(start)
         bodiless = call.method == "HEAD" or response.status in _NO_BODY
         begun = isinstance(response, NetworkResponse) and response.has_begun
-        if length is None and not bodiless and not begun:
+        if not (begun or bodiless or length == 0):
             # Granian sends the head with the first piece, which may be long in coming.
             await exchange.write(b"", more=True)
         pieces: list[Piece] = []
@@ -301,9 +302,10 @@ def _without_hops(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [pair for pair in headers if pair[0] not in dropped]
 
 
-def _host_of(route: ProxyRoute) -> str:
-    """The Host header of the upstream: its port only where it is not the scheme's."""
-    parts = urlsplit(route.upstream)
+@functools.lru_cache
+def _host_of(upstream: str) -> str:
+    """The Host header of an upstream: its port only where it is not the scheme's."""
+    parts = urlsplit(upstream)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
     default = {"http": 80, "https": 443}[parts.scheme]
     return host if parts.port in (None, default) else f"{host}:{parts.port}"

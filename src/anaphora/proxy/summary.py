@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import CauseKind
+from anaphora.cache.verdict import CauseKind, format_usd
+from anaphora.cache.verdict.values import format_loss
+from anaphora.wording import counted
 
 from .judged_call import CallKind, JudgedCall
+from .savings import SavingsResult
 
 if TYPE_CHECKING:
     from .judging import Judge
@@ -74,6 +77,8 @@ class WatchedConversation(msgspec.Struct, eq=False):
     session: Session
     first: JudgedCall
     sums: CallSums
+    shared: bool = False
+    """Another conversation begins like it."""
 
     @property
     def is_side_call(self) -> bool:
@@ -119,6 +124,11 @@ class Totals:
         self.conversations.append(WatchedConversation(number, session, first, CallSums()))
         return number
 
+    def share_beginning(self, number: int) -> None:
+        """Another conversation begins like this one."""
+        conversation = self.conversations[number - 1]
+        conversation.shared, conversation.first.side_call = True, False
+
     def add(self, call: JudgedCall) -> None:
         self.kinds[call.kind] = self.kinds.get(call.kind, 0) + 1
         if call.verdict is None:
@@ -146,16 +156,17 @@ class Totals:
             self._with_conversation.add(session)
             for other in self._single.pop(session, ()):
                 if other.sums.calls == 1:
-                    other.first.side_call = _is_alone(other.first)
+                    other.first.side_call = _is_alone(other)
         elif session in self._with_conversation:
-            conversation.first.side_call = _is_alone(conversation.first)
+            conversation.first.side_call = _is_alone(conversation)
         else:
             self._single.setdefault(session, []).append(conversation)
 
 
-def _is_alone(call: JudgedCall) -> bool:
-    """Whether it begins like no earlier call."""
-    return call.verdict is not None and call.verdict.result == "first"
+def _is_alone(conversation: WatchedConversation) -> bool:
+    """Whether it begins like no other."""
+    verdict = conversation.first.verdict
+    return not conversation.shared and verdict is not None and verdict.result == "first"
 
 
 def _by_loss(call: JudgedCall) -> tuple[Decimal, int]:
@@ -186,6 +197,21 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The three breaks that cost most."""
     unpriced: tuple[str, ...]
     """Models without a known price."""
+    savings: SavingsResult
+    """What the same calls would have cost with our markers."""
+
+    @property
+    def headline(self) -> str:
+        """The sums in a line."""
+        parts = [counted(self.calls, "call")]
+        if self.share_read is not None:
+            parts.append(f"{self.share_read:.0%} of the input read from the cache")
+        if self.spent_usd is not None:
+            parts.append(f"{format_usd(self.spent_usd)} spent")
+        if self.breaks:
+            lost = f"{counted(self.breaks, 'break')}"
+            parts.append(f"{format_loss(self.lost_usd)}, {lost}" if self.lost else lost)
+        return ", ".join(parts)
 
 
 def summarise(judge: Judge) -> WatchSummary:
@@ -214,4 +240,5 @@ def summarise(judge: Judge) -> WatchSummary:
             losses={cause: msgspec.structs.replace(each) for cause, each in losses},
             worst=tuple(totals.worst),
             unpriced=judge.unpriced,
+            savings=judge.savings.result(),
         )

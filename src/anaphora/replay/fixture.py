@@ -4,6 +4,7 @@
     "schema_version": 1,
     "key": "3f9a…",
     "number": 0,
+    "exact": "",
     …
     "pieces": [
     [0.21, "event: message_start\\ndata: …"],
@@ -52,6 +53,9 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     """What the exchange is looked up by: a digest in lower-case hex, 64 characters."""
     number: int = 0
     """The place among the fixtures with this key; `FixtureStore.add` sets it."""
+    exact: str = ""
+    """A digest of the request as it was sent, in the same form; empty where none was taken. The
+    same request needs no other comparison to find this key."""
     provider: str = ""
     model: str = ""
     method: str = "POST"
@@ -77,6 +81,8 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key):
             raise InvalidRequest("must be 64 lower-case hex digits", path="key")
+        if self.exact and not _KEY.fullmatch(self.exact):
+            raise InvalidRequest("must be 64 lower-case hex digits", path="exact")
         if self.failure not in _FAILURES:
             raise InvalidRequest(f"must be one of {', '.join(_FAILURES[1:])}", path="failure")
         if not self.raw_hash:
@@ -106,6 +112,7 @@ class _StoredFixture(msgspec.Struct, kw_only=True):
     schema_version: int
     key: str
     number: int = 0
+    exact: str = ""
     provider: str = ""
     model: str = ""
     method: str = "POST"
@@ -129,13 +136,12 @@ _decoder = msgspec.json.Decoder(_StoredFixture)
 _version = msgspec.json.Decoder(_Version)
 
 
-def beginning(key: str, number: int) -> bytes:
+def beginning(key: str, number: int, exact: str) -> bytes:
     """How the file of this fixture begins."""
-    return b'{\n"schema_version": %d,\n"key": "%b",\n"number": %d,\n' % (
-        SCHEMA_VERSION,
-        key.encode(),
-        number,
-    )
+    return (
+        f'{{\n"schema_version": {SCHEMA_VERSION},\n"key": "{key}",\n"number": {number},\n'
+        f'"exact": "{exact}",\n'
+    ).encode()
 
 
 def to_file(fixture: Fixture) -> bytes:
@@ -143,7 +149,7 @@ def to_file(fixture: Fixture) -> bytes:
         b'"%b": %b' % (name.encode(), _lines(value) if name == "pieces" else dumps(value))
         for name, value in _fields(fixture)
     ]
-    return beginning(fixture.key, fixture.number) + b",\n".join(lines) + b"\n}\n"
+    return beginning(fixture.key, fixture.number, fixture.exact) + b",\n".join(lines) + b"\n}\n"
 
 
 def _fields(fixture: Fixture) -> list[tuple[str, Any]]:
@@ -189,6 +195,7 @@ def from_file(data: bytes, place: str) -> Fixture:
         fixture = Fixture(
             key=stored.key,
             number=stored.number,
+            exact=stored.exact,
             provider=stored.provider,
             model=stored.model,
             method=stored.method,

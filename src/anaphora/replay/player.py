@@ -32,6 +32,7 @@ from .keys import (
     ReplayRequest,
     RequestKey,
     compared_request,
+    exact_digest,
     key_of,
     with_placeholders,
 )
@@ -89,6 +90,8 @@ class Player:
         self._known: dict[str, str] = {}
         """Texts of recordings that rules replace everywhere; replayed answers bring them back."""
         self._learnt: set[frozenset[str]] = set()
+        self._unread: dict[str, None] = {}
+        """Keys of requests that were recorded exactly, to learn from before another is compared."""
         self._outlines: dict[str, RequestOutline] | None = None
         self._waiting: dict[str, list[Recording]] = {}
         self._old: dict[str, list[str]] = {}
@@ -122,15 +125,24 @@ class Player:
     def look_up(self, request: ReplayRequest) -> Fixture | Recording:
         """The recorded answer; or, where the request is to be sent, the place for its answer.
         Raises `NoFixture`."""
+        exact = exact_digest(request)
+        if not self._records_all:
+            recorded = self.store.key_of_exact(exact)
+            fixture = None if recorded is None else self._next(recorded)
+            if fixture is not None:
+                with self._lock:
+                    self._unread[fixture.key] = None
+                return fixture
+        self._learn_exact()
         key = key_of(request, self.rules, self._known)
         if self._records_all:
-            return self._begin(request, key)
+            return self._begin(request, key, exact)
         fixture = self._next(key.key)
         if fixture is not None:
             self._learn(key, fixture)
             return fixture
         if self.mode == "new":
-            return self._begin(request, key)
+            return self._begin(request, key, exact)
         return self._answer_miss(request, key)
 
     def _next(self, key: str) -> Fixture | None:
@@ -157,6 +169,15 @@ class Player:
         with self._lock:
             self._learnt.add(names)
             self._known = {**self._known, **recorded}
+
+    def _learn_exact(self) -> None:
+        """Learn from the requests that were recorded exactly as they were asked."""
+        with self._lock:
+            unread, self._unread = self._unread, {}
+        for key in unread:
+            replaced = key_of(_request_of(self.store.by_key(key)[0]), self.rules).replaced
+            with self._lock:
+                self._known = {**self._known, **replaced}
 
     def _answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
         times = len(self.store.by_key(key.key))
@@ -221,10 +242,10 @@ class Player:
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, request: ReplayRequest, key: RequestKey) -> Recording:
+    def _begin(self, request: ReplayRequest, key: RequestKey, exact: str) -> Recording:
         with self._lock:
             self._asked[key.key] = self._asked.get(key.key, 0) + 1
-            recording = Recording(self, request, key)
+            recording = Recording(self, request, key, exact)
             self._waiting.setdefault(key.key, []).append(recording)
         return recording
 
@@ -288,8 +309,8 @@ class Player:
 class Recording:
     """The place for the answer to one request."""
 
-    def __init__(self, player: Player, request: ReplayRequest, key: RequestKey) -> None:
-        self.request, self.key = request, key
+    def __init__(self, player: Player, request: ReplayRequest, key: RequestKey, exact: str) -> None:
+        self.request, self.key, self.exact = request, key, exact
         self.fixture: Fixture | None = None
         self.is_over = False
         self._player = player
@@ -310,6 +331,7 @@ class Recording:
         request = self.request
         self.fixture = Fixture(
             key=self.key.key,
+            exact=self.exact,
             provider=request.provider,
             model=self.key.model,
             method=request.method.upper(),

@@ -16,6 +16,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import overload
 
@@ -38,6 +39,8 @@ class FixtureStore:
     _checked: CheckedFolder
     _entries: dict[str, FixtureEntry]
     _keys: dict[str, list[FixtureEntry]]
+    _exact: dict[str, str]
+    """The key by the digest of the exact request."""
     _size: int
     """Of the index."""
     _identity: tuple[int, int]
@@ -106,6 +109,10 @@ class FixtureStore:
         with self._mutex:
             return _Fixtures(self, tuple(self._keys.get(key, ())))
 
+    def key_of_exact(self, exact: str) -> str | None:
+        """The key of the fixtures that were recorded for exactly this request."""
+        return self._exact.get(exact)
+
     def fixture(self, path: str) -> Fixture:
         """The fixture with this path in the index."""
         with self._mutex:
@@ -133,6 +140,7 @@ class FixtureStore:
                     blake3(data).hexdigest(),
                     fixture.key,
                     fixture.number,
+                    fixture.exact,
                 )
                 for fixture, data in zip(numbered, files, strict=True)
             ]
@@ -150,36 +158,36 @@ class FixtureStore:
             for path in gone:
                 if path not in self._entries:
                     raise InvalidRequest(f"no fixture of {self.folder}", path=path)
-            self._replace_index(gone)
-            for path in gone:
-                remove(self._writer.place(path))
-                remove(self._writer.place(pending_name(path)))
-        self.reload()
+            with self._without(gone):
+                for path in gone:
+                    remove(self._writer.place(path))
+                    remove(self._writer.place(pending_name(path)))
+                    self._checked.kept -= len(self._checked.data.pop(path, b""))
 
-    def _replace_index(self, gone: Collection[str]) -> None:
-        """The index without these paths."""
-        data = whole(entry for path, entry in self._entries.items() if path not in gone)
+    @contextlib.contextmanager
+    def _without(self, gone: Collection[str]) -> Iterator[None]:
+        """Replace the index by one without these paths, and keep it locked."""
+        left = [entry for path, entry in self._entries.items() if path not in gone]
+        data = whole(left)
         state = IndexState(data)
-        try:
-            for path in gone:
-                self._writer.touch(pending_name(path))
-            self._writer.sync_folder()
-            self._write_signature(self._state, state)
-            self._writer.replace(INDEX, data)
-        except BaseException:
-            for path in gone:
-                remove(self._writer.place(pending_name(path)))
-            raise
-        with contextlib.suppress(OSError):
-            self._write_signature(state)
-
-    def reload(self) -> None:
-        """Verify the folder again."""
-        with self._mutex, io_errors(self.folder, "cannot be read"):
-            with locked(self.folder, exclusive=False):
-                checked = check_folder(self.folder)
-            checked.raise_problems()
-            self._use(checked)
+        with contextlib.ExitStack() as stack:
+            try:
+                for path in gone:
+                    self._writer.touch(pending_name(path))
+                self._writer.sync_folder()
+                self._write_signature(self._state, state)
+                index = stack.enter_context(self._writer.replace_locked(INDEX, data))
+            except BaseException:
+                for path in gone:
+                    remove(self._writer.place(pending_name(path)))
+                raise
+            with contextlib.suppress(OSError):
+                self._write_signature(state)
+            self._arrange(left)
+            self._state, self._size = state, len(data)
+            found = os.fstat(index)
+            self._identity = found.st_dev, found.st_ino
+            yield
 
     @contextlib.contextmanager
     def _index(self) -> Iterator[int]:
@@ -289,15 +297,22 @@ class FixtureStore:
         self._identity = checked.identity
         self._state = IndexState(checked.index)
         self._recovered = False
-        self._entries, self._keys = {}, {}
-        for entry in sorted(checked.entries, key=lambda entry: entry.number):
+        self._arrange(checked.entries)
+
+    def _arrange(self, entries: Sequence[FixtureEntry]) -> None:
+        self._entries, self._keys, self._exact = {}, {}, {}
+        for entry in sorted(entries, key=attrgetter("number")):
             self._keys.setdefault(entry.key, []).append(entry)
-        for entry in checked.entries:
+        for entry in entries:
             self._entries[entry.path] = entry
+            if entry.exact:
+                self._exact[entry.exact] = entry.key
 
     def _include(self, entry: FixtureEntry, data: bytes) -> None:
         self._entries[entry.path] = entry
         self._keys.setdefault(entry.key, []).append(entry)
+        if entry.exact:
+            self._exact[entry.exact] = entry.key
         keep(self._checked, entry.path, data)
 
 

@@ -362,7 +362,7 @@ def plannable(
     if key is not None and "prompt_cache_key" in fields:
         key = None
     changes: dict[str, Any] = {"key_place": key}
-    if own and places.only_marks:
+    if places.only_marks:
         by_itself = rules.automatic_breakpoint.value == "last_message"
         options = _options(fields.get("prompt_cache_options"))
         ttl: Ttl | None = rendered.automatic
@@ -370,7 +370,12 @@ def plannable(
             ttl = rules.default_ttl.value
         explicit = options is not None and options.get("mode") == "explicit"
         changes["automatic"] = ttl if by_itself and not explicit else None
-        changes["only_marks"] = places.only_marks if by_itself and options is None else None
+        free = own and by_itself and options is None
+        changes["only_marks"] = places.only_marks if free else None
+        if own and not by_itself:
+            changes[
+                "markers"
+            ] = {}  # these markers come with OpenAI's own breakpoint, or not at all
     return msgspec.structs.replace(rendered, **changes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -366,15 +367,16 @@ def test_planning_hashes_only_new_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     made = 0
 
     def counted(function: Any) -> Any:
-        def hashing(data: bytes) -> Any:
+        def hashing(*data: bytes) -> Any:
             nonlocal made
             made += 1
-            return function(data)
+            return function(*data)
 
         return hashing
 
-    for name in ("blake3", "sha256"):
-        monkeypatch.setattr(module, name, counted(vars(module)[name]))
+    copied = SimpleNamespace(copy=counted(vars(module)["_SHA256"].copy))
+    monkeypatch.setattr(module, "_SHA256", copied)
+    monkeypatch.setattr(module, "blake3", counted(vars(module)["blake3"]))
     conversation = PlannedConversation()
     for number in range(30):
         conversation.add(question(number), Message.assistant("ok"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ import msgspec
 from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.prompts import Replay, in_order
+from anaphora.analysis.trace.sent_blocks import CallPrompt, SentBlocks
+from anaphora.cache.simulator.prefix_tree import PrefixTree
 from anaphora.cache.simulator.view import lookback_steps
 from anaphora.cache.verdict.judgement import NEARLY
 from anaphora.catalog import CacheRules, LookbackUnit
@@ -174,22 +177,24 @@ def billed_calls(traces: Iterable[Trace]) -> Iterator[BilledTraceCall]:
 
 
 class _SentPrompts:
+    """The prompts of an account's earlier calls, and when each was last sent, at the latest."""
+
     def __init__(self) -> None:
-        self._used: dict[Hashable, float | None] = {}
-        """By the whole prompt of an earlier call: when it was last sent, at the latest."""
-        self._blocks: set[Hashable] = set()
+        self._tree = PrefixTree()
 
-    def last_sent(self, key: Hashable) -> float | None:
-        return self._used.get(key)
+    def last_sent(self, prompt: SentBlocks, blocks: int) -> float | None:
+        """When some call last sent the first blocks of a prompt."""
+        chain = self._tree.chain_of(prompt.key(blocks - 1)) if blocks else None
+        when = math.inf if chain is None else chain.last_used(blocks - 1)
+        return when if math.isfinite(when) else None
 
-    def known(self, keys: list[Hashable]) -> int:
-        """How many leading blocks some call has sent before."""
-        return next((n for n in range(len(keys), 0, -1) if keys[n - 1] in self._blocks), 0)
-
-    def add(self, keys: list[Hashable], known: int, when: float | None) -> None:
-        self._blocks.update(keys[known:])
-        for key in [*(key for key in keys if key in self._used), *keys[-1:]]:
-            self._used[key] = when
+    def add(self, prompt: SentBlocks, when: float | None) -> int:
+        """Adds a call; how many leading blocks some call has sent before."""
+        view = CallPrompt(prompt, markers=(), automatic=None, cache_params={})
+        match = self._tree.match(view, view.key)
+        # Where the time is not known, it may be any.
+        self._tree.add(view, view.key, match, math.inf if when is None else when)
+        return match.position + 1
 
 
 class _Conversation:
@@ -197,7 +202,8 @@ class _Conversation:
         self.replay = Replay(trace)
         self._positions = MarkerPositions(trace)
         self._last: BilledTraceCall | None = None
-        self._last_keys: list[Hashable] = []
+        self._last_end: tuple[int, Hashable] = (0, None)
+        """How many blocks the previous billed call sent, and the key of all of them."""
         self._ended: float | None = None
         """When the previous call ended, billed or not."""
         self._noted = False
@@ -206,18 +212,19 @@ class _Conversation:
         """The call, when it was billed."""
         replay, trace = self.replay, self.replay.trace
         call, before = trace.calls[index], self._last
-        blocks, keys = replay.sent(call)
+        sent = replay.sent(call)
         began = _began(call, self._ended)
-        in_loop = before is not None and replay.only_tools(before.sent, call)
+        in_loop = before is not None and replay.blocks.only_tools(before.sent, call)
         params = replay.cache_params(call, in_loop=in_loop)
         model = params["model"].decode()
-        known, length = prompts.known(keys), len(self._last_keys)
-        appended = bool(length) and keys[:length] == self._last_keys
+        length, end = self._last_end
+        appended = 0 < length <= len(sent) and sent.key(length - 1) == end
+        used = prompts.last_sent(sent, length) if appended else None
+        known = prompts.add(sent, _used(call, began, replay.rules))
         billed: BilledTraceCall | None = None
         if call.usage is not None:
-            used = prompts.last_sent(self._last_keys[-1]) if appended else None
             rules = catalog.rules(replay.provider, model, replay.wire)
-            reply = blocks[length] if length < len(blocks) and blocks[length].from_model else None
+            reply = sent[length] if length < len(sent) and sent[length].from_model else None
             billed = BilledTraceCall(
                 trace=trace.id,
                 call=index,
@@ -246,8 +253,8 @@ class _Conversation:
                 untouched=None if used is None or began is None else began.least - used,
                 answer=None if reply is None else reply.size.tokens(replay.per_token[0]),
             )
-            self._last, self._last_keys = billed, keys
-        prompts.add(keys, known, _used(call, began, replay.rules))
+            self._last = billed
+            self._last_end = len(sent), sent.key(len(sent) - 1) if len(sent) else None
         self._noted = self._noted or "_change:" in (call.note or "")
         self._ended = call.t_end if call.t_end is not None else call.at
         return billed

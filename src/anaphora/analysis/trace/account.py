@@ -3,9 +3,8 @@ a token, and how long the beginnings are that a recording leaves out."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 import msgspec
 
@@ -26,7 +25,7 @@ _NEAR = 8
 
 
 class BilledLengths(dict[Hashable, int]):
-    """Token counts from bills, by prefix. Counts in between are estimated and scaled to fit.
+    """Token counts from bills, by prefix.
 
     A group of conversations has counts of its own, since a recording may leave out what its clients
     add to the same text; where it has none, those of the whole account are used."""
@@ -34,9 +33,13 @@ class BilledLengths(dict[Hashable, int]):
     def __init__(self, account: BilledLengths | None = None) -> None:
         self._account = account
         self._fitted: dict[Hashable, int] = {}
+        self.changes: list[Hashable] = [] if account is None else account.changes
+        """The prefixes whose counts have changed, of the whole account."""
 
     def __setitem__(self, key: Hashable, tokens: int) -> None:
-        super().__setitem__(key, tokens)
+        if self.get(key) != tokens:
+            super().__setitem__(key, tokens)
+            self.changes.append(key)
         if self._account is not None:
             self._account[key] = tokens
 
@@ -45,7 +48,9 @@ class BilledLengths(dict[Hashable, int]):
 
     def fit(self, key: Hashable, tokens: int) -> None:
         """A count that was estimated between bills, for other prompts with that beginning."""
-        self._fitted[key] = tokens
+        if self._fitted.get(key) != tokens:
+            self._fitted[key] = tokens
+            self.changes.append(key)
         if self._account is not None:
             self._account.fit(key, tokens)
 
@@ -56,31 +61,6 @@ class BilledLengths(dict[Hashable, int]):
         if tokens is None and self._account is not None:
             tokens = self._account.known(key)
         return tokens
-
-    def counts(self, keys: Sequence[Hashable], estimates: Sequence[int]) -> list[int]:
-        """The tokens up to the end of each block, so that every prefix with a known count has that
-        count; `estimates` are in order."""
-        points: list[tuple[int, int]] = []
-        for key, end in zip(keys, estimates, strict=True):
-            known = self.known(key)
-            if known is None:
-                continue
-            # The deeper the newer: where an older bill is higher, the prompt has changed since.
-            while points and (points[-1][1] > known or points[-1][0] == end):
-                points.pop()
-            points.append((end, known))
-        counted: list[int] = []
-        below = billed = done = 0
-        for above, most in points:
-            here = bisect_right(estimates, above, done)
-            span, grown = above - below, most - billed
-            counted += [
-                billed + (end - below) * grown // span if span else most
-                for end in estimates[done:here]
-            ]
-            below, billed, done = above, most, here
-        counted += [billed + end - below for end in estimates[done:]]
-        return counted
 
 
 class TokenScale:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterator
 from copy import copy
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import TypeAlias
 
 import msgspec
@@ -65,13 +66,13 @@ class TraceBlocks:
                 TraceBlock(("shared", group), Kind.SYSTEM, "system", Size()),
                 TraceBlock(("rest", group), Kind.SYSTEM, "system", Size()),
             )
-        leading = list(takewhile(_is_system, trace.messages))
-        self._leading = len(leading)
+        self.leading = sum(1 for _ in takewhile(_is_system, trace.messages))
+        """The system messages before all others."""
         self.messages = [
-            self._message(message, "system" if index < self._leading else "messages")
+            self._message(message, "system" if index < self.leading else "messages")
             for index, message in enumerate(trace.messages)
         ]
-        system = [*(self.unrecorded or ()), *self.messages[: self._leading]]
+        system = [*(self.unrecorded or ()), *self.messages[: self.leading]]
         order = dict.fromkeys((*rules.hash_order.value, "tools", "system"))
         self._head = [
             block
@@ -84,45 +85,63 @@ class TraceBlocks:
             if trace.messages[index].role == "user" and block.kind is not Kind.TOOL_RESULT
         ]
         """User messages that are not tool results."""
+        inputs = (
+            not (block.from_model or block.kind is Kind.TOOL_RESULT) for block in self.messages
+        )
+        self._inputs = list(accumulate(inputs, initial=0))
+        """Up to each message: those that are neither replies nor tool results."""
+        first = None if self.unrecorded is None else self.unrecorded[0]
+        positions = {id(block): at for at, block in enumerate(self._head)}
+        self._leading_positions = [positions[id(block)] for block in self.messages[: self.leading]]
+        self.lead = len(self._head) - 1 if first is None else positions[id(first)]
+        """The position of the last block before the messages that other conversations may share."""
 
-    def sent(self, call: TraceCall) -> list[TraceBlock]:
-        """The blocks of a call as the provider hashes them: without thinking before the last user
-        turn, where the provider drops it."""
-        messages = self.messages[: call.messages]
-        if self.strips:
-            last = self._last_turn(call)
-            messages[:last] = [block.stripped or block for block in messages[:last]]
-        head = self._head
-        if call.messages < self._leading:
-            unsent = self.messages[call.messages : self._leading]
-            head = [block for block in head if block not in unsent]
-        return head + messages[self._leading :]
+    def begins(self, call: TraceCall) -> tuple[Hashable, ...]:
+        """What the blocks before the messages depend on."""
+        unrecorded = self.unrecorded or ()
+        return (min(call.messages, self.leading), *(block.identity for block in unrecorded))
+
+    def head(self, call: TraceCall) -> list[TraceBlock]:
+        """The blocks before the messages."""
+        unsent = self.messages[call.messages : self.leading]
+        return [block for block in self._head if block not in unsent] if unsent else self._head
+
+    def is_unrecorded(self, block: TraceBlock) -> bool:
+        return self.unrecorded is not None and block in self.unrecorded
+
+    def unrecorded_tokens(self, position: int) -> int:
+        """The tokens of the unrecorded beginning that are before the end of a block."""
+        if self.unrecorded is None or position < self.lead:
+            return 0
+        shared, rest = self.unrecorded
+        return shared.size.other + (rest.size.other if position > self.lead else 0)
+
+    def only_tools(self, before: TraceCall, call: TraceCall) -> bool:
+        """Whether only replies and tool results came between two calls."""
+        first, last = before.messages, call.messages
+        return first < last and self._inputs[first] == self._inputs[last]
 
     def drops_thinking(self, before: TraceCall, call: TraceCall) -> bool:
         """Whether a user turn came after thinking that the call before had sent."""
-        last = min(before.messages, self._last_turn(call))
-        dropped = self.messages[self._last_turn(before) : last]
-        return any(block.stripped is not None for block in dropped)
+        last = min(before.messages, self.last_turn(call))
+        dropped = range(self.last_turn(before), last)
+        return any(self.messages[index].stripped is not None for index in dropped)
 
-    def _last_turn(self, call: TraceCall) -> int:
-        return next((turn for turn in reversed(self._user_turns) if turn < call.messages), 0)
+    def last_turn(self, call: TraceCall) -> int:
+        """The last user message that is not a tool result; 0 where there is none."""
+        index = bisect_left(self._user_turns, call.messages)
+        return self._user_turns[index - 1] if index else 0
 
     def position(self, message: int) -> int:
         """The position of a message among the blocks of a call that sends it."""
-        if message < self._leading:
-            return self._head.index(self.messages[message])
-        return len(self._head) + message - self._leading
-
-    @property
-    def lead(self) -> int:
-        """The position of the last block before the messages that other conversations may share."""
-        if self.unrecorded is not None:
-            return self._head.index(self.unrecorded[0])
-        return len(self._head) - 1
+        if message < self.leading:
+            return self._leading_positions[message]
+        return len(self._head) + message - self.leading
 
     def reply(self, call: TraceCall) -> list[TraceBlock]:
         """The reply to a call, where the conversation goes on."""
-        return list(takewhile(lambda block: block.from_model, self.messages[call.messages :]))
+        behind = map(self.messages.__getitem__, range(call.messages, len(self.messages)))
+        return list(takewhile(lambda block: block.from_model, behind))
 
     def _message(self, message: TraceMessage, section: Section) -> TraceBlock:
         """A block of this conversation's own: what its bills show is not true of others."""

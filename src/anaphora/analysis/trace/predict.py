@@ -194,7 +194,7 @@ class Predictor:
         billed, before = call.usage, replay.before
         if self._elsewhere is not None and billed is not None:
             replay.move(call, billed, account, first=before is None)
-        in_loop = before is not None and replay.only_tools(before, call)
+        in_loop = before is not None and replay.blocks.only_tools(before, call)
         params = replay.cache_params(call, in_loop=in_loop)
         simulator, rules = self._simulator(replay), replay.rules
         prompt = replay.prompt(call, params, account)

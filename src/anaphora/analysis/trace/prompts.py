@@ -8,22 +8,21 @@ Token counts are exact where an earlier bill gives them, and estimated in betwee
 from __future__ import annotations
 
 import math
-import operator
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from anaphora import catalog
-from anaphora.cache.simulator import Chance, Mark, Outcome, Simulator, TokenRuns
+from anaphora.cache.simulator import Chance, Mark, Outcome, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
-from anaphora.rendered import Kind
-from anaphora.tokens import Size, bytes_in, ends, tokens_in
+from anaphora.tokens import Size, bytes_in, tokens_in
 from anaphora.values import Ttl
 
 from .account import Account, Beginning
 from .blocks import KnownBlocks, TraceBlock, TraceBlocks
 from .format import RecordedParams, Trace, TraceCall, TraceUsage
+from .sent_blocks import CallPrompt, SentBlocks
 
 #: The least time between a call and the next that sends its reply back.
 _LEAST_GAP = 0.001
@@ -93,10 +92,8 @@ class Replay:
         self.before: TraceCall | None = None
         """The last call with a bill."""
         self._params = RecordedParams(trace)
-        self._keys: list[tuple[Hashable, Hashable]] = []
-        """The last call's blocks: identity, and the key of the prefix each one ends."""
-        self._sent: tuple[Hashable, tuple[list[TraceBlock], list[Hashable]]] | None = None
-        """What depends on them, and the result of `sent`."""
+        self._sent: dict[bool, SentBlocks] = {}
+        """The last call's blocks: as they are, and without earlier thinking."""
         self.left: set[int] = set()
         """Tokens that each earlier call left in the cache."""
         self._after_mark = 0
@@ -113,7 +110,7 @@ class Replay:
     def release(self) -> None:
         """Frees the blocks, after the last call: a session may have many branches."""
         del self.blocks
-        self._keys, self._sent = [], None
+        self._sent.clear()
 
     def times(self, after: float) -> list[float]:
         """When each call started, or ended where the start is unknown; without any clock, `after`
@@ -172,63 +169,46 @@ class Replay:
             self.rules = catalog.rules(self.provider, self.called_model, self.wire)
         return {**params, "model": self.rules.model.encode()}
 
-    def sent(self, call: TraceCall) -> tuple[list[TraceBlock], list[Hashable]]:
-        """The blocks of a call, and the keys of the prefixes that they end."""
-        begins = tuple(block.identity for block in self.blocks.unrecorded or ())
-        state = call.messages, self.blocks.strips, begins
-        if self._sent is not None and self._sent[0] == state:
-            return self._sent[1]
-        blocks = self.blocks.sent(call)
-        known = self._keys
-        same = 0
-        while same < min(len(known), len(blocks)) and known[same][0] == blocks[same].identity:
-            same += 1
-        del known[same:]
-        for block in blocks[same:]:
-            last = known[-1][1] if known else 0
-            known.append((block.identity, hash((last, block.identity))))
-        sent = blocks, [key for _, key in known]
-        self._sent = state, sent
+    def sent(self, call: TraceCall) -> SentBlocks:
+        """The blocks of a call, until the next one is asked for."""
+        strips = self.blocks.strips
+        sent = self._sent.get(strips)
+        if sent is None:
+            sent = self._sent[strips] = SentBlocks(self.blocks, strips=strips)
+        sent.send(call)
         return sent
 
-    def only_tools(self, before: TraceCall, call: TraceCall) -> bool:
-        """Whether only replies and tool results came between two calls."""
-        new = self.blocks.messages[before.messages : call.messages]
-        return bool(new) and all(
-            block.from_model or block.kind is Kind.TOOL_RESULT for block in new
-        )
+    def _counted(self, call: TraceCall, account: Account) -> SentBlocks:
+        """The blocks of a call, and their tokens by what is known now."""
+        sent = self.sent(call)
+        sent.count(account.lengths(self.trace.group), account.scale.per_token)
+        return sent
 
     def prompt(
         self,
         call: TraceCall,
         params: dict[str, bytes],
         account: Account,
-    ) -> TokenRuns:
+    ) -> CallPrompt:
         """Where no markers are recorded, one is assumed behind the last message, and one before the
         messages; on a beginning that is not recorded once a bill has shown it."""
         rules = self.rules
-        blocks, keys = self.sent(call)
         if self.begun is not None and self.begun.lead.shared is not None:
-            account.lengths(self.trace.group)[keys[self.blocks.lead]] = self.begun.lead.shared
-        estimates = ends([block.size for block in blocks], account.scale.per_token)
-        counts = account.lengths(self.trace.group).counts(keys, estimates)
-        sizes = map(operator.sub, counts, [0, *counts])
+            key = self.sent(call).key(self.blocks.lead)
+            account.lengths(self.trace.group)[key] = self.begun.lead.shared
+        sent = self._counted(call, account)
         marked = rules.mechanism.value == "explicit" or bool(call.breakpoints)
-        return TokenRuns(
-            [(block.identity, size) for block, size in zip(blocks, sizes, strict=False)],
-            markers=self._markers(call, blocks) if marked else (),
+        return CallPrompt(
+            sent,
+            markers=self._markers(call, sent) if marked else (),
             automatic=_automatic(call, rules),
-            kinds=[block.kind for block in blocks],
-            sections=[block.section for block in blocks],
-            from_model=[block.from_model for block in blocks],
             cache_params=params,
-            texts=[block.data for block in blocks],
         )
 
-    def _markers(self, call: TraceCall, blocks: list[TraceBlock]) -> tuple[Mark, ...]:
+    def _markers(self, call: TraceCall, sent: SentBlocks) -> tuple[Mark, ...]:
         rules = self.rules
         marks: dict[int, Ttl | None] = {}
-        tools = [at for at, block in enumerate(blocks) if block.section == "tools"]
+        tools = sent.tools
         for where, ttl, tool in call.markers:
             if where == "tools":
                 # Tools that are not recorded are part of the block at the beginning.
@@ -238,7 +218,7 @@ class Replay:
         if call.breakpoints is None:
             begun = None if self._moved else self.begun
             unseen = begun is not None and begun.lead.shared is None
-            places = -1 if unseen else self.blocks.lead, len(blocks) - 1 - self._after_mark
+            places = -1 if unseen else self.blocks.lead, len(sent) - 1 - self._after_mark
             assumed = zip(places, self.ttls, strict=True)
             marks |= {position: ttl for position, ttl in assumed if position >= 0}
         return tuple(
@@ -252,13 +232,13 @@ class Replay:
         per_token, billed_per_token = self.per_token
         total = tokens_in(bytes_in(billed.total, billed_per_token), per_token)
         if self.begun is not None and first:
-            unrecorded = max(0, total - self._recorded(call, account))
+            unrecorded = max(0, total - self._counted(call, account).recorded_tokens)
             if self.begun.lead.shared is None:
                 self.begun.lead.total = self.begun.lead.shared = unrecorded
             self._set_beginning(self.begun, unrecorded)
-        _, keys = self.sent(call)
-        if keys:
-            account.lengths(self.trace.group)[keys[-1]] = total
+        sent = self.sent(call)
+        if len(sent):
+            account.lengths(self.trace.group)[sent.key(len(sent) - 1)] = total
 
     def changed_at(self, account: Account, *, in_loop: bool) -> int | None:
         """Where a call's beginning is likely to differ from the last one, by the last such call of
@@ -268,7 +248,7 @@ class Replay:
     def chances(
         self,
         call: TraceCall,
-        prompt: TokenRuns,
+        prompt: CallPrompt,
         account: Account,
         simulator: Simulator,
         at: float,
@@ -312,45 +292,45 @@ class Replay:
         self,
         call: TraceCall,
         billed: TraceUsage,
-        expected: tuple[TokenRuns, Outcome],
+        expected: tuple[CallPrompt, Outcome],
         account: Account,
     ) -> None:
         """Learns from the bill of a call: before the call is added to the cache, so that what it
         leaves there is as long as the bill says."""
+        prompt, outcome = expected
+        found = _found(prompt, outcome)
         self._learn_stripping(call, billed)
         self._learn_growth(call, billed, account)
-        self._learn_beginning(call, billed, expected[1].read, account)
-        _, keys = self.sent(call)
+        self._learn_beginning(call, billed, outcome.read, account)
+        lengths, sent = account.lengths(self.trace.group), self.sent(call)
         self.left.add(billed.cached)
-        account.lengths(self.trace.group)[keys[-1]] = billed.total
-        prompt = expected[0]
+        end = len(sent) - 1
+        lengths[sent.key(end)] = billed.total
         if billed.cached and (prompt.markers or prompt.automatic):
-            last = len(keys) - 1
+            last = end
             if prompt.automatic is None:
                 last = prompt.markers[-1].chunk
                 if call.breakpoints is None:
                     last = self._learn_end(call, billed, account)
-            account.lengths(self.trace.group)[keys[last]] = billed.cached
+            lengths[sent.key(last)] = billed.cached
             if call.breakpoints and prompt.automatic is None:
                 self._learn_longer(call, billed, prompt, account)
-        self._learn_found(call, billed.cache_read, expected, account)
+        self._learn_found(call, billed.cache_read, prompt, found, account)
         reply = self.blocks.reply(call)
         if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
             # The reply is cached with the reasoning in it.
-            key = keys[-1]
+            key = sent.key(end)
             for block in reply:
                 key = hash((key, block.identity))
-            account.lengths(self.trace.group)[key] = (
-                billed.total + billed.output + account.reply_ends.usual
-            )
-        self._size_reply(reply, billed, account)
+            lengths[key] = billed.total + billed.output + account.reply_ends.usual
+        self._size_reply(call, reply, billed, account)
         if self.before is None:
             # About how long the beginning of other conversations is.
-            for key, count in zip(*self._counted(call, account), strict=True):
-                account.lengths(self.trace.group).fit(key, count)
+            for key, tokens in self._counted(call, account).all_tokens():
+                lengths.fit(key, tokens)
 
     def _learn_longer(
-        self, call: TraceCall, billed: TraceUsage, prompt: TokenRuns, account: Account
+        self, call: TraceCall, billed: TraceUsage, prompt: CallPrompt, account: Account
     ) -> None:
         """Learns how long the prefix at the last marker with a longer TTL is: what was read, and
         written with that TTL. Where nothing was, though it is about as long as the minimum, it is
@@ -360,39 +340,24 @@ class Replay:
         if not longer or not ttl.get(end.ttl):
             return
         at, written = longer[-1].chunk, ttl.get(longer[-1].ttl)
-        keys, counts = self._counted(call, account)
-        least = self.rules.minimum_tokens.value
+        sent, least = self._counted(call, account), self.rules.minimum_tokens.value
         if written:
-            account.lengths(self.trace.group)[keys[at]] = billed.cache_read + written
-        elif not billed.cache_read and least <= counts[at] < _NEAR_MINIMUM * least:
-            account.lengths(self.trace.group)[keys[at]] = least - 1
+            account.lengths(self.trace.group)[sent.key(at)] = billed.cache_read + written
+        elif not billed.cache_read and least <= sent.tokens(at) < _NEAR_MINIMUM * least:
+            account.lengths(self.trace.group)[sent.key(at)] = least - 1
 
     def _learn_end(self, call: TraceCall, billed: TraceUsage, account: Account) -> int:
         """Learns where the last marker of a call is, where none are recorded: at the last block,
         unless more is uncached than that leaves; then where what was cached may end."""
-        keys, counts = self._counted(call, account)
-        self._after_mark = 0
+        sent = self._counted(call, account)
+        self._after_mark, end = 0, len(sent) - 1
         if billed.input > _FRAMING:
-            near = min(range(len(keys)), key=lambda at: abs(counts[at] - billed.cached))
-            self._after_mark = len(keys) - 1 - max(near, self.blocks.lead)
+            near = sent.nearest(billed.cached)
+            self._after_mark = end - max(near, self.blocks.lead)
             if near <= self.blocks.lead + 1 and self.begun is not None:
-                self._after_mark = len(keys) - 1 - self.blocks.lead
+                self._after_mark = end - self.blocks.lead
                 self.begun.lead.shared = billed.cached
-        return len(keys) - 1 - self._after_mark
-
-    def _counted(self, call: TraceCall, account: Account) -> tuple[list[Hashable], list[int]]:
-        """The keys of a call's prefixes, and their tokens by what is known now."""
-        blocks, keys = self.sent(call)
-        estimates = ends([block.size for block in blocks], account.scale.per_token)
-        return keys, account.lengths(self.trace.group).counts(keys, estimates)
-
-    def _recorded(self, call: TraceCall, account: Account) -> int:
-        """The estimated tokens of the blocks of a call that are recorded."""
-        sizes = [block.size for block in self.blocks.sent(call) if not self._is_unrecorded(block)]
-        return ends(sizes, account.scale.per_token)[-1] if sizes else 0
-
-    def _is_unrecorded(self, block: TraceBlock) -> bool:
-        return self.blocks.unrecorded is not None and block in self.blocks.unrecorded
+        return end - self._after_mark
 
     def _learn_growth(self, call: TraceCall, billed: TraceUsage, account: Account) -> None:
         before = self.before
@@ -409,31 +374,28 @@ class Replay:
         self,
         call: TraceCall,
         read: int,
-        expected: tuple[TokenRuns, Outcome],
+        prompt: CallPrompt,
+        found: tuple[int, int, int],
         account: Account,
     ) -> None:
         """Learns the length of the prefix that was read, where only an estimate was known: of the
         one that was expected, or else of the marked one with about that length."""
         if not read:
             return
-        (prompt, outcome), (keys, counts) = expected, self._counted(call, account)
-        end = max((span.end for span in outcome.spans if span.reason in _FOUND), default=0)
-        last = bisect_right(range(len(keys)), end, key=prompt.tokens) - 1
-        found = [last] if last >= 0 else []
-        beyond = end - prompt.tokens(last)
+        sent, (end, last, beyond) = self._counted(call, account), found
         marked = [mark.chunk for mark in prompt.markers[:-1]]
         near = [
             at
-            for at in (found if end else marked)
-            if abs(counts[at] + beyond - read) <= _SAME_ENTRY * read
+            for at in (([last] if last >= 0 else []) if end else marked)
+            if abs(sent.tokens(at) + beyond - read) <= _SAME_ENTRY * read
         ]
         if not near:
             return
-        position = min(near, key=lambda at: abs(counts[at] - read))
-        if keys[position] not in account.lengths(self.trace.group):
+        position = min(near, key=lambda at: abs(sent.tokens(at) - read))
+        if sent.key(position) not in account.lengths(self.trace.group):
             most = read + self.rules.granule_tokens.value - 1
-            account.lengths(self.trace.group)[keys[position]] = (
-                min(max(counts[position] + beyond, read), most) - beyond
+            account.lengths(self.trace.group)[sent.key(position)] = (
+                min(max(sent.tokens(position) + beyond, read), most) - beyond
             )
 
     def _learn_beginning(
@@ -450,7 +412,7 @@ class Replay:
         read = billed.cache_read
         if not first and (expected or not read):
             return
-        recorded = self._recorded(call, account)
+        recorded = self._counted(call, account).recorded_tokens
         unrecorded = max(0, billed.total - recorded)
         if read == expected or read > unrecorded + _SAME_ENTRY * recorded + _FRAMING:
             read = 0  # as expected, or into the messages
@@ -474,7 +436,9 @@ class Replay:
         account.ttls = self.ttls
         return position
 
-    def _size_reply(self, reply: list[TraceBlock], billed: TraceUsage, account: Account) -> None:
+    def _size_reply(
+        self, call: TraceCall, reply: list[TraceBlock], billed: TraceUsage, account: Account
+    ) -> None:
         """The output tokens of a reply are those that it has when it is sent back, where they fit
         its text. Hidden reasoning is sent back at some providers only."""
         estimates = [block.size.tokens(account.scale.per_token) for block in reply]
@@ -485,6 +449,16 @@ class Replay:
         if tokens is not None:
             for block, share in zip(reply, estimates, strict=True):
                 block.size = Size(0, round(tokens * share / max(1, estimated)))
+            for sent in self._sent.values():
+                sent.resize(call.messages)
+
+
+def _found(prompt: CallPrompt, outcome: Outcome) -> tuple[int, int, int]:
+    """The tokens of a prompt that were expected to be found in the cache, the last block that was,
+    and the tokens behind it."""
+    end = max((span.end for span in outcome.spans if span.reason in _FOUND), default=0)
+    last = bisect_right(range(len(prompt)), end, key=prompt.tokens) - 1
+    return end, last, end - prompt.tokens(last)
 
 
 def _automatic(call: TraceCall, rules: CacheRules) -> Ttl | None:

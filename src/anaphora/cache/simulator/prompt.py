@@ -26,6 +26,8 @@ _REMEMBERED = 10_000
 SALT = 16
 #: Bytes up to which SHA-256 is faster than BLAKE3, which works on many kilobytes at once.
 _SHORT = 2048
+#: Copied for each block, which is faster than a new one.
+_SHA256 = sha256()
 
 
 class RenderedPrompt(RenderedBlocks):
@@ -131,12 +133,15 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
     keys = known[1]
     done = len(keys)
     if done < run.count:
-        last, start = keys[-1] if keys else base, log.start(done)
-        new, begin = log.slice(start, log.ends[run.count - 1]), start
+        last, start, begin = keys[-1] if keys else base, log.start(done), 0
+        new = memoryview(log.slice(start, log.ends[run.count - 1]))
         for end in log.ends[done : run.count]:
-            block = last + new[begin - start : end - start]
-            short = len(block) < _SHORT
-            last = sha256(block).digest()[:16] if short else blake3(block).digest(16)
+            end -= start
+            short = len(last) + end - begin < _SHORT
+            hashed = _SHA256.copy() if short else blake3()
+            hashed.update(last)
+            hashed.update(new[begin:end])
+            last = hashed.digest()[:16]
             keys.append(last)
             begin = end
     return keys

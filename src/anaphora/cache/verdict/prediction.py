@@ -21,11 +21,16 @@ def predict(
     earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None
 ) -> Prediction:
     """What the later call should read, from these two calls and nothing else."""
-    wrote, simulated, predictor = _simulate_pair(earlier, later, rules)
-    expected = predict_read(wrote, earlier.usage, outcome or simulated, rules)
+    simulator = Simulator(rules)
+    # The later prompt carries the bill of the earlier one.
+    before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
+    wrote = simulator.predict(before, at=earlier.at or 0.0, scope=earlier.route)
+    simulated = outcome or _simulate_pair(simulator, before, earlier, later)
+    expected = predict_read(wrote, earlier.usage, simulated, rules)
+    predictor = simulator.slot_predictor()
     if predictor is not None and earlier.usage is not None:
         predictor.billed(earlier.rendered, wrote, earlier.usage)
-        expected = predict_slot_read(predictor, later.rendered, outcome or simulated)
+        expected = predict_slot_read(predictor, later.rendered, simulated)
     return expected if outcome is None else replace(expected, read=outcome.read)
 
 
@@ -40,17 +45,14 @@ def predict_usage(earlier: SentCall | None, later: SentCall, rules: CacheRules) 
 
 
 def _simulate_pair(
-    earlier: SentCall, later: SentCall, rules: CacheRules
-) -> tuple[Outcome, Outcome, SlotPredictor | None]:
-    """Both calls in an empty cache, and the predictor of a self-hosted server. The later prompt
-    carries the bill of the earlier one."""
-    simulator = Simulator(rules)
+    simulator: Simulator, before: RenderedPrompt, earlier: SentCall, later: SentCall
+) -> Outcome:
+    """The later call, after the earlier one in an empty cache."""
     start = earlier.at if earlier.at is not None else 0.0
     then = start + _UNKNOWN_GAP
     if earlier.at is not None and later.at is not None:
         then = max(start, later.at)
-    before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
-    wrote = simulator.call(
+    simulator.call(
         before,
         at=start,
         began=earlier.began,
@@ -58,8 +60,7 @@ def _simulate_pair(
         scope=earlier.route,
     )
     after = RenderedPrompt(later.rendered, later.marks)
-    outcome = simulator.predict(after, at=then, scope=later.route)
-    return wrote, outcome, simulator.slot_predictor()
+    return simulator.predict(after, at=then, scope=later.route)
 
 
 def predict_read(

@@ -34,53 +34,65 @@ _MODULES = {
 _PIECE = 4096
 
 
-def decoded(body: bytes, encoding: str, most: int) -> bytes:
+def encodings(header: str) -> list[str]:
+    """The encodings in a Content-Encoding header, in the order they were applied."""
+    names = (each.strip().lower() for each in header.split(","))
+    return [each for each in names if each not in ("", "identity")]
+
+
+def decoded(body: bytes, header: str, most: int) -> bytes:
     """A whole body as it was before its content encodings, the last of which is undone first.
     Raises `InvalidCompression`, also for more than `most` bytes, and `UnknownCompression`."""
-    for name in reversed([each.strip().lower() for each in encoding.split(",")]):
-        if name in ("", "identity"):
-            continue
-        decompressor = Decompressor.of(name)
-        if decompressor is None:
-            body = _decoded_by_module(body, name, most)
-        else:
-            body = decompressor.feed(body, most)
-            if len(body) <= most:
-                decompressor.finish()
+    for name in reversed(encodings(header)):
+        decompressor = any_decompressor(name)
+        body = decompressor.feed(body, most)
         if len(body) > most:
             raise InvalidCompression(f"the decompressed data is larger than {most:,} bytes")
+        decompressor.finish()
     return body
 
 
-def _decoded_by_module(body: bytes, name: str, most: int) -> bytes:
-    decompressor, method = _other_decompressor(name)
-    read, size, pieces = getattr(decompressor, method), 0, []
-    try:
-        for at in range(0, len(body), _PIECE):
-            pieces.append(read(body[at : at + _PIECE]))
-            size += len(pieces[-1])
-            if size > most:
-                return b"".join(pieces)
-        done = decompressor.is_finished() if name == "br" else decompressor.eof
-    except Exception:  # each module has an error of its own
-        raise InvalidCompression("the compressed data is broken") from None
-    if body and not done:
-        raise InvalidCompression("the compressed data ends early")
-    return b"".join(pieces)
+def any_decompressor(name: str) -> Decompressor | _OtherDecompressor:
+    """The decompressor of an encoding. Raises `UnknownCompression`."""
+    return Decompressor.of(name) or _OtherDecompressor(name)
 
 
-def _other_decompressor(name: str) -> tuple[Any, str]:
-    for module, made, method in _MODULES.get(name, ()):
-        try:
-            decompressor = getattr(importlib.import_module(module), made)()
-        except ImportError:
-            continue
-        if method == "decompressobj":
-            decompressor, method = decompressor.decompressobj(), "decompress"
-        return decompressor, method
-    installable = [module for module, *_ in _MODULES.get(name, ()) if "compression" not in module]
-    hint = f"; install {installable[0]} to read it" if installable else ""
-    raise UnknownCompression(f"compressed with {name}{hint}")
+class _OtherDecompressor:
+    """The same as `Decompressor`, by one of the modules that may be installed."""
+
+    def __init__(self, name: str) -> None:
+        for module, made, method in _MODULES.get(name, ()):
+            try:
+                reader: Any = getattr(importlib.import_module(module), made)()
+            except ImportError:
+                continue
+            if method == "decompressobj":
+                reader, method = reader.decompressobj(), "decompress"
+            self._reader, self._method, self._name = reader, method, name
+            self._began = False
+            return
+        packages = [module for module, *_ in _MODULES.get(name, ()) if module != "compression.zstd"]
+        hint = f"; install {packages[0]} to read it" if packages else ""
+        raise UnknownCompression(f"compressed with {name}{hint}")
+
+    def feed(self, data: bytes, most: int) -> bytes:
+        self._began = self._began or bool(data)
+        pieces: list[bytes] = []
+        for at in range(0, len(data), _PIECE):
+            try:
+                piece = getattr(self._reader, self._method)(data[at : at + _PIECE])
+            except Exception:  # each module has an error of its own
+                raise InvalidCompression("the compressed data is broken") from None
+            pieces.append(piece)
+            most -= len(piece)
+            if most < 0:
+                break
+        return b"".join(pieces)
+
+    def finish(self) -> None:
+        ended = self._reader.is_finished() if self._name == "br" else self._reader.eof
+        if self._began and not ended:
+            raise InvalidCompression("the compressed data ends early")
 
 
 class Decompressor:

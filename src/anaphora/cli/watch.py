@@ -1,0 +1,252 @@
+"""`anaphora watch`"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from anaphora.wording import counted
+
+from .common import require, stop
+
+if TYPE_CHECKING:
+    from anaphora.proxy.exchange import Observer, ProxyRoute
+    from anaphora.proxy.judging import Judge
+    from anaphora.proxy.page import WatchPage
+    from anaphora.proxy.placing import Placer
+    from anaphora.proxy.server import Proxy
+
+    from .watch_output import WatchOutput
+
+#: The port without a command: variables that were exported stay valid for the next run.
+_PORT = 8788
+#: A route of a provider that the catalog does not have.
+_ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND]...")
+@click.option(
+    "--log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Append the lines to FILE instead of showing them.",
+)
+@click.option("--web", is_flag=True, help="Serve a live page, and print its address.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per call, and one for the summary."
+)
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="PROVIDER=URL",
+    help="Send the calls of a provider to another address, such as a gateway.",
+)
+@click.option(
+    "--place",
+    is_flag=True,
+    help="Place cache markers in the requests where they save money; nothing else is changed.",
+)
+@click.option(
+    "--audit",
+    type=click.Path(path_type=Path),
+    metavar="LOG",
+    help="Append a row per call to an audit log: a folder, or a file that ends with .db.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    help=f"Port to listen on. By default any free one; {_PORT} without a command.",
+)
+def command(
+    words: tuple[str, ...],
+    log: Path | None,
+    web: bool,
+    as_json: bool,
+    upstreams: tuple[str, ...],
+    place: bool,
+    audit: Path | None,
+    port: int | None,
+) -> None:
+    """Run a command, and see what breaks its prompt cache while it runs.
+
+    The command's calls to LLM providers go through a local proxy that changes nothing, unless
+    --place asks for cache markers. Each call is one line: what was read from the cache, what it
+    cost, and where a cached prefix broke the field, the text before and after, and the price. A
+    summary follows when the command ends.
+
+    \b
+    anaphora watch -- python agent.py
+    anaphora watch --web -- claude
+    anaphora watch
+
+    The lines go to standard error; for a command that draws on the whole terminal, to a file that
+    is named before it starts. Without a command the proxy runs until Ctrl-C, prints the variables
+    that make other programs use it, and shows the lines.
+
+    With --json the objects go to standard output, or, with a command, to the file of --log. Their
+    `type` is `start`, `call` or `summary`. Lines and objects contain excerpts of prompts where a
+    prefix broke, and never a key. The exit code is the command's.
+    """
+    require("watch", "granian", "starlette", extra="proxy")
+    from anaphora.proxy import launch
+    from anaphora.proxy.judging import Judge
+    from anaphora.proxy.page import WatchPage
+    from anaphora.proxy.placing import Placer
+    from anaphora.proxy.server import running
+    from anaphora.proxy.summary import summarise
+
+    if words and as_json and log is None:
+        reason = "--json with a command needs --log FILE: standard output is the command's."
+        raise click.UsageError(reason)
+    routes = _routes(words, upstreams)
+    if words:
+        launch.find(words, os.environ)
+    with contextlib.ExitStack() as stack:
+        output = _output(stack, words, log, as_json=as_json)
+        judge = Judge(output.call)
+        page = WatchPage(judge) if web else None
+        if port is None:
+            port = 0 if words else _PORT
+        observers = [judge, *_audited(stack, judge, audit)]
+        placer = Placer() if place else None
+        proxy = running(routes, observers=observers, place=placer, pages=page, port=port)
+        code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
+        output.summary(summarise(judge))
+        if placer is not None:
+            _report_placed(placer)
+    if code:
+        stop(code)
+
+
+# ── Routes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _routes(words: Sequence[str], upstreams: tuple[str, ...]) -> list[ProxyRoute]:
+    """The routes of the catalog's providers, at the addresses that the user's settings and
+    --upstream name, and of providers that the catalog does not have."""
+    from anaphora import catalog
+    from anaphora.proxy.exchange import ProxyRoute
+    from anaphora.proxy.programs import upstreams_from
+    from anaphora.proxy.routes import checked_upstream, default_routes
+    from anaphora.yaml_values import nearest
+
+    known = {row.provider for row in catalog.dialects().rows}
+    named, others = upstreams_from(os.environ, words), []
+    for text in upstreams:
+        name, equals, url = text.partition("=")
+        if not equals or not _ROUTE_NAME.fullmatch(name):
+            raise click.BadParameter("write PROVIDER=URL", param_hint="--upstream")
+        provider = catalog.dialects().provider_named(name, known)
+        if provider is not None:
+            named[provider] = url
+        elif near := nearest(name, sorted(known)):
+            reason = f"no provider {name!r}. Did you mean {near!r}?"
+            raise click.BadParameter(reason, param_hint="--upstream")
+        else:
+            url = checked_upstream(url, name)
+            others.append(ProxyRoute(prefix=f"/{name}", provider="", upstream=url))
+    return [*default_routes(named), *others]
+
+
+# ── Output ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _output(
+    stack: contextlib.ExitStack, words: Sequence[str], log: Path | None, *, as_json: bool
+) -> WatchOutput:
+    """Lines go to the file of --log; else to standard error, unless the command owns the terminal;
+    without a command to standard output."""
+    from anaphora.proxy.programs import owns_terminal
+
+    from .watch_output import WatchOutput, announce, default_log, opened_log
+
+    lines: IO[str] = sys.stderr if words else sys.stdout
+    if log is None and words and _is_terminal():
+        log = default_log() if owns_terminal(words) else None
+    if log is not None:
+        lines = stack.enter_context(opened_log(log))
+        announce(f"calls are listed in {log}")
+    return WatchOutput(lines, as_json=as_json)
+
+
+def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> Iterator[Observer]:
+    if audit is None:
+        return
+    from anaphora.audit.log import AuditLog
+    from anaphora.proxy.auditing import ProxyAudit
+
+    from .watch_output import announce
+
+    log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
+    yield ProxyAudit(log, judge)
+
+
+def _report_placed(placer: Placer) -> None:
+    from .watch_output import announce
+
+    announce(f"markers were placed in {counted(placer.placed, 'request')}")
+    for notice in placer.failures:
+        announce(notice)
+
+
+def _is_terminal() -> bool:
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+
+
+# ── With and without a command ───────────────────────────────────────────────────────────────────
+
+
+def _run(
+    running: contextlib.AbstractContextManager[Proxy],
+    words: Sequence[str],
+    page: WatchPage | None,
+    output: WatchOutput,
+) -> int:
+    from anaphora.proxy import launch
+    from anaphora.proxy.programs import environment, notices
+
+    from .watch_output import announce
+
+    with running as proxy:
+        environ, redirected = environment(proxy, os.environ, words)
+        for notice in notices(os.environ, words):
+            announce(notice)
+        address = None if page is None else proxy.url + page.path
+        if address is not None:
+            announce(f"page: {address}")
+        output.start(proxy.url, address, {})
+        return launch.run(redirected, environ, report=announce)
+
+
+def _serve(
+    running: contextlib.AbstractContextManager[Proxy],
+    page: WatchPage | None,
+    output: WatchOutput,
+    as_json: bool,
+) -> int:
+    from anaphora.proxy.programs import exports
+    from anaphora.serving.server import serve
+
+    from .watch_output import announce, echo_exports
+
+    def ready(proxy: Proxy) -> None:
+        variables = exports(proxy, os.environ)
+        address = None if page is None else proxy.url + page.path
+        output.start(proxy.url, address, variables)
+        announce(f"watching at {proxy.url}; stop with Ctrl-C")
+        if address is not None:
+            announce(f"page: {address}")
+        announce("programs use it that are started with these variables:")
+        echo_exports(variables, err=as_json)
+
+    serve(running, ready)
+    return 0

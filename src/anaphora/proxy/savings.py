@@ -1,0 +1,235 @@
+"""What a program's traffic would have cost with our markers.
+
+    savings = Savings()
+    savings.add(call, request, price)       each call, when it was judged
+    print(savings.result())
+
+The simulator plays the same requests twice, at the times they were made: as the program sent them,
+and with the markers that the planner chooses (`Placer` places the same). Both count tokens by the
+bill of each call, so that they and the bill are on one scale. A call costs what it adds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from decimal import Decimal
+from urllib.parse import unquote
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.analysis.sent_requests import SentRequest
+from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
+from anaphora.cache.verdict import format_usd
+from anaphora.catalog import CacheRules, Price
+from anaphora.client.failures import log
+from anaphora.client.in_flight import cost_of
+from anaphora.errors import AnaphoraError
+from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Counts
+from anaphora.values import Usage
+from anaphora.wording import counted
+
+from .conversation_plans import ConversationPlans, OwnMarkers, PlannedCall, read_request
+from .exchange import RelayedCall
+
+#: Models whose caches are simulated, and the prefixes that each one remembers.
+_MOST_MODELS, _MOST_PREFIXES = 64, 10_000
+
+
+class TokenCosts(msgspec.Struct):
+    """The input of some calls, and what they cost with their output."""
+
+    uncached: int = 0
+    read: int = 0
+    written: int = 0
+    cost_usd: Decimal = Decimal(0)
+
+    def add(self, usage: Usage, cost_usd: Decimal) -> None:
+        self.uncached += usage.uncached or 0
+        self.read += usage.read or 0
+        self.written += usage.written_total or 0
+        self.cost_usd += cost_usd
+
+
+class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
+    calls: int
+    """The calls that are compared: with a bill and a known price."""
+    left_out: int
+    """Calls without a bill or a price, or whose prompt is not known."""
+    placed: int
+    """Calls that were sent with our markers."""
+    billed: TokenCosts
+    """What the provider billed."""
+    simulated: TokenCosts
+    """The same requests, as the program sent them, in the simulator."""
+    with_markers: TokenCosts
+    """The same requests with our markers, in the simulator."""
+
+    @property
+    def saved_usd(self) -> Decimal:
+        """What our markers save, both sides simulated; negative where they cost more."""
+        return self.simulated.cost_usd - self.with_markers.cost_usd
+
+    @property
+    def share(self) -> float:
+        """The same as a share of the cost without them."""
+        cost_usd = self.simulated.cost_usd
+        return float(self.saved_usd / cost_usd) if cost_usd else 0.0
+
+    def __str__(self) -> str:
+        if not self.calls:
+            return "Our markers: nothing to compare, since no call has a bill and a known price."
+        same = f"the same {counted(self.calls, 'call')}"
+        without, having = (
+            format_usd(self.simulated.cost_usd),
+            format_usd(self.with_markers.cost_usd),
+        )
+        how = f"(both simulated; billed: {format_usd(self.billed.cost_usd)})"
+        if self.placed:
+            return (
+                f"Without our markers {same} would have cost {without}, with them {having}:"
+                f" {self.share:.0%} less {how}."
+            )
+        if self.share < _WORTH_SAYING:
+            return (
+                f"Our markers would not make {same} cheaper: {having} with them, {without} as sent"
+                f" {how}."
+            )
+        return (
+            f"With our markers {same} would have cost {having} instead of {without}:"
+            f" {self.share:.0%} less {how}. --place places them."
+        )
+
+
+#: Savings below this share are called none.
+_WORTH_SAYING = 0.01
+
+
+class _Simulators(msgspec.Struct, frozen=True, eq=False):
+    """One model's cache, with the program's requests and with ours."""
+
+    as_sent: Simulator
+    with_markers: Simulator
+
+
+class Savings:
+    """Adds up calls one by one. Bounded. Not for use by several threads at once."""
+
+    def __init__(self, own_markers: OwnMarkers = "keep") -> None:
+        self._plans = ConversationPlans(own_markers)
+        self._simulators: OrderedDict[tuple[str, str, str], _Simulators] = OrderedDict()
+        self._billed, self._simulated, self._with_markers = TokenCosts(), TokenCosts(), TokenCosts()
+        self._calls = self._left_out = self._placed = 0
+
+    def add(self, call: RelayedCall, request: SentRequest, price: Price | None) -> None:
+        """A call that was answered, as the judge read it."""
+        self._placed += call.sent_body is not None
+        try:
+            compared = self._compare(call, request, price)
+        except AnaphoraError:
+            compared = False  # the judge says what is wrong with it
+        except Exception as problem:
+            # A verdict is worth more than a comparison.
+            log(logging.ERROR, f"comparing costs failed: {type(problem).__name__}", problem)
+            compared = False
+        if not compared:
+            self._left_out += 1
+
+    def result(self) -> SavingsResult:
+        return SavingsResult(
+            calls=self._calls,
+            left_out=self._left_out,
+            placed=self._placed,
+            billed=replace(self._billed),
+            simulated=replace(self._simulated),
+            with_markers=replace(self._with_markers),
+        )
+
+    def _compare(self, call: RelayedCall, request: SentRequest, price: Price | None) -> bool:
+        if call.request_body is None or not request.sent.complete:
+            return False
+        sent = request.sent
+        read = read_request(
+            call.method,
+            call.route.provider,
+            unquote(call.path),
+            dict(call.request_headers),
+            call.request_body,
+            None if call.sent_body is not None else sent.rendered,
+        )
+        if read is None:
+            return False
+        planned = self._plans.add(read, scope=sent.route, at=call.started)
+        rendered = _billed_prompt(read.rendered, planned, sent.usage)
+        if call.sent_body is not None:
+            own = Plan(marks=rendered.marks, automatic=rendered.automatic)
+            ours = sent.marks  # those that really were placed
+        else:
+            own = sent.marks
+            ours = own if planned.plan is None else planned.plan
+        simulators = self._simulators_of(request, read.rules)
+        as_sent = _simulate(simulators.as_sent, rendered, own, call, request)
+        with_markers = _simulate(simulators.with_markers, rendered, ours, call, request)
+        return self._add_up(request, price, (own, as_sent), (ours, with_markers))
+
+    def _add_up(
+        self,
+        request: SentRequest,
+        price: Price | None,
+        as_sent: tuple[Plan, Outcome],
+        with_markers: tuple[Plan, Outcome],
+    ) -> bool:
+        """Adds the call to the sums; False where one of its costs is unknown."""
+        billed = request.sent.usage
+        if billed is None:
+            return False
+        costs = [(self._billed, billed, cost_of(billed, price, request.sent.marks))]
+        for sums, (plan, outcome) in (
+            (self._simulated, as_sent),
+            (self._with_markers, with_markers),
+        ):
+            usage = outcome.usage(billed.output)
+            costs.append((sums, usage, cost_of(usage, price, plan)))
+        if any(cost_usd is None for _, _, cost_usd in costs):
+            return False
+        self._calls += 1
+        for sums, usage, cost_usd in costs:
+            assert cost_usd is not None
+            sums.add(usage, cost_usd)
+        return True
+
+    def _simulators_of(self, request: SentRequest, rules: CacheRules) -> _Simulators:
+        key = request.provider, request.wire, request.model
+        known = self._simulators.get(key)
+        if known is None:
+            one, two = (Simulator(rules, most=_MOST_PREFIXES) for _ in range(2))
+            known = self._simulators[key] = _Simulators(one, two)
+            if len(self._simulators) > _MOST_MODELS:
+                self._simulators.popitem(last=False)
+        self._simulators.move_to_end(key)
+        return known
+
+
+def _billed_prompt(rendered: Rendered, planned: PlannedCall, usage: Usage | None) -> Rendered:
+    """The prompt with as many tokens as were billed; the next call begins with these counts."""
+    rendered = replace(rendered, bills=planned.bills)
+    if usage is None or not usage.input:
+        return rendered
+    planned.bills = Counts(rendered).billed(usage.input)
+    return replace(rendered, bills=planned.bills)
+
+
+def _simulate(
+    simulator: Simulator, rendered: Rendered, plan: Plan, call: RelayedCall, request: SentRequest
+) -> Outcome:
+    sent = request.sent
+    return simulator.call(
+        RenderedPrompt(rendered, plan),
+        at=call.started,
+        began=sent.began,
+        ended=call.started + call.ended,
+        reasoning=None if sent.usage is None else sent.usage.reasoning,
+        scope=sent.route,
+    )
