@@ -287,9 +287,8 @@ class Player:
         with self._lock:
             self._failures.append(reason)
 
-    def close(self) -> None:
-        """Wait until everything that has ended is written. Raises `Io` where an answer could not be
-        recorded since the last time."""
+    def flush(self) -> None:
+        """Wait until everything that has ended is written, or cannot be."""
         with self._lock:
             for key, waiting in list(self._waiting.items()):
                 for recording in waiting:
@@ -297,6 +296,10 @@ class Player:
                         self._submit(recording)
                 self._waiting[key] = [each for each in waiting if not each.is_over]
         self._writer.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """`flush`; raises `Io` where an answer could not be recorded since the last time."""
+        self.flush()
         with self._lock:
             new, self._told = self._failures[self._told :], len(self._failures)
         if new:
