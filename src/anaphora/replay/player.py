@@ -128,7 +128,7 @@ class Player:
         exact = exact_digest(request)
         if not self._records_all:
             recorded = self.store.key_of_exact(exact)
-            fixture = None if recorded is None else self._next(recorded)
+            fixture = None if recorded is None else self._next(recorded, request=False)
             if fixture is not None:
                 with self._lock:
                     self._unread[fixture.key] = None
@@ -145,9 +145,10 @@ class Player:
             return self._begin(request, key, exact)
         return self._answer_miss(request, key)
 
-    def _next(self, key: str) -> Fixture | None:
-        """The next recorded answer to a request; None after the last."""
-        fixtures = self.store.by_key(key)
+    def _next(self, key: str, *, request: bool = True) -> Fixture | None:
+        """The next recorded answer to a request; None after the last. Without `request`, its body
+        is left out."""
+        fixtures = self.store.by_key(key, request=request)
         with self._lock:
             number = self._asked.get(key, 0)
             if number >= len(fixtures):
