@@ -211,10 +211,11 @@ def folders() -> Iterator[Path]:
         yield Path(folder)
 
 
-def comparable(requests: list[TappedRequest], *, exact: bool) -> list[Any]:
-    """What two runs of a program have in common."""
+def comparable(passed: list[TappedRequest], *, exact: bool) -> list[Any]:
+    """What two runs of a program have in common. The proxy itself refuses WebSockets."""
+    requests = [one for one in passed if "sec-websocket-key" not in dict(one.headers)]
     if exact:
-        return list(requests)
+        return requests
     return [
         (one.method, one.path, [name for name, _ in one.headers], _outline(one.body))
         for one in requests
@@ -259,9 +260,10 @@ def test_programs_through_the_proxy(name: str, folders: Path, another_day: dict[
             done = recorded.run(turn, "record", "--dir", str(made), "--json", url=tap.url)
             assert done.returncode == 0, done.stdout + done.stderr
             report = json.loads(done.stderr.splitlines()[-1])
-            assert report["recorded"] >= len(program.turns) > 0
+            assert report["recorded"] > 0
             assert report["failures"] == []
             answers.append(done.stdout)
+            tap.requests()
             if program.script and not turn:
                 assert _FINAL in done.stdout
     for file in made.iterdir():
@@ -274,3 +276,13 @@ def test_programs_through_the_proxy(name: str, folders: Path, another_day: dict[
         assert done.returncode == 0, done.stdout + done.stderr
         assert report["replayed"] > 0
         assert done.stdout == answers[turn]
+    if program.script:
+        # Date and directory are other ones: without the rules nothing is found.
+        rules = folders / "none.toml"
+        rules.write_text("shipped_rules = false\n")
+        options = ("--dir", str(made), "--json", "--rules", str(rules))
+        done = elsewhere.run(0, "replay", *options, **another_day)
+        report = json.loads(done.stderr.splitlines()[-1])
+        print(name, report["misses"])
+        assert report["misses"]
+        assert done.returncode != 0
