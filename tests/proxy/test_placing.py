@@ -300,6 +300,16 @@ def test_failure_breaks_no_request(monkeypatch: pytest.MonkeyPatch, problem: Exc
     assert KEY not in repr(notice)
 
 
+def test_notice_holds_no_key() -> None:
+    data = b'{"model":"m","messages":[{"role":"%b","content":"x"}]}' % KEY.encode()
+    sent = msgspec.structs.replace(request(ANTHROPIC, data), path=f"/{KEY}/v1/messages")
+    placer = Placer()
+    assert placer(sent) is None
+    (notice,) = placer.failures
+    assert "is not a role here" in notice.message
+    assert KEY not in repr(notice)
+
+
 def test_memory_is_bounded() -> None:
     placer = Placer()
     for number in range(300):

@@ -162,10 +162,10 @@ def _cell(value: Any, kind: str) -> str:
         return ""
     if kind == "timestamp":
         return datetime.datetime.fromtimestamp(value, datetime.UTC).isoformat()
-    if kind == "strings":
-        return " ".join(value)
     if kind == "blocks":
         return msgspec.json.encode(value).decode()
-    text = str(value)
+    if kind not in ("string", "strings"):
+        return str(value)
+    text = value if isinstance(value, str) else " ".join(value)
     # A spreadsheet would run a name that begins like a formula.
-    return f"'{text}" if kind == "string" and text[:1] in ("=", "+", "-", "@") else text
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

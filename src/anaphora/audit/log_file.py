@@ -91,6 +91,7 @@ class FileStore:
         self._size = 0
         """Of the current segment, as far as it is committed."""
         self._day = ""
+        """On which it was begun."""
         self._torn = False
         """A write failed, and may have left a part of a row."""
 
@@ -107,15 +108,15 @@ class FileStore:
                 self._file = os.open(path, os.O_RDWR | os.O_APPEND)
             except OSError as error:
                 raise Io(f"{path}: cannot be opened: {error.strerror or error}") from None
-            valid, last, head = self._check(path)
+            valid, first, last, head = self._check(path)
             size = os.fstat(self._file).st_size
             dropped += size - valid
             if size > valid:
                 os.ftruncate(self._file, valid)
                 os.fsync(self._file)
-            if last is not None:
+            if first is not None and last is not None:
                 self._size = valid
-                self._day = _day(last.content.at)
+                self._day = _day(first.content.at)
                 closed = isinstance(last.content, StopRow) and not dropped
                 return Recovered(head, last.content.epoch, closed, dropped)
             # A writer was killed before the segment had its first row.
@@ -124,8 +125,8 @@ class FileStore:
         self._file, self._segment = -1, 0
         return Recovered(dropped=dropped, closed=not dropped)
 
-    def _check(self, path: Path) -> tuple[int, StoredRow | None, ChainHead]:
-        """The size of the segment's complete rows, the last of them, and its head."""
+    def _check(self, path: Path) -> tuple[int, StoredRow | None, StoredRow | None, ChainHead]:
+        """The size of the segment's complete rows, the first and the last of them, and its head."""
         valid, last = 0, b""
 
         def lines() -> Iterator[bytes]:
@@ -139,11 +140,11 @@ class FileStore:
         with path.open("rb") as file:
             first = file.readline(_LONGEST_LINE)
         if not first.endswith(b"\n"):
-            return 0, None, ChainHead()
+            return 0, None, None, ChainHead()
         checker = ChainChecker(_before(first[:-1]))
         for _ in checker.check(lines(), lambda index: f"{path.name}, line {index + 1:,}"):
             pass
-        return valid, decode(last), checker.head
+        return valid, decode(first), decode(last), checker.head
 
     def segment_due(self, now: float) -> int:
         """The number of the segment to begin before the next row; 0: none."""

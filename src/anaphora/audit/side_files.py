@@ -97,19 +97,15 @@ def _lock_on_windows(file: IO[bytes]) -> bool:
 
 
 def read_or_create_key(log: Path) -> bytes:
-    """The key of the log's digests, which only its owner can read."""
+    """The key of the log's digests, which only its owner can read. For the writer of the log."""
     path = beside(log, ".key")
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    if path.exists():
         return _read_key(path)
+    key = secrets.token_bytes(_KEY_BYTES)
+    try:
+        _replace(path, key.hex().encode() + b"\n")
     except OSError as error:
         raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
-    key = secrets.token_bytes(_KEY_BYTES)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key.hex().encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
     return key
 
 
@@ -157,13 +153,17 @@ def read_anchor(path: Path) -> ChainHead:
 
 
 def write_anchor(path: Path, log: Path, head: ChainHead, at: float) -> None:
-    """Replaces the anchor at once: a reader finds the old one or the new one."""
-    data = msgspec.json.encode(Anchor(log=log.name, seq=head.seq, hash=head.hash, at=at))
+    anchor = Anchor(log=log.name, seq=head.seq, hash=head.hash, at=at)
+    _replace(path, msgspec.json.encode(anchor) + b"\n")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Writes a file at once: after a kill there is the old one or the new one."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data + b"\n")
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, path)

@@ -12,12 +12,15 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from anaphora.wording import counted
+
 from .common import require, stop
 
 if TYPE_CHECKING:
     from anaphora.proxy.exchange import Observer, ProxyRoute
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
+    from anaphora.proxy.placing import Placer
     from anaphora.proxy.server import Proxy
 
     from .watch_output import WatchOutput
@@ -48,6 +51,11 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
     help="Send the calls of a provider to another address, such as a gateway.",
 )
 @click.option(
+    "--place",
+    is_flag=True,
+    help="Place cache markers in the requests where they save money; nothing else is changed.",
+)
+@click.option(
     "--audit",
     type=click.Path(path_type=Path),
     metavar="LOG",
@@ -64,14 +72,16 @@ def command(
     web: bool,
     as_json: bool,
     upstreams: tuple[str, ...],
+    place: bool,
     audit: Path | None,
     port: int | None,
 ) -> None:
     """Run a command, and see what breaks its prompt cache while it runs.
 
-    The command's calls to LLM providers go through a local proxy that changes nothing. Each call is
-    one line: what was read from the cache, what it cost, and where a cached prefix broke the field,
-    the text before and after, and the price. A summary follows when the command ends.
+    The command's calls to LLM providers go through a local proxy that changes nothing, unless
+    --place asks for cache markers. Each call is one line: what was read from the cache, what it
+    cost, and where a cached prefix broke the field, the text before and after, and the price. A
+    summary follows when the command ends.
 
     \b
     anaphora watch -- python agent.py
@@ -90,6 +100,7 @@ def command(
     from anaphora.proxy import launch
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
+    from anaphora.proxy.placing import Placer
     from anaphora.proxy.server import running
     from anaphora.proxy.summary import summarise
 
@@ -106,9 +117,12 @@ def command(
         if port is None:
             port = 0 if words else _PORT
         observers = [judge, *_audited(stack, judge, audit)]
-        proxy = running(routes, observers=observers, pages=page, port=port)
+        placer = Placer() if place else None
+        proxy = running(routes, observers=observers, place=placer, pages=page, port=port)
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
         output.summary(summarise(judge))
+        if placer is not None:
+            _report_placed(placer)
     if code:
         stop(code)
 
@@ -174,6 +188,14 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
 
     log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
     yield ProxyAudit(log, judge)
+
+
+def _report_placed(placer: Placer) -> None:
+    from .watch_output import announce
+
+    announce(f"markers were placed in {counted(placer.placed, 'request')}")
+    for notice in placer.failures:
+        announce(notice)
 
 
 def _is_terminal() -> bool:

@@ -96,6 +96,8 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         yield unpriced_note(summary.unpriced), "dim"
     if summary.lost:
         yield from _lost(summary)
+    if summary.savings.calls:
+        yield str(summary.savings)
     for call in summary.worst:
         verdict = call.verdict
         assert verdict is not None
@@ -151,4 +153,6 @@ def json_line(kind: str, fields: dict[str, Any]) -> str:
 
 def summary_fields(summary: WatchSummary) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(summary)
+    savings = summary.savings
+    fields["savings"] |= {"saved_usd": str(savings.saved_usd), "share": savings.share}
     return fields | {"worst": [call.number for call in summary.worst]}

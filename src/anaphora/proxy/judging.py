@@ -12,13 +12,11 @@ compared again.
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from urllib.parse import parse_qsl, unquote
+from collections.abc import Callable
+from urllib.parse import unquote
 
-from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora.analysis.price_book import PriceBook
@@ -37,14 +35,12 @@ from anaphora.client.transport.decoding import InvalidCompression, UnknownCompre
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
 
+from .accounts import Accounts, credentials
 from .exchange import RelayedCall
 from .judged_call import CallKind, JudgedCall
 from .savings import Savings
 from .summary import Totals
 
-#: Headers and query parameters that hold credentials.
-_SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
-_SECRET_QUERY = ("key", "api_key", "access_token")
 #: The largest body that is decompressed.
 _MOST_DECODED = 64 * 1024 * 1024
 #: Calls whose verdicts are kept.
@@ -69,7 +65,7 @@ class Judge:
         self._pairs = RequestPairs(most_bytes=most_bytes)
         self._chains = ResponseChains(most_bytes=most_bytes)
         self._prices: PriceBook | None = None
-        self._key = secrets.token_bytes(32)
+        self._accounts = Accounts()
         self._joined: dict[str, int] = {}
         """The conversations of recent calls, by the place of their request."""
         self.totals = Totals()
@@ -102,7 +98,8 @@ class Judge:
     # ── One call ─────────────────────────────────────────────────────────────────────────────────
 
     def _judge(self, call: RelayedCall) -> JudgedCall:
-        redact, path = Redactor(_credentials(call)), unquote(call.path)
+        path = unquote(call.path)
+        redact = Redactor(credentials(call.request_headers, call.query))
         judged = JudgedCall(
             number=call.number,
             at=call.started,
@@ -138,15 +135,9 @@ class Judge:
         if request.failure or (not answer and call.outcome != "complete"):
             judged.kind, judged.reason = "error", request.failure
             return
-        request = replace(request, sent=replace(request.sent, route=self._route(call)))
+        account = self._accounts.digest(call.route, call.request_headers, call.query)
+        request = replace(request, sent=replace(request.sent, route=account))
         self._compare(call, judged, request, redact)
-
-    def _route(self, call: RelayedCall) -> str:
-        """Tells apart where calls went, account included; without a key in it."""
-        digest = blake3(call.route.upstream.encode(), key=self._key)
-        for secret in _credentials(call):
-            digest.update(b"\0" + secret.encode(errors="replace"))
-        return digest.hexdigest(16)
 
     def _compare(
         self, call: RelayedCall, judged: JudgedCall, request: SentRequest, redact: Redactor
@@ -245,16 +236,6 @@ def _logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedCal
         started=call.started,
         began=None if call.began is None else call.started + call.began,
     )
-
-
-def _credentials(call: RelayedCall) -> Iterator[str]:
-    """The keys in headers and query."""
-    for name, value in call.request_headers:
-        if name in _SECRET_HEADERS:
-            yield value.partition(" ")[2] if name == "authorization" and " " in value else value
-    for name, value in parse_qsl(call.query):
-        if name in _SECRET_QUERY:
-            yield value
 
 
 def _redacted(verdict: Verdict, redact: Redactor) -> Verdict:

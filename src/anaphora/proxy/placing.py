@@ -8,25 +8,22 @@ the program sent it, with a notice here.
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from urllib.parse import parse_qsl, unquote
-
-from blake3 import blake3
+from urllib.parse import unquote
 
 from anaphora.errors import AnaphoraError
+from anaphora.redaction import Redactor
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
+from .accounts import Accounts, credentials
 from .conversation_plans import ConversationPlans, OwnMarkers, read_request
 from .exchange import UpstreamRequest
 
-#: Headers and query parameters that tell accounts apart.
-_ACCOUNT_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
-_ACCOUNT_QUERY = ("key", "api_key", "access_token")
+_FAILED = "markers_not_placed"
 #: Notices that are kept.
 _MOST_NOTICES = 100
 
@@ -43,13 +40,18 @@ class Placer:
         self._plans = ConversationPlans(own_markers)
         self._clock = clock
         self._lock = threading.Lock()
-        self._key = secrets.token_bytes(32)
+        self._accounts = Accounts()
         self.placed = 0
         """Requests that got markers."""
         self.unchanged: Counter[str] = Counter()
         """Requests that were left as they are, by the reason."""
         self.notices: deque[Notice] = deque(maxlen=_MOST_NOTICES)
         """The latest, about markers that were left out and requests that could not be read."""
+
+    @property
+    def failures(self) -> tuple[Notice, ...]:
+        """The notices about requests that were left as they are because something failed."""
+        return tuple(notice for notice in self.notices if notice.code == _FAILED)
 
     def __call__(self, request: UpstreamRequest) -> bytes | None:
         with self._lock:
@@ -77,7 +79,8 @@ class Placer:
             return "not a call of a model"
         if not read.takes_markers:
             return "no markers here"
-        planned = self._plans.add(read, scope=self._account(request), at=self._clock())
+        account = self._accounts.digest(request.route, request.headers, request.query)
+        planned = self._plans.add(read, scope=account, at=self._clock())
         plan, slots = planned.plan, read.rules.slots.value
         if plan is None:
             return "reuse is not expected"
@@ -90,19 +93,11 @@ class Placer:
         return "nothing to add" if spliced.body is body else spliced.body
 
     def _failure(self, kind: str, reason: str, request: UpstreamRequest) -> str:
-        notice = f"a request was left without markers: {reason}"
-        self._note([Notice("markers_not_placed", notice, request.path)])
+        redact = Redactor(credentials(request.headers, request.query))
+        notice = f"a request was left without markers: {redact(reason)}"
+        self._note([Notice(_FAILED, notice, redact(unquote(request.path)))])
         return kind
 
     def _note(self, notices: Iterable[Notice]) -> None:
         """Each notice once, however often it comes."""
         self.notices.extend(notice for notice in notices if notice not in self.notices)
-
-    def _account(self, request: UpstreamRequest) -> bytes:
-        """Tells apart where requests go, without a key in it."""
-        digest = blake3(request.route.upstream.encode(), key=self._key)
-        secret = [value for name, value in request.headers if name in _ACCOUNT_HEADERS]
-        secret += [value for name, value in parse_qsl(request.query) if name in _ACCOUNT_QUERY]
-        for value in secret:
-            digest.update(b"\0" + value.encode(errors="replace"))
-        return digest.digest(16)

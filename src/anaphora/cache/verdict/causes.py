@@ -259,7 +259,8 @@ def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> 
         readable = earlier.began
     older = 0 if earlier.usage is None else earlier.usage.read or 0
     if later.at <= readable + rules.visibility_delay.value and gap >= 0 and read >= older:
-        text = f"the previous call was only {gap:.1f} s earlier, so its write was not readable yet"
+        verb = "was not" if later.at <= readable else "may not have been"
+        text = f"the previous call was only {gap:.1f} s earlier, so its write {verb} readable yet"
         return Cause("not_yet_visible", text)
     return None
 
