@@ -251,6 +251,7 @@ def test_audit_log_has_a_row_for_each_call(emu: Emulator, run: Run, tmp_path: Pa
         (["--upstream", "antropic=http://x", "--", "true"], "Did you mean 'anthropic'?"),
         (["--upstream", "anthropic", "--", "true"], "write PROVIDER=URL"),
         (["--upstream", "anthropic=example.com", "--", "true"], "not a base URL"),
+        (["--port", "18788", "--upstream", "xai=http://localhost:18788"], "is this proxy itself"),
         (["--log", "/no/such/folder/x.log", "--", "true"], "/no/such/folder/x.log: cannot be"),
     ],
 )

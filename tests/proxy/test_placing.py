@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import threading
 import urllib.request
 from collections.abc import Iterator
 from decimal import Decimal
@@ -12,6 +13,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.planted import GUIDE, Place, body, grown, spec
 
 from anaphora import wire
@@ -268,6 +271,12 @@ LONG = {"model": "m", "messages": [{"role": "user", "content": GUIDE}]}
             "no markers here",
         ),
         (
+            Place("openai_responses", "openrouter", "anthropic/claude-opus-5"),
+            json.dumps({"model": "anthropic/claude-opus-5", "input": GUIDE}).encode(),
+            {},
+            "no markers here",
+        ),
+        (
             ANTHROPIC,
             b'{"model":"claude-sonnet-4-5","max_tokens":1,"max_tokens":2,"tools":[{"name":"f"}],'
             + b'"messages":'
@@ -298,6 +307,51 @@ def test_failure_breaks_no_request(monkeypatch: pytest.MonkeyPatch, problem: Exc
     (notice,) = placer.notices
     assert notice.code == "markers_not_placed"
     assert KEY not in repr(notice)
+
+
+@st.composite
+def damaged(draw: Any) -> tuple[Place, bytes]:
+    """A request with some bytes changed, moved or repeated."""
+    place = MARKED[draw(st.sampled_from(sorted(MARKED)))]
+    prompt = spec() | {"marked": draw(st.booleans())}
+    data = bytearray(body(place, prompt, indent=draw(st.sampled_from([None, 1]))))
+    for _ in range(draw(st.integers(1, 3))):
+        # The long texts are no place to break anything.
+        start = draw(st.sampled_from([0, len(data) - 1500])) + draw(st.integers(0, 1400))
+        end = start + draw(st.integers(0, 40))
+        piece = draw(st.sampled_from([b"", b'"', b"{", b"}", b",", b"[", b"null", b"\\u0061"]))
+        piece = bytes(data[start:end]) * 2 if draw(st.booleans()) else piece
+        data[start:end] = piece
+    return place, bytes(data)
+
+
+@given(damaged())
+def test_damaged_request_is_left_as_it_is_or_means_the_same(case: tuple[Place, bytes]) -> None:
+    place, data = case
+    placed = Placer()(request(place, data))
+    if placed is not None:
+        assert list(split(place, placed)) == list(split(place, data))
+        assert len(split(place, placed).marks) <= 4
+
+
+def test_placer_and_judge_read_the_same_conversation_at_once() -> None:
+    """In threads of their own; what is remembered of earlier requests is shared."""
+    bodies = [body(ANTHROPIC, prompt) for prompt in turns(20)]
+    expected = [list(split(ANTHROPIC, data)) for data in bodies]
+    failed: list[int] = []
+
+    def place() -> None:
+        placer = Placer()
+        for index, data in enumerate(bodies):
+            if list(marked(placer, ANTHROPIC, data)) != expected[index]:
+                failed.append(index)
+
+    threads = [threading.Thread(target=place) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
 
 
 def test_notice_holds_no_key() -> None:

@@ -66,6 +66,9 @@ class AuditError(msgspec.Struct, frozen=True):
     at: float
     message: str
 
+    def __str__(self) -> str:
+        return f"the audit log cannot be written: {self.message}"
+
 
 class LogWriter:
     """Appends to one log. Only its thread touches the store once it runs."""

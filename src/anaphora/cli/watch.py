@@ -212,11 +212,12 @@ def _run(
     output: WatchOutput,
 ) -> int:
     from anaphora.proxy import launch
-    from anaphora.proxy.programs import environment, notices
+    from anaphora.proxy.programs import environment, notices, refuse_loop
 
     from .watch_output import announce
 
     with running as proxy:
+        refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
         environ, redirected = environment(proxy, os.environ, words)
         for notice in notices(os.environ, words):
             announce(notice)
@@ -233,12 +234,13 @@ def _serve(
     output: WatchOutput,
     as_json: bool,
 ) -> int:
-    from anaphora.proxy.programs import exports
+    from anaphora.proxy.programs import exports, refuse_loop
     from anaphora.serving.server import serve
 
     from .watch_output import announce, echo_exports
 
     def ready(proxy: Proxy) -> None:
+        refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
         variables = exports(proxy, os.environ)
         address = None if page is None else proxy.url + page.path
         output.start(proxy.url, address, variables)

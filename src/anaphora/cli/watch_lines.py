@@ -16,7 +16,7 @@ from anaphora.wording import counted
 
 from .log_files import unpriced_note
 from .terminal import Line, Rows, one_line
-from .verdict_lines import RESULT_COLOURS, detail_lines
+from .verdict_lines import MISSED, RESULT_COLOURS, detail_lines
 
 #: How calls are counted that are not judged: one, and several.
 _COUNTED: dict[CallKind, tuple[str, str]] = {
@@ -40,7 +40,7 @@ def call_lines(call: JudgedCall) -> Iterator[Line]:
         yield _unjudged_line(start, call)
     else:
         yield _judged_line(start, call, call.verdict)
-        if call.verdict.result in ("partial", "miss"):
+        if call.verdict.result in MISSED:
             sentence = one_line(call.verdict.describe(excerpts=False))
             yield f"    {sentence}", RESULT_COLOURS[call.verdict.result]
             yield from detail_lines(call.verdict)
@@ -96,8 +96,6 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         yield unpriced_note(summary.unpriced), "dim"
     if summary.lost:
         yield from _lost(summary)
-    if summary.savings.calls:
-        yield str(summary.savings)
     for call in summary.worst:
         verdict = call.verdict
         assert verdict is not None
@@ -105,6 +103,8 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         sentence = one_line(verdict.describe(excerpts=False))
         yield [f"  {place}, turn {call.turn}: ", (sentence, RESULT_COLOURS[verdict.result])]
         yield from detail_lines(verdict)
+    if summary.savings.calls:
+        yield str(summary.savings)
 
 
 def _counts(summary: WatchSummary) -> str:
