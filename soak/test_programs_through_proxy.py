@@ -198,7 +198,7 @@ def another_day() -> Iterator[dict[str, str]]:
         source.write_text(_ANOTHER_DAY)
         compiler = shutil.which("cc")
         if compiler is not None:
-            words = [compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"]
+            words = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
             if not subprocess.run(words, check=False, capture_output=True).returncode:
                 changed["LD_PRELOAD"] = str(library)
         yield changed
@@ -280,8 +280,8 @@ def test_programs_through_the_proxy(name: str, folders: Path, another_day: dict[
         # Date and directory are other ones: without the rules nothing is found.
         rules = folders / "none.toml"
         rules.write_text("shipped_rules = false\n")
-        options = ("--dir", str(made), "--json", "--rules", str(rules))
-        done = elsewhere.run(0, "replay", *options, **another_day)
+        words = ("--dir", str(made), "--json", "--rules", str(rules))
+        done = elsewhere.run(0, "replay", *words, **another_day)
         report = json.loads(done.stderr.splitlines()[-1])
         print(name, report["misses"])
         assert report["misses"]
