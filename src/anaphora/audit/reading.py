@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from anaphora.errors import InvalidRequest, Io
+from anaphora.errors import ChainBroken, InvalidRequest, Io
 
 from .chain import ChainChecker, ChainHead
 from .envelope import AuditEnvelope, StoredRow, decode, decode_number
@@ -111,9 +111,16 @@ def verify(
 def rows(path: str | Path) -> Iterator[StoredRow]:
     """Every row, without a check of the chain."""
     reader = open_log(Path(path))
+    seq = reader.start().seq
     for section in reader.sections:
         for index, line in enumerate(reader.lines(section, unfinished=False)):
-            yield decode(line, reader.place(section, index))
+            try:
+                row = decode(line, reader.place(section, index))
+            except ChainBroken as problem:
+                place = problem.place
+                raise ChainBroken(problem.reason, row=seq + 1, place=place) from None
+            seq = row.seq
+            yield row
 
 
 class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
