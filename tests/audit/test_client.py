@@ -422,6 +422,16 @@ async def test_a_closed_log_loses_no_answer(emu: Emulator, tmp_path: Path) -> No
     assert [each.code for each in response.notices if each.code == "audit_failed"]
 
 
+@in_event_loop
+async def test_a_required_log_that_is_closed_refuses_calls(emu: Emulator, tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit", required=True)
+    log.close()
+    async with audited(emu.url, log) as (client, transport):
+        with pytest.raises(errors.Io, match="cannot be written: it is closed"):
+            await client.complete("Hello?", "anthropic")
+        assert not transport.sent
+
+
 @pytest.mark.parametrize("wrong", ["audit", Path("audit"), object(), print])
 def test_what_is_no_log_is_named(wrong: Any) -> None:
     with pytest.raises(errors.InvalidRequest, match="audit: must be"):

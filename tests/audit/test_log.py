@@ -258,6 +258,41 @@ def test_keep_days_prunes_while_the_log_is_written(
     assert verify(path).first > 1
 
 
+@both
+def test_keep_days_prunes_a_log_that_stays_open(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, path = 1_800_000_000.0, tmp_path / name
+    monkeypatch.setattr(time, "time", lambda: now)
+    with AuditLog(path, keep_days=2) as log:
+        for day in range(6):
+            now = 1_800_000_000.0 + day * DAY
+            log.append(envelope(day, at=now))
+            log.flush()
+    assert request_ids(path) == ["req-2"] * path.is_dir() + ["req-3", "req-4", "req-5"]
+    verify(path)
+
+
+def test_a_prune_that_fails_writes_no_row_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, path = 1_800_000_000.0, tmp_path / "audit"
+    monkeypatch.setattr(time, "time", lambda: now)
+
+    def fails(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "not allowed")
+
+    monkeypatch.setattr("anaphora.audit.log_file.FileStore.remove", fails)
+    with AuditLog(path, keep_days=2) as log:
+        for day in range(5):
+            now = 1_800_000_000.0 + day * DAY
+            log.append(envelope(day, at=now))
+            log.flush()
+    assert request_ids(path) == [f"req-{day}" for day in range(5)]
+    assert {error.message for error in log.errors} == {"not allowed"}
+    verify(path)
+
+
 def test_a_prune_that_was_killed_is_accepted(tmp_path: Path) -> None:
     """The row that says so comes first, the files go one by one."""
     path = tmp_path / "audit"
