@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -369,6 +370,23 @@ async def test_an_error_that_repeats_prompt_and_key_is_not_stored(
 
 def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@in_event_loop
+async def test_an_answer_does_not_wait_for_the_disk(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    with AuditLog(tmp_path / "audit") as log:
+        async with audited(emu.url, log) as (client, _):
+            monkeypatch.setattr("anaphora.audit.log_file.os.fsync", lambda _: goes_on.wait(30))
+            for _ in range(3):
+                assert (await client.complete("Hello?", "anthropic")).text
+            before = log.head.seq
+            goes_on.set()
+            await log.aflush()
+    assert before == 2, "nothing was committed when the answers were there"
+    assert len(rows_of(tmp_path / "audit")) == 3
 
 
 @in_event_loop

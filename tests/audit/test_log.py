@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,29 @@ def test_flush_returns_when_rows_are_on_the_disk(name: str, tmp_path: Path) -> N
     with pytest.raises(Io, match="closed"):
         log.append(envelope())
     log.close()
+
+
+def test_what_arrives_during_a_commit_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, begun, goes_on, commits = os.fsync, threading.Event(), threading.Event(), []
+
+    def slow(file: int) -> None:
+        begun.set()
+        assert goes_on.wait(30)
+        commits.append(file)
+        real(file)
+
+    with AuditLog(tmp_path / "audit") as log:
+        monkeypatch.setattr("anaphora.audit.log_file.os.fsync", slow)
+        log.append(envelope(0))
+        assert begun.wait(30)
+        for number in range(1, 100):
+            log.append(envelope(number))
+        goes_on.set()
+        log.flush()
+        assert len(commits) == 2
+    assert request_ids(tmp_path / "audit") == [f"req-{number}" for number in range(100)]
 
 
 @both

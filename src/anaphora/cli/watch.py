@@ -116,8 +116,8 @@ def command(
         page = WatchPage(judge) if web else None
         if port is None:
             port = 0 if words else _PORT
-        observers = [judge, *_audited(stack, judge, audit)]
         placer = Placer() if place else None
+        observers = [judge, *_audited(stack, judge, audit), *([placer] if placer else [])]
         proxy = running(routes, observers=observers, place=placer, pages=page, port=port)
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
         output.summary(summarise(judge))
