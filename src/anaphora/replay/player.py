@@ -39,6 +39,7 @@ from .keys import (
 from .nearest import RequestDifference, RequestOutline, difference, nearest
 from .redact import Redaction, fixture_of
 from .rules import MatchRules, settings_of
+from .signing import SigningKey
 from .store import FixtureStore
 
 Mode: TypeAlias = Literal["none", "once", "new", "all"]
@@ -71,9 +72,12 @@ class Player:
         match: Match = "exact",
         rules: str | os.PathLike[str] | None = None,
         secrets: Iterable[str] = (),
+        sign: SigningKey | None = None,
+        signed_by: str | None = None,
     ) -> None:
         """`rules` is a file like replay.toml, whose rules apply besides the folder's own and the
-        shipped ones. `secrets` are removed from recordings, as the credentials of requests are."""
+        shipped ones. `secrets` are removed from recordings, as the credentials of requests are.
+        `sign` and `signed_by` are those of `FixtureStore.open`."""
         _check("mode", mode, Mode)
         _check("repeat", repeat, Repeat)
         _check("match", match, Match)
@@ -82,7 +86,7 @@ class Player:
         settings = settings_of(path, None if rules is None else Path(rules))
         self.rules = MatchRules(settings.rule, shipped=settings.shipped_rules)
         self._redaction = Redaction(secrets, [row.pattern for row in settings.redact])
-        self.store = FixtureStore.open(path, create=mode != "none")
+        self.store = FixtureStore.open(path, create=mode != "none", sign=sign, signed_by=signed_by)
         self._records_all = mode == "all" or (mode == "once" and not len(self.store))
         self._lock = threading.Lock()
         self._asked: dict[str, int] = {}
