@@ -14,13 +14,15 @@ import click
 
 from anaphora.wording import counted
 
-from .common import require, stop
+from .common import FOUND, require, stop
+from .recorded_run import report_recorded, secrets_of
 
 if TYPE_CHECKING:
     from anaphora.proxy.exchange import Observer, ProxyRoute
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
     from anaphora.proxy.placing import Placer
+    from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import Proxy
 
     from .watch_output import WatchOutput
@@ -56,6 +58,12 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
     help="Place cache markers in the requests where they save money; nothing else is changed.",
 )
 @click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Record the calls in DIR too, as `anaphora record` does. Recordings hold prompts.",
+)
+@click.option(
     "--audit",
     type=click.Path(path_type=Path),
     metavar="LOG",
@@ -73,6 +81,7 @@ def command(
     as_json: bool,
     upstreams: tuple[str, ...],
     place: bool,
+    record: Path | None,
     audit: Path | None,
     port: int | None,
 ) -> None:
@@ -94,7 +103,8 @@ def command(
 
     With --json the objects go to standard output, or, with a command, to the file of --log. Their
     `type` is `start`, `call` or `summary`. Lines and objects contain excerpts of prompts where a
-    prefix broke, and never a key. The exit code is the command's.
+    prefix broke, and never a key. The exit code is the command's, or 1 where --record could not
+    record an answer.
     """
     require("watch", "granian", "starlette", extra="proxy")
     from anaphora.proxy import launch
@@ -117,12 +127,16 @@ def command(
         if port is None:
             port = 0 if words else _PORT
         observers = [judge, *_audited(stack, judge, audit)]
-        placer = Placer() if place else None
-        proxy = running(routes, observers=observers, place=placer, pages=page, port=port)
+        placer, upstream = Placer() if place else None, _recorded(record)
+        proxy = running(
+            routes, upstream=upstream, observers=observers, place=placer, pages=page, port=port
+        )
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
         output.summary(summarise(judge))
         if placer is not None:
             _report_placed(placer)
+        if upstream is not None and report_recorded(upstream.player, as_json=False):
+            code = code or FOUND
     if code:
         stop(code)
 
@@ -188,6 +202,15 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
 
     log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
     yield ProxyAudit(log, judge)
+
+
+def _recorded(folder: Path | None) -> RecordedUpstream | None:
+    if folder is None:
+        return None
+    from anaphora.proxy.recording import RecordedUpstream
+    from anaphora.replay.player import Player
+
+    return RecordedUpstream(Player(folder, "all", secrets=secrets_of(os.environ)))
 
 
 def _report_placed(placer: Placer) -> None:
