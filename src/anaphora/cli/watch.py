@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -74,17 +74,7 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
     type=click.IntRange(0, 65_535),
     help=f"Port to listen on. By default any free one; {_PORT} without a command.",
 )
-def command(
-    words: tuple[str, ...],
-    log: Path | None,
-    web: bool,
-    as_json: bool,
-    upstreams: tuple[str, ...],
-    place: bool,
-    record: Path | None,
-    audit: Path | None,
-    port: int | None,
-) -> None:
+def command(words: tuple[str, ...], **options: Any) -> None:
     """Run a command, and see what breaks its prompt cache while it runs.
 
     The command's calls to LLM providers go through a local proxy that changes nothing, unless
@@ -107,6 +97,24 @@ def command(
     record an answer.
     """
     require("watch", "granian", "starlette", extra="proxy")
+    code = _watch(words, _WatchOptions(**options))
+    if code:
+        stop(code)
+
+
+class _WatchOptions(NamedTuple):
+    log: Path | None
+    web: bool
+    as_json: bool
+    upstreams: tuple[str, ...]
+    place: bool
+    record: Path | None
+    audit: Path | None
+    port: int | None
+
+
+def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
+    """The exit code."""
     from anaphora.proxy import launch
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
@@ -114,22 +122,25 @@ def command(
     from anaphora.proxy.server import running
     from anaphora.proxy.summary import summarise
 
-    if words and as_json and log is None:
+    as_json, port = options.as_json, options.port
+    if words and as_json and options.log is None:
         reason = "--json with a command needs --log FILE: standard output is the command's."
         raise click.UsageError(reason)
-    routes = _routes(words, upstreams)
+    routes = _routes(words, options.upstreams)
     if words:
         launch.find(words, os.environ)
     with contextlib.ExitStack() as stack:
-        output = _output(stack, words, log, as_json=as_json)
+        output = _output(stack, words, options.log, as_json=as_json)
         judge = Judge(output.call)
-        page = WatchPage(judge) if web else None
-        if port is None:
-            port = 0 if words else _PORT
-        observers = [judge, *_audited(stack, judge, audit)]
-        placer, upstream = Placer() if place else None, _recorded(record)
+        page = WatchPage(judge) if options.web else None
+        placer, upstream = Placer() if options.place else None, _recorded(options.record)
         proxy = running(
-            routes, upstream=upstream, observers=observers, place=placer, pages=page, port=port
+            routes,
+            upstream=upstream,
+            observers=[judge, *_audited(stack, judge, options.audit)],
+            place=placer,
+            pages=page,
+            port=port if port is not None else 0 if words else _PORT,
         )
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
         output.summary(summarise(judge))
@@ -137,8 +148,7 @@ def command(
             _report_placed(placer)
         if upstream is not None and report_recorded(upstream.player, as_json=False):
             code = code or FOUND
-    if code:
-        stop(code)
+    return code
 
 
 # ── Routes ───────────────────────────────────────────────────────────────────────────────────────
