@@ -28,6 +28,7 @@ from blake3 import blake3
 from anaphora.client.config import Timeouts
 from anaphora.client.config.secrets import SecretHeaders
 from anaphora.client.transport import HttpRequest
+from anaphora.client.transport.over_aiohttp import AiohttpTransport
 from anaphora.replay import FixtureStore, Recorder
 from anaphora.replay.fixture import Fixture, FixturePiece
 from anaphora.replay.integrity import read_file
@@ -86,7 +87,7 @@ class _Provider(BaseHTTPRequestHandler):
 
 async def _ours(url: str, folder: Path, calls: int) -> float:
     """Seconds of all calls, recorded in an earlier call of this function."""
-    recorder = Recorder(folder)
+    transport = Recorder(folder).over(AiohttpTransport())
     requests = [
         HttpRequest(
             method="POST",
@@ -102,12 +103,12 @@ async def _ours(url: str, folder: Path, calls: int) -> float:
     answers = []
     begin = time.process_time()
     for request in requests:
-        response = await recorder.send(request)
+        response = await transport.send(request)
         answers.append(await response.read())
         await response.close()
     taken = time.process_time() - begin
     _check(answers)
-    await recorder.close()
+    await transport.close()
     return taken
 
 

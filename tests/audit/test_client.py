@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -372,6 +373,23 @@ def full(*_: object) -> None:
 
 
 @in_event_loop
+async def test_an_answer_does_not_wait_for_the_disk(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    with AuditLog(tmp_path / "audit") as log:
+        async with audited(emu.url, log) as (client, _):
+            monkeypatch.setattr("anaphora.audit.log_file.os.fsync", lambda _: goes_on.wait(30))
+            for _ in range(3):
+                assert (await client.complete("Hello?", "anthropic")).text
+            before = log.head.seq
+            goes_on.set()
+            await log.aflush()
+    assert before == 2, "nothing was committed when the answers were there"
+    assert len(rows_of(tmp_path / "audit")) == 3
+
+
+@in_event_loop
 async def test_an_answer_is_returned_when_its_row_cannot_be_written(
     emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,6 +438,16 @@ async def test_a_closed_log_loses_no_answer(emu: Emulator, tmp_path: Path) -> No
         response = await client.complete("Hello?", "anthropic")
     assert response.text
     assert [each.code for each in response.notices if each.code == "audit_failed"]
+
+
+@in_event_loop
+async def test_a_required_log_that_is_closed_refuses_calls(emu: Emulator, tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit", required=True)
+    log.close()
+    async with audited(emu.url, log) as (client, transport):
+        with pytest.raises(errors.Io, match="cannot be written: it is closed"):
+            await client.complete("Hello?", "anthropic")
+        assert not transport.sent
 
 
 @pytest.mark.parametrize("wrong", ["audit", Path("audit"), object(), print])

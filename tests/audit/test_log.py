@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,29 @@ def test_flush_returns_when_rows_are_on_the_disk(name: str, tmp_path: Path) -> N
     with pytest.raises(Io, match="closed"):
         log.append(envelope())
     log.close()
+
+
+def test_what_arrives_during_a_commit_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, begun, goes_on, commits = os.fsync, threading.Event(), threading.Event(), []
+
+    def slow(file: int) -> None:
+        begun.set()
+        assert goes_on.wait(30)
+        commits.append(file)
+        real(file)
+
+    with AuditLog(tmp_path / "audit") as log:
+        monkeypatch.setattr("anaphora.audit.log_file.os.fsync", slow)
+        log.append(envelope(0))
+        assert begun.wait(30)
+        for number in range(1, 100):
+            log.append(envelope(number))
+        goes_on.set()
+        log.flush()
+        assert len(commits) == 2
+    assert request_ids(tmp_path / "audit") == [f"req-{number}" for number in range(100)]
 
 
 @both
@@ -256,6 +280,41 @@ def test_keep_days_prunes_while_the_log_is_written(
             log.append(envelope(day, at=now))
     assert request_ids(path) == ["req-2"] * path.is_dir() + ["req-3", "req-4", "req-5"]
     assert verify(path).first > 1
+
+
+@both
+def test_keep_days_prunes_a_log_that_stays_open(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, path = 1_800_000_000.0, tmp_path / name
+    monkeypatch.setattr(time, "time", lambda: now)
+    with AuditLog(path, keep_days=2) as log:
+        for day in range(6):
+            now = 1_800_000_000.0 + day * DAY
+            log.append(envelope(day, at=now))
+            log.flush()
+    assert request_ids(path) == ["req-2"] * path.is_dir() + ["req-3", "req-4", "req-5"]
+    verify(path)
+
+
+def test_a_prune_that_fails_writes_no_row_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, path = 1_800_000_000.0, tmp_path / "audit"
+    monkeypatch.setattr(time, "time", lambda: now)
+
+    def fails(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "not allowed")
+
+    monkeypatch.setattr("anaphora.audit.log_file.FileStore.remove", fails)
+    with AuditLog(path, keep_days=2) as log:
+        for day in range(5):
+            now = 1_800_000_000.0 + day * DAY
+            log.append(envelope(day, at=now))
+            log.flush()
+    assert request_ids(path) == [f"req-{day}" for day in range(5)]
+    assert {error.message for error in log.errors} == {"not allowed"}
+    verify(path)
 
 
 def test_a_prune_that_was_killed_is_accepted(tmp_path: Path) -> None:

@@ -252,7 +252,6 @@ def test_a_deleted_or_replaced_segment_is_found(
     [
         "UPDATE rows SET seq = seq + 1 WHERE seq = 24",
         "UPDATE rows SET line = CAST(line AS TEXT) || ' ' WHERE seq = 7",
-        "UPDATE rows SET line = NULL WHERE seq = 7",
         "UPDATE rows SET line = 5 WHERE seq = 7",
         "UPDATE start SET seq = 3",
         "UPDATE start SET hash = 'x'",
@@ -267,10 +266,7 @@ def test_changes_of_the_tables_are_found(
     path = tmp_path / "audit.db"
     shutil.copy(logs / "audit.db", path)
     with sqlite3.connect(path) as database:
-        try:
-            database.execute(change)
-        except sqlite3.IntegrityError:
-            pytest.skip("SQLite refuses it")
+        database.execute(change)
     code = main(["audit", "verify", str(path)])
     told = capsys.readouterr().err
     if change == "DELETE FROM start":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,35 @@ def test_verify_says_what_it_checked(run: Any, log: Path) -> None:
     assert "without --anchor a cut-off end is not noticed" in done.stdout
     value = json.loads(run("audit", "verify", str(log), "--json").stdout)
     assert (value["ok"], value["rows"], value["last"]) == (True, 11, 11)
+
+
+def test_an_anchor_can_be_kept_by_another_program(run: Any, log: Path, tmp_path: Path) -> None:
+    copy, anchor = tmp_path / log.name, str(tmp_path / "anchor")
+    (shutil.copytree if log.is_dir() else shutil.copy)(log, copy)
+    assert run("audit", "verify", str(copy), "--update").returncode == 2
+    assert run("audit", "verify", str(copy), "--anchor", anchor).returncode == 2
+    assert run("audit", "verify", str(copy), "--anchor", anchor, "--update").returncode == 0
+    with AuditLog(copy) as more:
+        more.append(envelope(99))
+    done = run("audit", "verify", str(copy), "--anchor", anchor, "--update")
+    assert "the anchor names row 11, which is there" in done.stdout
+    assert json.loads(Path(anchor).read_text())["seq"] == 14
+    # The old log does not hold the rows that were added.
+    done = run("audit", "verify", str(log), "--anchor", anchor, "--update")
+    assert (done.returncode, "cut off" in done.stderr) == (3, True)
+    assert json.loads(Path(anchor).read_text())["seq"] == 14
+
+
+@pytest.mark.parametrize("name", ["show", "export", "report"])
+def test_a_row_that_cannot_be_read_is_named(run: Any, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "audit"
+    with AuditLog(path) as log:
+        log.append(envelope())
+    file = path / "000001.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"row":"call"', b'"row":"none"'))
+    done = run("audit", name, str(path))
+    assert done.returncode == 6
+    assert "row 3 (000001.jsonl, line 3): not a row of an audit log" in done.stderr
 
 
 def test_show_prints_the_newest_calls(run: Any, log: Path) -> None:

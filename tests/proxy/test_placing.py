@@ -6,9 +6,11 @@ import contextlib
 import gzip
 import json
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import msgspec
@@ -118,6 +120,58 @@ def test_program_without_markers_pays_less(emu: Emulator, name: str) -> None:
         assert costs[1] < costs[0]
     else:  # it caches by itself, as well as with markers here
         assert costs[1] <= costs[0]
+
+
+def rejecting(markers: bool) -> Iterator[str]:
+    """A gateway that knows no markers."""
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["content-length"]))
+            wrong = b"cache_control" in data if markers else True
+            reason = b"cache_control: Extra inputs are not permitted" if markers else b"no credit"
+            answer = b'{"error":{"message":"%b"}}' % (reason if wrong else b"")
+            self.send_response(400 if wrong else 200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("about_markers", [True, False])
+def test_gateway_that_rejects_markers_gets_no_more(about_markers: bool) -> None:
+    placer, statuses = Placer(), []
+    with contextlib.contextmanager(rejecting)(about_markers) as url:
+        for prompt in turns(3):
+            routes = default_routes({"anthropic": url})
+            with running(routes, place=placer, observers=[placer]) as proxy:
+                try:
+                    send(proxy, ANTHROPIC, body(ANTHROPIC, prompt))
+                    statuses.append(200)
+                except urllib.error.HTTPError as problem:
+                    statuses.append(problem.code)
+                    problem.read()
+                    problem.close()
+    if about_markers:
+        assert statuses == [400, 200, 200]
+        assert placer.unchanged == {"markers were rejected": 2}
+        (notice,) = placer.failures
+        assert "anthropic rejected a request with markers" in notice.message
+    else:
+        assert (statuses, placer.placed) == ([400] * 3, 3)
+        assert not placer.failures
 
 
 # ── One request ──────────────────────────────────────────────────────────────────────────────────

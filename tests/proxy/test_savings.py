@@ -151,7 +151,7 @@ def test_program_with_markers_of_its_own(emu: Emulator) -> None:
     result = judge.savings.result()
     assert near(result.simulated.cost_usd, result.billed.cost_usd)
     assert near(result.with_markers.cost_usd, result.simulated.cost_usd)
-    assert str(result).startswith("Our markers would not make the same 4 calls cheaper: $")
+    assert str(result).startswith("Our markers do not make the same 4 calls cheaper: $")
 
 
 def test_calls_without_a_bill_or_a_price_are_left_out(emu: Emulator) -> None:
@@ -189,8 +189,8 @@ def test_failed_comparison_loses_no_verdict(emu: Emulator, monkeypatch: pytest.M
             0,
             "0.2",
             "0.2",
-            "Our markers would not make the same 3 calls cheaper: $0.2000 with them, $0.2000 as"
-            " sent (both simulated; billed: $0.1900).",
+            "Our markers do not make the same 3 calls cheaper: $0.2000 with them, $0.2000 without"
+            " (both simulated; billed: $0.1900).",
         ),
         (
             3,

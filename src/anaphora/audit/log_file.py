@@ -23,6 +23,7 @@ from .envelope import Boundary, SegmentRow, StopRow, StoredRow, decode
 SEGMENT_BYTES = 64 * 1024 * 1024
 
 _NAME = re.compile(r"(\d{6,12})\.jsonl")
+_FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
 #: A longer line is no row.
 _LONGEST_LINE = 64 * 1024 * 1024
 
@@ -105,7 +106,7 @@ class FileStore:
         for path in reversed(segments_of(self.path)):
             self._segment = int(path.stem)
             try:
-                self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+                self._file = os.open(path, _FLAGS)
             except OSError as error:
                 raise Io(f"{path}: cannot be opened: {error.strerror or error}") from None
             valid, first, last, head = self._check(path)
@@ -176,7 +177,7 @@ class FileStore:
     def _begin(self, segment: int) -> None:
         self.path.mkdir(mode=0o700, exist_ok=True)
         path = self.path / f"{segment:06d}.jsonl"
-        fresh = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
+        fresh = os.open(path, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
         self.close()
         self._file, self._segment, self._size, self._torn = fresh, segment, 0, False
         self._day = _day(time.time())

@@ -281,7 +281,7 @@ def prune(
 
 
 def _fits(one: Fixture, before: float | None, model: str | None, *, failed: bool) -> bool:
-    if before is not None and one.recorded >= before:
+    if before is not None and not 0 < one.recorded < before:
         return False
     if model not in (None, one.model):
         return False

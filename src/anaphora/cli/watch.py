@@ -134,10 +134,11 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
         judge = Judge(output.call)
         page = WatchPage(judge) if options.web else None
         placer, upstream = Placer() if options.place else None, _recorded(options.record)
+        observers = [judge, *_audited(stack, judge, options.audit), *([placer] if placer else [])]
         proxy = running(
             routes,
             upstream=upstream,
-            observers=[judge, *_audited(stack, judge, options.audit)],
+            observers=observers,
             place=placer,
             pages=page,
             port=port if port is not None else 0 if words else _PORT,

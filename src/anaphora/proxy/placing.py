@@ -1,9 +1,11 @@
 """Places cache markers in the requests of a program that is relayed: the `place` of the relay.
 
-    with running(routes, place=Placer()) as proxy: ...
+    placer = Placer()
+    with running(routes, observers=[placer], place=placer) as proxy: ...
 
 Only markers are added to a request, by `wire.splice`. Whatever fails, the request goes upstream as
-the program sent it, with a notice here.
+the program sent it, with a notice here. As an observer it sees where a provider or a gateway
+rejects markers, and places none there any more.
 """
 
 from __future__ import annotations
@@ -14,16 +16,21 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from urllib.parse import unquote
 
+from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
-from anaphora.redaction import Redactor
+from anaphora.redaction import Redactor, shown_url
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
 from .accounts import Accounts, credentials
 from .conversation_plans import ConversationPlans, OwnMarkers, read_request
-from .exchange import UpstreamRequest
+from .exchange import RelayedCall, UpstreamRequest
 
 _FAILED = "markers_not_placed"
+#: Statuses of invalid requests, and what an error says that is about markers.
+_INVALID, _ABOUT_MARKERS = (400, 422), (b"cache_control", b"prompt_cache", b"breakpoint")
+#: The largest error that is read.
+_MOST_ERROR = 1024 * 1024
 #: Notices that are kept.
 _MOST_NOTICES = 100
 
@@ -41,6 +48,8 @@ class Placer:
         self._clock = clock
         self._lock = threading.Lock()
         self._accounts = Accounts()
+        self._rejected: set[str] = set()
+        """Base URLs that do not accept markers."""
         self.placed = 0
         """Requests that got markers."""
         self.unchanged: Counter[str] = Counter()
@@ -68,11 +77,30 @@ class Placer:
             self.unchanged[placed] += 1
             return None
 
+    def call_ended(self, call: RelayedCall) -> None:
+        """Notices where markers are rejected."""
+        if call.sent_body is None or call.status not in _INVALID or call.pieces is None:
+            return
+        encoding = dict(call.response_headers).get("content-encoding", "")
+        try:
+            answer = decoded(b"".join(each.data for each in call.pieces), encoding, _MOST_ERROR)
+        except (InvalidCompression, UnknownCompression):
+            return
+        if not any(name in answer for name in _ABOUT_MARKERS):
+            return
+        with self._lock:
+            self._rejected.add(call.route.upstream)
+            where = call.route.provider or shown_url(call.route.upstream)
+            reason = f"{where} rejected a request with markers: none are placed there any more"
+            self._note([Notice(_FAILED, reason)])
+
     def _place(self, request: UpstreamRequest) -> bytes | str:
         """The body with markers, or why it has none."""
         body, path = request.body, unquote(request.path)
         if not isinstance(body, bytes):
             return "too large"
+        if request.route.upstream in self._rejected:
+            return "markers were rejected"
         headers = dict(request.headers)
         read = read_request(request.method, request.route.provider, path, headers, body)
         if read is None:

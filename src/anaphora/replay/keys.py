@@ -5,8 +5,9 @@ credentials, model and body. A body is compared as JSON: neither the order of me
 space counts, and neither do cache markers (the wire's `split` takes them out, and the role of
 Gemini's system instruction with them) and the fields in `IDENTIFIERS`, which name a session, a user
 or a cache and do not change the answer. Headers are not
-in the key: they hold credentials. Other bodies are compared by their bytes, in forms with files
-without the boundary, which is random.
+in the key: they hold credentials. Other bodies, and JSON that is nested more than a
+hundred levels deep, are compared by their bytes, in forms with files without the boundary, which is
+random.
 
 The key is taken before secrets are removed from what is stored.
 """
@@ -69,6 +70,8 @@ _ENDINGS = (
 _BOUNDARY = re.compile(r'multipart/[^;]+;.*?boundary="?([^";,\s]+)', re.IGNORECASE)
 #: The most that a compressed request may be when it is decompressed.
 _LARGEST = 64 * 1024 * 1024
+#: Levels of JSON that are compared; what is nested more deeply is compared by its bytes.
+_DEEPEST = 100
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -111,15 +114,8 @@ def key_of(
     request: ReplayRequest, rules: MatchRules, known: Mapping[str, str] | None = None
 ) -> RequestKey:
     """The key of a request. `known` are texts of other requests that rules replaced everywhere."""
-    compared = compared_request(request)
-    try:
-        compared, replaced = with_placeholders(compared, rules, known)
-        return RequestKey(key=_digest(request, compared), model=compared.model, replaced=replaced)
-    except RecursionError:
-        # Nested so deeply that only its bytes can be compared.
-        digest = blake3(request.body).hexdigest()
-        compared = msgspec.structs.replace(compared, body=None, digest=digest)
-        return RequestKey(key=_digest(request, compared), model=compared.model, replaced={})
+    compared, replaced = with_placeholders(compared_request(request), rules, known)
+    return RequestKey(key=_digest(request, compared), model=compared.model, replaced=replaced)
 
 
 def exact_digest(request: ReplayRequest) -> str:
@@ -164,7 +160,10 @@ def compared_request(request: ReplayRequest) -> ComparedRequest:
     body = _decoded(request)
     try:
         members = msgspec.json.decode(body) if body else None
+        is_json = not _is_deep(members)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
+        is_json = False
+    if not is_json:
         return ComparedRequest(query=query, digest=blake3(_plain(request, body)).hexdigest())
     model = ""
     if isinstance(members, dict):
@@ -213,6 +212,21 @@ def _plain(request: ReplayRequest, body: bytes) -> bytes:
     if found is None:
         return body
     return body.replace(b"--" + found[1].encode("latin-1", "replace"), b"--boundary")
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether a value is nested more deeply than it is compared by its fields."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            item
+            for each in level
+            if isinstance(each, dict | list)
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 _PLACES = tuple(tuple(place.replace("[]", ".[]").split(".")) for place in IDENTIFIERS)

@@ -128,7 +128,7 @@ class Player:
         exact = exact_digest(request)
         if not self._records_all:
             recorded = self.store.key_of_exact(exact)
-            fixture = None if recorded is None else self._next(recorded)
+            fixture = None if recorded is None else self._next(recorded, request=False)
             if fixture is not None:
                 with self._lock:
                     self._unread[fixture.key] = None
@@ -145,9 +145,10 @@ class Player:
             return self._begin(request, key, exact)
         return self._answer_miss(request, key)
 
-    def _next(self, key: str) -> Fixture | None:
-        """The next recorded answer to a request; None after the last."""
-        fixtures = self.store.by_key(key)
+    def _next(self, key: str, *, request: bool = True) -> Fixture | None:
+        """The next recorded answer to a request; None after the last. Without `request`, its body
+        is left out."""
+        fixtures = self.store.by_key(key, request=request)
         with self._lock:
             number = self._asked.get(key, 0)
             if number >= len(fixtures):
@@ -286,9 +287,8 @@ class Player:
         with self._lock:
             self._failures.append(reason)
 
-    def close(self) -> None:
-        """Wait until everything that has ended is written. Raises `Io` where an answer could not be
-        recorded since the last time."""
+    def flush(self) -> None:
+        """Wait until everything that has ended is written, or cannot be."""
         with self._lock:
             for key, waiting in list(self._waiting.items()):
                 for recording in waiting:
@@ -296,6 +296,10 @@ class Player:
                         self._submit(recording)
                 self._waiting[key] = [each for each in waiting if not each.is_over]
         self._writer.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """`flush`; raises `Io` where an answer could not be recorded since the last time."""
+        self.flush()
         with self._lock:
             new, self._told = self._failures[self._told :], len(self._failures)
         if new:

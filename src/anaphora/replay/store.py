@@ -103,24 +103,26 @@ class FixtureStore:
         with self._mutex:
             return tuple(self._entries.values())
 
-    def by_key(self, key: str) -> Sequence[Fixture]:
+    def by_key(self, key: str, *, request: bool = True) -> Sequence[Fixture]:
         """The fixtures with this key in the order they were recorded. Each is decoded when it is
-        used."""
+        used; without `request`, its request's body is left out."""
         with self._mutex:
-            return _Fixtures(self, tuple(self._keys.get(key, ())))
+            return _Fixtures(self, tuple(self._keys.get(key, ())), request=request)
 
     def key_of_exact(self, exact: str) -> str | None:
         """The key of the fixtures that were recorded for exactly this request."""
         return self._exact.get(exact)
 
-    def fixture(self, path: str) -> Fixture:
+    def fixture(self, path: str, *, request: bool = True) -> Fixture:
         """The fixture with this path in the index."""
         with self._mutex:
             entry = self._entries.get(path)
             data = self._checked.data.get(path)
         if entry is None:
             raise InvalidRequest(f"no fixture of {self.folder}", path=path)
-        return from_file(verified_file(self.folder, entry) if data is None else data, path)
+        if data is None:
+            data = verified_file(self.folder, entry)
+        return from_file(data, path, request=request)
 
     def add(self, fixture: Fixture) -> Fixture:
         """Write a fixture; returns it with its number. It is on the disk, or `Io` is raised and the
@@ -339,9 +341,12 @@ def _is_signed(folder: Path) -> bool:
 class _Fixtures(Sequence[Fixture]):
     """Fixtures that are decoded when they are used."""
 
-    def __init__(self, store: FixtureStore, entries: tuple[FixtureEntry, ...]) -> None:
+    def __init__(
+        self, store: FixtureStore, entries: tuple[FixtureEntry, ...], *, request: bool
+    ) -> None:
         self._store = store
         self._entries = entries
+        self._request = request
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -352,5 +357,5 @@ class _Fixtures(Sequence[Fixture]):
     def __getitem__(self, index: slice) -> Sequence[Fixture]: ...
     def __getitem__(self, index: int | slice) -> Fixture | Sequence[Fixture]:
         if isinstance(index, slice):
-            return _Fixtures(self._store, self._entries[index])
-        return self._store.fixture(self._entries[index].path)
+            return _Fixtures(self._store, self._entries[index], request=self._request)
+        return self._store.fixture(self._entries[index].path, request=self._request)

@@ -10,7 +10,10 @@ folder, without a network. `player.py` describes the modes.
 from __future__ import annotations
 
 import asyncio
+import email.utils
+import math
 import os
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Literal, cast
 from urllib.parse import urlsplit
@@ -232,7 +235,7 @@ class ReplayedResponse:
     def __init__(self, body: ReplayedBody) -> None:
         self._body = body
         self.status = body.fixture.status
-        self.headers: Mapping[str, str] = joined(body.fixture.headers)
+        self.headers: Mapping[str, str] = joined(current_headers(body.fixture))
 
     async def read(self) -> bytes:
         return b"".join([data async for data in self])
@@ -248,6 +251,22 @@ class ReplayedResponse:
 
     async def close(self) -> None:
         pass
+
+
+def current_headers(fixture: Fixture) -> FixtureHeaders:
+    """The headers, where a date until which to wait is as far ahead as it was."""
+    return tuple(
+        (name, _moved(value, fixture.recorded) if name == "retry-after" else value)
+        for name, value in fixture.headers
+    )
+
+
+def _moved(value: str, recorded: float) -> str:
+    try:
+        until = email.utils.parsedate_to_datetime(value).timestamp()
+    except ValueError:
+        return value  # seconds
+    return email.utils.formatdate(math.ceil(time.time() + until - recorded), usegmt=True)
 
 
 def joined(headers: FixtureHeaders) -> dict[str, str]:
