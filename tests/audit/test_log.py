@@ -466,3 +466,44 @@ def test_a_function_for_errors_that_fails_does_not_stop_the_log(
                 log.flush()
         log.flush(30)
     assert request_ids(tmp_path / "audit") == ["req-1"]
+
+
+def test_a_check_does_not_keep_a_writer_from_starting(tmp_path: Path) -> None:
+    path = written(tmp_path / "audit", 3)
+    ended = threading.Event()
+
+    def check() -> None:
+        while not ended.is_set():
+            verify(path)
+
+    checking = threading.Thread(target=check)
+    checking.start()
+    try:
+        for _ in range(20):
+            AuditLog(path).close()
+    finally:
+        ended.set()
+        checking.join()
+
+
+def test_a_row_that_is_being_written_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, half, goes_on = os.write, threading.Event(), threading.Event()
+
+    def slow(file: int, data: bytes) -> int:
+        if half.is_set():
+            return real(file, data)
+        done = real(file, data[:50])
+        half.set()
+        assert goes_on.wait(30)
+        return done
+
+    with AuditLog(tmp_path / "audit") as log:
+        monkeypatch.setattr("anaphora.audit.log_file.os.write", slow)
+        log.append(envelope(1))
+        assert half.wait(30)
+        checked = verify(tmp_path / "audit")
+        goes_on.set()
+    assert (checked.rows, checked.writing) == (2, True)
+    assert verify(tmp_path / "audit").rows == 4
