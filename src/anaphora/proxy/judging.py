@@ -83,6 +83,11 @@ class Judge:
             return tuple(self._calls)
 
     @property
+    def kept_bytes(self) -> int:
+        """The bytes of prompts that later calls are compared with."""
+        return self._pairs.size
+
+    @property
     def unpriced(self) -> tuple[str, ...]:
         """Models without a known price, as `provider/model`."""
         return () if self._prices is None else self._prices.unpriced
