@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from blake3 import blake3
-from support.audit_logs import BACKENDS, in_event_loop
+from support.audit_logs import BACKENDS, in_event_loop, settle
 from support.canaries import KEY, NAMES, PROMPT, WORDS, replaced
 from support.emulated_client import LONG, MODELS, WIRES, RecordingTransport, settings
 from support.raw_server import RawServer, raw_server, reply
@@ -404,7 +404,7 @@ async def test_an_answer_is_returned_when_its_row_cannot_be_written(
             assert response.text
             (notice,) = [each for each in response.notices if each.code == "audit_failed"]
             assert "No space left on device" in notice.message
-            await log.aflush(30)
+            await asyncio.to_thread(settle, log)
     assert len(rows_of(tmp_path / "audit")) == 2
 
 
@@ -425,7 +425,7 @@ async def test_a_required_log_refuses_calls_before_they_are_sent(
                     async for _ in client.stream("Two?", "anthropic"):
                         pass
                 assert len(transport.sent) == 1
-            await log.aflush(30)
+            await asyncio.to_thread(settle, log)
             await client.complete("Three?", "anthropic")
     assert len(rows_of(tmp_path / "audit")) == 2
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit_logs import BACKENDS, envelope, written
+from support.audit_logs import BACKENDS, envelope, settle, written
 
 from anaphora.audit import AuditEnvelope, AuditLog, prune, rows, verify
 from anaphora.audit.envelope import LostRow, PrunedRow, RecoveryRow, SegmentRow, StartRow
@@ -352,7 +352,7 @@ def test_rows_wait_until_the_disk_has_room_again(
                 log.flush()
             states = [log.failing]
             log.append(envelope(2))
-        log.flush(30)
+        settle(log)
         assert [*states, log.failing] == [True, False]
     assert request_ids(tmp_path / "audit") == ["req-1", "req-2"]
     assert [error.message for error in told] == ["No space left on device"]
@@ -377,7 +377,7 @@ def test_a_part_of_a_row_that_was_written_is_taken_back(
             log.append(envelope(1))
             with pytest.raises(Io):
                 log.flush()
-        log.flush(30)
+        settle(log)
     assert request_ids(tmp_path / "audit") == ["req-1"]
     verify(tmp_path / "audit")
 
@@ -392,7 +392,7 @@ def test_rows_that_cannot_wait_are_counted(tmp_path: Path, monkeypatch: pytest.M
             for number in range(5):
                 with pytest.raises(Io, match="no more rows can wait"):
                     log.append(envelope(number))
-        log.flush(30)
+        settle(log)
     lost = [row.content for row in rows(tmp_path / "audit") if isinstance(row.content, LostRow)]
     assert [one.rows for one in lost] == [5]
     assert len(request_ids(tmp_path / "audit")) == 3
@@ -426,7 +426,7 @@ def test_a_log_that_is_deleted_meanwhile_is_continued_and_the_gap_is_found(
         log.append(envelope(2))
         with pytest.raises(Io):
             log.flush()
-        log.flush(30)
+        settle(log)
     assert request_ids(path) == ["req-2"]
     with pytest.raises(ChainBroken, match="rows 1 to 3 are missing"):
         verify(path)
@@ -464,7 +464,7 @@ def test_a_function_for_errors_that_fails_does_not_stop_the_log(
             log.append(envelope(1))
             with pytest.raises(Io):
                 log.flush()
-        log.flush(30)
+        settle(log)
     assert request_ids(tmp_path / "audit") == ["req-1"]
 
 

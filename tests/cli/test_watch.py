@@ -440,8 +440,8 @@ for path in ("/v1/messages?key={KEY}", "/v1/messages/{KEY}"):
     try:
         post(path, {{"model": "claude-opus-5-5", "max_tokens": 9, "messages": []}},
              authorization="Bearer {KEY}")
-    except urllib.error.HTTPError:
-        pass
+    except urllib.error.HTTPError as problem:
+        problem.read()
 """
     agent = script(tmp_path, body)
     audit, log = tmp_path / "audit", tmp_path / "log"

@@ -175,6 +175,16 @@ def test_half_an_answer_is_counted_and_not_judged(outcome: str, reason: str, cou
     assert summarise(relay.judge).kinds == {outcome: 1, "judged": 1}
 
 
+@pytest.mark.parametrize("pieces", [[], [Piece(0.1, b'{"type":"error","err')]])
+def test_error_whose_text_was_not_waited_for_is_an_error(pieces: list[Piece]) -> None:
+    relay, place = Relay(), PLACES["anthropic"]
+    call = relay.send(
+        "anthropic", place, body(place, spec()), status=529, pieces=pieces, outcome="cancelled"
+    )
+    assert (call.kind, call.status) == ("error", 529)
+    assert call.reason
+
+
 def test_error_in_a_stream_is_an_error() -> None:
     relay, place = Relay(), PLACES["anthropic"]
     event = (

@@ -41,7 +41,7 @@ def command(
     port: int,
     as_json: bool,
 ) -> None:
-    """Run COMMAND and record its calls to LLM providers, to replay them offline.
+    """Run a command and record its calls, to replay them offline.
 
     \b
     anaphora record -- python agent.py

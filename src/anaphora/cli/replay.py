@@ -48,7 +48,7 @@ def command(
     port: int,
     as_json: bool,
 ) -> None:
-    """Run COMMAND on recorded responses, or verify and list recordings.
+    """Run a command on recorded responses, or verify and list recordings.
 
     \b
     anaphora replay --dir DIR -- COMMAND...    run a command offline
