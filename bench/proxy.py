@@ -1,6 +1,6 @@
 """What the proxy costs with verdicts on, beside a bare pass-through of the same libraries.
 
-    python bench/proxy.py [--rounds 5] [--requests 1000] [--asked 400]
+    python bench/proxy.py [--rounds 5] [--requests 800] [--asked 400]
 
 Throughput: 32 connections from a process of their own, four wires, streams and single answers
 mixed, agents' requests of about 8 KB; the upstream answers at once with what the emulator once
@@ -92,7 +92,7 @@ def first_bytes(ports: dict[str, int], asked: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="repetitions; medians are reported")
-    parser.add_argument("--requests", type=int, default=1000, help="of a round")
+    parser.add_argument("--requests", type=int, default=800, help="of a round")
     parser.add_argument("--asked", type=int, default=400, help="streams for the first byte")
     chosen = parser.parse_args()
     compiled()

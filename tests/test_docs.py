@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -66,6 +67,9 @@ def test_the_readme_runs_and_prints_its_output(
         if tag == "python":
             exec(compile(body, "README.md", "exec"), module.__dict__)
             printed.append(capsys.readouterr().out)
+        elif body.startswith("$ anaphora watch"):
+            _, output, *_ = fenced(ROOT / "docs" / "guides" / "watch.md", "text")
+            assert output.startswith(body.partition("\n")[2])
         elif tag == "text":
             assert without_figures(printed[-1]) == without_figures(body)
     assert len(printed) == 4
@@ -83,11 +87,11 @@ def test_the_figures_of_the_readme_follow_the_catalog() -> None:
 
 
 def without_figures(text: str) -> str:
-    return re.sub(r"\d[\d,.]*", "0", text)
+    return re.sub(r" +", " ", re.sub(r"\d[\d,.]*", "0", text))
 
 
-#: Guides whose snippets have a test of their own: tests/pytest_plugin/test_guide.py.
-FILES = {"test-your-cache.md"}
+#: Guides whose snippets have a test of their own: tests/pytest_plugin/test_guide.py, and below.
+FILES = {"test-your-cache.md", "watch.md"}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +105,29 @@ def test_every_guide_runs_as_one_program(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for program in fenced(page, "python"):
         exec(compile(program, str(page), "exec"), module.__dict__)
+
+
+def test_the_guide_to_watch_prints_its_output(
+    emu: emulator.Emulator, reader: None, tmp_path: Path
+) -> None:
+    """All but the figures. The second program is the first one with another `converse`."""
+    page = ROOT / "docs" / "guides" / "watch.md"
+    first, rest = fenced(page, "python")
+    second = first.partition("def converse")[0] + rest
+    command, *outputs = fenced(page, "text")
+    words = shlex.split(command)
+    assert words[:3] == ["anaphora", "watch", "--"]
+    for program, expected in zip((first, second), outputs, strict=False):
+        emu.reset()
+        (tmp_path / "agent.py").write_text(program)
+        run = subprocess.run(
+            [sys.executable, "-m", *words[:3], sys.executable, *words[4:]],
+            env={name: os.environ[name] for name in os.environ if name != "COLUMNS"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert without_figures(run.stderr) == without_figures(expected)
 
 
 def test_a_provider_is_added_as_documented(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ MODULES = [
     "anaphora.wire.anthropic",
     "anaphora.cache",
     "anaphora.client.adapter",
+    "anaphora.audit",
     "anaphora.daemon",
 ]
 

@@ -35,7 +35,7 @@ def test_every_command_has_help() -> None:
     group = common.anaphora
     context = click.Context(group)
     names = group.list_commands(context)
-    known = "ask completion config demo emulate explain lint models roundtrip rules simulate translate wires"
+    known = "ask audit completion config demo emulate explain lint models record replay roundtrip rules simulate translate watch wires"
     assert names == known.split()
     for name in names:
         command = group.get_command(context, name)

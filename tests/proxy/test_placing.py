@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.planted import GUIDE, Place, body, grown, spec
 
 from anaphora import wire
@@ -19,6 +24,7 @@ from anaphora.catalog import dialects
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.proxy import placing
+from anaphora.proxy.conversation_plans import ConversationPlans, PlannedCall, read_request
 from anaphora.proxy.exchange import ProxyRoute, UpstreamRequest
 from anaphora.proxy.placing import Placer
 from anaphora.proxy.routes import default_routes
@@ -115,6 +121,58 @@ def test_program_without_markers_pays_less(emu: Emulator, name: str) -> None:
         assert costs[1] < costs[0]
     else:  # it caches by itself, as well as with markers here
         assert costs[1] <= costs[0]
+
+
+def rejecting(markers: bool) -> Iterator[str]:
+    """A gateway that knows no markers."""
+
+    class Gateway(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["content-length"]))
+            wrong = b"cache_control" in data if markers else True
+            reason = b"cache_control: Extra inputs are not permitted" if markers else b"no credit"
+            answer = b'{"error":{"message":"%b"}}' % (reason if wrong else b"")
+            self.send_response(400 if wrong else 200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("about_markers", [True, False])
+def test_gateway_that_rejects_markers_gets_no_more(about_markers: bool) -> None:
+    placer, statuses = Placer(), []
+    with contextlib.contextmanager(rejecting)(about_markers) as url:
+        for prompt in turns(3):
+            routes = default_routes({"anthropic": url})
+            with running(routes, place=placer, observers=[placer]) as proxy:
+                try:
+                    send(proxy, ANTHROPIC, body(ANTHROPIC, prompt))
+                    statuses.append(200)
+                except urllib.error.HTTPError as problem:
+                    statuses.append(problem.code)
+                    problem.read()
+                    problem.close()
+    if about_markers:
+        assert statuses == [400, 200, 200]
+        assert placer.unchanged == {"markers were rejected": 2}
+        (notice,) = placer.failures
+        assert "anthropic rejected a request with markers" in notice.message
+    else:
+        assert (statuses, placer.placed) == ([400] * 3, 3)
+        assert not placer.failures
 
 
 # ── One request ──────────────────────────────────────────────────────────────────────────────────
@@ -214,6 +272,18 @@ def test_conversation_is_written_at_once(fields: Json) -> None:
     assert marked(Placer(), ANTHROPIC, question("What?", **fields)).marks
 
 
+def test_single_calls_with_tools_are_recognised() -> None:
+    """Questions with a tool for the answer, none of which is continued: only what they share is
+    worth writing."""
+    placer, sections = Placer(), []
+    for number in range(8):
+        tools = [{"name": "answer", "input_schema": {"type": "object"}}]
+        after = marked(placer, ANTHROPIC, question(f"{number}? " * 2000, tools=tools))
+        sections.append({after.chunk(mark.chunk).section for mark in after.marks})
+    assert "messages" in sections[0]
+    assert all("messages" not in each and "system" in each for each in sections[-2:])
+
+
 def test_end_that_changes_with_every_call_is_not_marked() -> None:
     """A program that appends the time to its last message, and takes it out again."""
     placer, said = Placer(), []
@@ -230,14 +300,23 @@ def test_end_that_changes_with_every_call_is_not_marked() -> None:
 
 
 def test_branches_keep_their_own_history() -> None:
-    placer = Placer()
     start, left = turns(2)
     right = json.loads(json.dumps(left))
-    right["messages"][-1][1][0] = "Something else, then."
-    placer(request(ANTHROPIC, body(ANTHROPIC, start)))
-    for prompt in (left, right, grown(left), grown(right)):
-        after = marked(placer, ANTHROPIC, body(ANTHROPIC, prompt))
-        assert after.marks[-1].chunk == len(after) - 1
+    right["messages"][-2][1][0] = "It is black."
+    plans = ConversationPlans()
+
+    def add(prompt: Json, at: float) -> PlannedCall:
+        data = body(ANTHROPIC, prompt)
+        read = read_request("POST", "anthropic", "/v1/messages", {}, data)
+        assert read is not None
+        return plans.add(read, scope="", at=at)
+
+    first, one = add(start, 0), add(left, 60)
+    other, longer = add(right, 90), add(grown(left), 120)
+    assert one.state is first.state
+    assert other.state is not first.state
+    assert longer.state is one.state
+    assert (longer.state.gaps.count, other.state.gaps.count) == (3, 3)
 
 
 # ── Requests that are left as they are ───────────────────────────────────────────────────────────
@@ -264,6 +343,12 @@ LONG = {"model": "m", "messages": [{"role": "user", "content": GUIDE}]}
         (
             Place("openai_responses", "openai", "gpt-5.6"),
             json.dumps({"model": "gpt-5.6", "input": GUIDE, "previous_response_id": "r"}).encode(),
+            {},
+            "no markers here",
+        ),
+        (
+            Place("openai_responses", "openrouter", "anthropic/claude-opus-5"),
+            json.dumps({"model": "anthropic/claude-opus-5", "input": GUIDE}).encode(),
             {},
             "no markers here",
         ),
@@ -297,6 +382,61 @@ def test_failure_breaks_no_request(monkeypatch: pytest.MonkeyPatch, problem: Exc
     assert placer(request(ANTHROPIC, body(ANTHROPIC, turns(1)[0]))) is None
     (notice,) = placer.notices
     assert notice.code == "markers_not_placed"
+    assert KEY not in repr(notice)
+
+
+@st.composite
+def damaged(draw: Any) -> tuple[Place, bytes]:
+    """A request with some bytes changed, moved or repeated."""
+    place = MARKED[draw(st.sampled_from(sorted(MARKED)))]
+    prompt = spec() | {"marked": draw(st.booleans())}
+    data = bytearray(body(place, prompt, indent=draw(st.sampled_from([None, 1]))))
+    for _ in range(draw(st.integers(1, 3))):
+        # The long texts are no place to break anything.
+        start = draw(st.sampled_from([0, len(data) - 1500])) + draw(st.integers(0, 1400))
+        end = start + draw(st.integers(0, 40))
+        piece = draw(st.sampled_from([b"", b'"', b"{", b"}", b",", b"[", b"null", b"\\u0061"]))
+        piece = bytes(data[start:end]) * 2 if draw(st.booleans()) else piece
+        data[start:end] = piece
+    return place, bytes(data)
+
+
+@given(damaged())
+def test_damaged_request_is_left_as_it_is_or_means_the_same(case: tuple[Place, bytes]) -> None:
+    place, data = case
+    placed = Placer()(request(place, data))
+    if placed is not None:
+        assert list(split(place, placed)) == list(split(place, data))
+        assert len(split(place, placed).marks) <= 4
+
+
+def test_placer_and_judge_read_the_same_conversation_at_once() -> None:
+    """In threads of their own; what is remembered of earlier requests is shared."""
+    bodies = [body(ANTHROPIC, prompt) for prompt in turns(20)]
+    expected = [list(split(ANTHROPIC, data)) for data in bodies]
+    failed: list[int] = []
+
+    def place() -> None:
+        placer = Placer()
+        for index, data in enumerate(bodies):
+            if list(marked(placer, ANTHROPIC, data)) != expected[index]:
+                failed.append(index)
+
+    threads = [threading.Thread(target=place) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_notice_holds_no_key() -> None:
+    data = b'{"model":"m","messages":[{"role":"%b","content":"x"}]}' % KEY.encode()
+    sent = msgspec.structs.replace(request(ANTHROPIC, data), path=f"/{KEY}/v1/messages")
+    placer = Placer()
+    assert placer(sent) is None
+    (notice,) = placer.failures
+    assert "is not a role here" in notice.message
     assert KEY not in repr(notice)
 
 

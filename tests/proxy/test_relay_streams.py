@@ -233,6 +233,26 @@ def test_first_byte_of_an_upload_goes_on_before_the_last_arrives(chunked: bool) 
     assert call.request_body == b"firstlast!"
 
 
+def test_slow_upstream_slows_an_upload() -> None:
+    """What a provider does not read is not collected here."""
+    size, ended = 1 << 30, threading.Event()
+
+    def handle(connection: UpstreamConnection) -> None:
+        connection.read_head()
+        assert ended.wait(PATIENCE)
+
+    with relaying(handle) as (proxy, _):
+        head = request_bytes("PUT", "/up/v1", b"", content_length=str(size))
+        with asking(proxy, head) as connection:
+            connection.settimeout(0.5)
+            sent = 0
+            with contextlib.suppress(TimeoutError):
+                while sent < size:
+                    sent += connection.send(b"x" * 65_536)
+        ended.set()
+    assert sent < 64 * 1024 * 1024
+
+
 @pytest.mark.parametrize("chunked", [False, True], ids=["content-length", "chunked"])
 def test_aborted_upload_is_never_completed_upstream(chunked: bool) -> None:
     began, ended = threading.Event(), threading.Event()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphora.errors import InvalidConfig, Io
@@ -122,6 +122,15 @@ def test_short_value_is_replaced_in_place_only() -> None:
     assert rules.apply(["run in / now", "/etc"]) == (["run in <dir> now", "/etc"], {})
 
 
+def test_only_the_first_values_are_replaced_everywhere() -> None:
+    """A prompt full of directories takes no longer than any other of its length."""
+    lines = [f"Working directory: /work/{number:05}" for number in range(20_000)]
+    value, found = MatchRules().apply(["\n".join(lines), "/work/00000 and /work/19999"])
+    assert list(found) == [f"/work/{number:05}" for number in range(16)]
+    assert value[1] == "<directory> and /work/19999"
+    assert value[0].count("<directory>") == len(lines)
+
+
 def test_whole_match_is_replaced_without_a_group() -> None:
     rules = MatchRules([MatchRule(pattern="T-[0-9]+", placeholder="<ticket>")], shipped=False)
     assert rules.apply("T-1 and T-22") == ("<ticket> and <ticket>", {})
@@ -134,10 +143,10 @@ def test_rules_of_the_folder_and_of_a_file_apply(tmp_path: Path) -> None:
     (tmp_path / "replay.toml").write_text('[[rule]]\npattern = "T-[0-9]+"\nplaceholder = "<t>"\n')
     extra = tmp_path / "more.toml"
     extra.write_text('shipped_rules = false\n[[redact]]\npattern = "acme-[a-z]{8}"\n')
-    settings = settings_of(tmp_path, extra)
-    assert [rule.placeholder for rule in settings.rule] == ["<t>"]
-    assert [row.pattern for row in settings.redact] == ["acme-[a-z]{8}"]
-    assert not settings.shipped_rules
+    read = settings_of(tmp_path, extra)
+    assert [rule.placeholder for rule in read.rule] == ["<t>"]
+    assert [row.pattern for row in read.redact] == ["acme-[a-z]{8}"]
+    assert not read.shipped_rules
     assert settings_of(tmp_path / "none").shipped_rules
 
 
@@ -216,6 +225,7 @@ PATTERNS = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(PATTERNS)
 def test_accepted_pattern_matches_within_its_bound(pattern: str) -> None:
     """A pattern with exponential cost would not come back from these texts."""

@@ -221,4 +221,4 @@ def row_of_record(
 
 
 def _word(text: str | None) -> str | None:
-    return None if text is None else word(text)
+    return word(text) if text else None

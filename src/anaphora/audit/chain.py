@@ -53,24 +53,24 @@ class ChainChecker:
 
     def check(self, lines: Iterable[bytes], place: Callable[[int], str]) -> Iterator[int]:
         """Yields the number of lines checked, now and then. `place` names the line of an index."""
-        seq, previous = self.head.seq, self.head.hash
+        seq, previous = self.head.seq, self.head.hash.encode()
         anchored = None if self._anchor is None else self._anchor.seq
         try:
             for index, line in enumerate(lines):
                 begin = b'{"schema_version":%d,"seq":%d,"row":"' % (SCHEMA_VERSION, seq + 1)
-                digest = blake3(previous.encode() + line[:-_TAIL]).hexdigest()
-                sealed = line[-_TAIL:] == b'%b%b"}' % (_HASH, digest.encode())
+                digest = blake3(previous + line[:-_TAIL]).hexdigest().encode()
+                sealed = line[-_TAIL:] == b'%b%b"}' % (_HASH, digest)
                 if not sealed or not line.startswith(begin):
                     self._refuse(line, seq + 1, place(index))
                 if line[len(begin) : len(begin) + 4] in _LOOKED_AT:
-                    self._look(line, previous, seq + 1, place(index))
+                    self._look(line, previous.decode(), seq + 1, place(index))
                 seq, previous = seq + 1, digest
                 if seq == anchored:
-                    self._compare(digest)
+                    self._compare(digest.decode())
                 if not seq % 1000:
                     yield index
         finally:
-            self.head = ChainHead(seq, previous)
+            self.head = ChainHead(seq, previous.decode())
 
     def finish(self) -> None:
         """Checks what only the whole chain shows: its beginning, and the anchor."""

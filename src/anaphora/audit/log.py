@@ -124,8 +124,8 @@ class AuditLog:
 
     def check(self) -> None:
         """For clients: raises `Io` where the log is `required` and cannot be written."""
-        if self._required and self._writer.failing is not None:
-            raise Io(f"{self.path}: the audit log cannot be written: {self._writer.failing}")
+        if self._required and (problem := self._writer.problem) is not None:
+            raise Io(f"{self.path}: the audit log cannot be written: {problem}")
 
     def call_ended(self, call: EndedCall) -> tuple[Notice, ...]:
         """For clients: takes a call. Only the digests of what is new in its prompt are computed
@@ -222,8 +222,6 @@ def open_writer(
         if not found.closed:
             rows.append(_recovery(found, writer.epoch, now))
         writer.write(rows)
-        if keep_days is not None:
-            writer.prune(keep_days, now)
     except OSError as error:
         store.close()
         lock.release()

@@ -19,10 +19,12 @@ from anaphora.errors import ChainBroken, Io
 
 from .chain import ChainChecker, ChainHead
 from .envelope import Boundary, SegmentRow, StopRow, StoredRow, decode
+from .side_files import is_locked
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 
 _NAME = re.compile(r"(\d{6,12})\.jsonl")
+_FLAGS = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0)
 #: A longer line is no row.
 _LONGEST_LINE = 64 * 1024 * 1024
 
@@ -69,11 +71,11 @@ class FileReader:
 
     def lines(self, section: Path, *, unfinished: bool = True) -> Iterator[bytes]:
         """The lines of a segment without their line breaks. `unfinished`: also a last line without
-        a line break, which is cut so that it is no row."""
+        a line break, which is cut so that it is no row; unless it is being written now."""
         with section.open("rb") as file:
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
                 yield line[:-1]
-            if line and unfinished:
+            if line and unfinished and not is_locked(self.path):
                 yield line.removesuffix(b'"}')
 
     def place(self, section: Path, index: int) -> str:
@@ -91,6 +93,7 @@ class FileStore:
         self._size = 0
         """Of the current segment, as far as it is committed."""
         self._day = ""
+        """On which it was begun."""
         self._torn = False
         """A write failed, and may have left a part of a row."""
 
@@ -104,18 +107,18 @@ class FileStore:
         for path in reversed(segments_of(self.path)):
             self._segment = int(path.stem)
             try:
-                self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+                self._file = os.open(path, _FLAGS)
             except OSError as error:
                 raise Io(f"{path}: cannot be opened: {error.strerror or error}") from None
-            valid, last, head = self._check(path)
+            valid, first, last, head = self._check(path)
             size = os.fstat(self._file).st_size
             dropped += size - valid
             if size > valid:
                 os.ftruncate(self._file, valid)
                 os.fsync(self._file)
-            if last is not None:
+            if first is not None and last is not None:
                 self._size = valid
-                self._day = _day(last.content.at)
+                self._day = _day(first.content.at)
                 closed = isinstance(last.content, StopRow) and not dropped
                 return Recovered(head, last.content.epoch, closed, dropped)
             # A writer was killed before the segment had its first row.
@@ -124,8 +127,8 @@ class FileStore:
         self._file, self._segment = -1, 0
         return Recovered(dropped=dropped, closed=not dropped)
 
-    def _check(self, path: Path) -> tuple[int, StoredRow | None, ChainHead]:
-        """The size of the segment's complete rows, the last of them, and its head."""
+    def _check(self, path: Path) -> tuple[int, StoredRow | None, StoredRow | None, ChainHead]:
+        """The size of the segment's complete rows, the first and the last of them, and its head."""
         valid, last = 0, b""
 
         def lines() -> Iterator[bytes]:
@@ -139,11 +142,11 @@ class FileStore:
         with path.open("rb") as file:
             first = file.readline(_LONGEST_LINE)
         if not first.endswith(b"\n"):
-            return 0, None, ChainHead()
+            return 0, None, None, ChainHead()
         checker = ChainChecker(_before(first[:-1]))
         for _ in checker.check(lines(), lambda index: f"{path.name}, line {index + 1:,}"):
             pass
-        return valid, decode(last), checker.head
+        return valid, decode(first), decode(last), checker.head
 
     def segment_due(self, now: float) -> int:
         """The number of the segment to begin before the next row; 0: none."""
@@ -175,7 +178,7 @@ class FileStore:
     def _begin(self, segment: int) -> None:
         self.path.mkdir(mode=0o700, exist_ok=True)
         path = self.path / f"{segment:06d}.jsonl"
-        fresh = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
+        fresh = os.open(path, _FLAGS | os.O_CREAT | os.O_TRUNC, 0o600)
         self.close()
         self._file, self._segment, self._size, self._torn = fresh, segment, 0, False
         self._day = _day(time.time())

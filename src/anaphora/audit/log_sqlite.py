@@ -104,19 +104,18 @@ class SqliteStore:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            fresh = not self.path.exists() or not self.path.stat().st_size
-            if fresh:
-                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.path.exists():
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-            if fresh:
+            database.execute("PRAGMA synchronous=FULL")
+            if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
+                # All or nothing: the next start finds an empty file, or a log.
+                database.execute("PRAGMA journal_mode=WAL")
                 database.executescript(
-                    f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={SCHEMA_VERSION};"
-                    f"PRAGMA journal_mode=WAL; BEGIN; {_TABLES} COMMIT;"
+                    f"BEGIN; PRAGMA application_id={_APPLICATION};"
+                    f"PRAGMA user_version={SCHEMA_VERSION}; {_TABLES} COMMIT;"
                 )
             _check_version(database, self.path)
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=FULL")
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or error
             raise Io(f"{self.path}: cannot be opened: {reason}") from None

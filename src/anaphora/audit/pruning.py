@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from pathlib import Path
 
@@ -20,11 +21,13 @@ class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
     """How many were deleted."""
 
 
-def prune(path: Path, *, keep_days: float, anchor: Path | None = None) -> PruneResult:
+def prune(path: str | Path, *, keep_days: float, anchor: str | Path | None = None) -> PruneResult:
     """Deletes the rows of earlier days; of a folder, whole segments. A row with the hash of the
     last of them is written first. Raises `Io` while a process writes the log: its own `keep_days`
     prunes it."""
-    writer = open_writer(path, anchor=anchor)
+    writer = open_writer(
+        Path(path), node=platform.node(), anchor=None if anchor is None else Path(anchor)
+    )
     try:
         boundaries = writer.prune(keep_days, time.time())
     finally:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from anaphora.errors import InvalidRequest, Io
+from anaphora.errors import ChainBroken, InvalidRequest, Io
 
 from .chain import ChainChecker, ChainHead
 from .envelope import AuditEnvelope, StoredRow, decode, decode_number
@@ -74,19 +74,22 @@ def open_log(path: Path) -> LogReader:
 
 
 def verify(
-    path: Path, *, anchor: Path | None = None, progress: Callable[[int], None] | None = None
+    path: str | Path,
+    *,
+    anchor: str | Path | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> VerifiedLog:
     """Checks every row. Raises `ChainBroken`, `AnchorMismatch` or `NewerSchema`. `progress` gets
     the number of rows, now and then."""
+    path = Path(path)
     writing = is_locked(path)
     reader = open_log(path)
     start = reader.start()
-    head = None if anchor is None else read_anchor(anchor)
+    head = None if anchor is None else read_anchor(Path(anchor))
     checker = ChainChecker(start, anchor=head)
     done = 0
     for section in reader.sections:
-        # A row that is being written now is not there yet.
-        lines = reader.lines(section, unfinished=not writing)
+        lines = reader.lines(section)
         for index in checker.check(lines, partial(reader.place, section)):
             if progress is not None:
                 progress(done + index)
@@ -104,12 +107,19 @@ def verify(
     )
 
 
-def rows(path: Path) -> Iterator[StoredRow]:
+def rows(path: str | Path) -> Iterator[StoredRow]:
     """Every row, without a check of the chain."""
-    reader = open_log(path)
+    reader = open_log(Path(path))
+    seq = reader.start().seq
     for section in reader.sections:
         for index, line in enumerate(reader.lines(section, unfinished=False)):
-            yield decode(line, reader.place(section, index))
+            try:
+                row = decode(line, reader.place(section, index))
+            except ChainBroken as problem:
+                place = problem.place
+                raise ChainBroken(problem.reason, row=seq + 1, place=place) from None
+            seq = row.seq
+            yield row
 
 
 class CallFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +149,7 @@ def _names(call: AuditEnvelope) -> Iterator[str]:
 
 
 def calls(
-    path: Path, wanted: CallFilter | None = None
+    path: str | Path, wanted: CallFilter | None = None
 ) -> Iterator[tuple[StoredRow, AuditEnvelope]]:
     for row in rows(path):
         content = row.content

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,8 @@ from .chain import ChainHead
 from .envelope import SCHEMA_VERSION
 
 _KEY_BYTES = 32
+#: How often a lock is tried, and the seconds in between.
+_TRIES, _PAUSE = 5, 0.01
 
 
 def beside(log: Path, suffix: str) -> Path:
@@ -41,7 +44,7 @@ class WriterLock:
         except OSError as error:
             raise Io(f"{self._path}: cannot be opened: {error.strerror or error}") from None
         file = os.fdopen(descriptor, "r+b")
-        if not _lock(file):
+        if not _lock_soon(file):
             holder = file.read(32).decode("ascii", "replace").strip()
             file.close()
             writer = f"process {holder}" if holder.isdecimal() else "another process"
@@ -68,6 +71,15 @@ def is_locked(log: Path) -> bool:
             return not _lock(file)
     except OSError:
         return False
+
+
+def _lock_soon(file: IO[bytes]) -> bool:
+    """Tries a few times: `is_locked` of another process has the lock for a moment."""
+    for _ in range(_TRIES):
+        if _lock(file):
+            return True
+        time.sleep(_PAUSE)
+    return False
 
 
 def _lock(file: IO[bytes]) -> bool:
@@ -97,19 +109,15 @@ def _lock_on_windows(file: IO[bytes]) -> bool:
 
 
 def read_or_create_key(log: Path) -> bytes:
-    """The key of the log's digests, which only its owner can read."""
+    """The key of the log's digests, which only its owner can read. For the writer of the log."""
     path = beside(log, ".key")
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    if path.exists():
         return _read_key(path)
+    key = secrets.token_bytes(_KEY_BYTES)
+    try:
+        _replace(path, key.hex().encode() + b"\n")
     except OSError as error:
         raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
-    key = secrets.token_bytes(_KEY_BYTES)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key.hex().encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
     return key
 
 
@@ -157,13 +165,17 @@ def read_anchor(path: Path) -> ChainHead:
 
 
 def write_anchor(path: Path, log: Path, head: ChainHead, at: float) -> None:
-    """Replaces the anchor at once: a reader finds the old one or the new one."""
-    data = msgspec.json.encode(Anchor(log=log.name, seq=head.seq, hash=head.hash, at=at))
+    anchor = Anchor(log=log.name, seq=head.seq, hash=head.hash, at=at)
+    _replace(path, msgspec.json.encode(anchor) + b"\n")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Writes a file at once: after a kill there is the old one or the new one."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data + b"\n")
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, path)

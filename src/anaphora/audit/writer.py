@@ -66,6 +66,9 @@ class AuditError(msgspec.Struct, frozen=True):
     at: float
     message: str
 
+    def __str__(self) -> str:
+        return f"the audit log cannot be written: {self.message}"
+
 
 class LogWriter:
     """Appends to one log. Only its thread touches the store once it runs."""
@@ -91,6 +94,7 @@ class LogWriter:
         self._lock = lock
         self._anchor = anchor
         self._keep_days = keep_days
+        self._next_prune = 0.0
         self._on_error = on_error
         self._process = os.getpid()
         self._changed = threading.Condition()
@@ -104,6 +108,11 @@ class LogWriter:
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """Why rows cannot be written now; None: they can."""
+        return "it is closed" if self._closing else self.failing
 
     # ── For any thread ───────────────────────────────────────────────────────────────────────────
 
@@ -221,8 +230,12 @@ class LogWriter:
         self.store.append(lines, segment)
         self.head = head
         self._write_anchor(now)
-        if segment and self._keep_days is not None:
-            self.prune(self._keep_days, now)
+        if self._keep_days is not None and now >= self._next_prune:
+            self._next_prune = now + _DAY
+            try:
+                self.prune(self._keep_days, now)
+            except (OSError, sqlite3.Error, AnaphoraError) as problem:  # the rows are written
+                self._report(problem)
 
     def prune(self, keep_days: float, now: float) -> tuple[Boundary, ...]:
         """Deletes old rows. A row that says so, with their last hash, is committed first."""

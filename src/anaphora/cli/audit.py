@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from anaphora.audit.chain import ChainHead
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.export import ExportFormat, export_csv, export_lines, export_parquet
 from anaphora.audit.pruning import prune as prune_log
 from anaphora.audit.reading import CallFilter, VerifiedLog, calls, open_log, rows
 from anaphora.audit.reading import verify as verify_log
 from anaphora.audit.report import report as report_of
+from anaphora.audit.side_files import write_anchor
 from anaphora.errors import AnchorMismatch, ChainBroken, InvalidRequest, Io, NewerSchema
 from anaphora.wording import counted
 
@@ -75,19 +77,25 @@ def _filters(command: T) -> T:
 @click.argument("log", type=LOG)
 @click.option(
     "--anchor",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="The file that names the last row; finds a log that was cut off or written anew.",
 )
+@click.option("--update", is_flag=True, help="Then let the anchor name the last row; or create it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def verify(log: Path, anchor: Path | None, as_json: bool) -> None:
+def verify(log: Path, anchor: Path | None, update: bool, as_json: bool) -> None:
     """Check every row of a log against the hash chain.
 
     Exit code 6 when the chain is broken, with the first row that does not fit; 3 when the log is
     not the one that the anchor names; 4 for a log of a newer version of anaphora.
+
+    With --update, the anchor can be kept by someone else than the program that writes the log.
     """
+    if update and anchor is None:
+        raise click.UsageError("--update needs --anchor FILE")
+    checked = None if update and anchor is not None and not anchor.exists() else anchor
     try:
         with _progress("verifying") as progress:
-            verified = verify_log(log, anchor=anchor, progress=progress)
+            verified = verify_log(log, anchor=checked, progress=progress)
     except (ChainBroken, AnchorMismatch, NewerSchema) as problem:
         code = {ChainBroken: CHAIN, AnchorMismatch: INTEGRITY}.get(type(problem), MISMATCH)
         if as_json:
@@ -95,8 +103,18 @@ def verify(log: Path, anchor: Path | None, as_json: bool) -> None:
             print_json({"log": str(log), "ok": False, "row": row, "problem": str(problem)})
         report_problems([f"{log}: {problem}"])
         stop(code)
+    if update and anchor is not None:
+        _update(anchor, verified)
     value = {"ok": True, **msgspec.structs.asdict(verified)}
     print_report(value, _verified_lines(verified), as_json=as_json)
+
+
+def _update(anchor: Path, verified: VerifiedLog) -> None:
+    head = ChainHead(verified.last, verified.hash)
+    try:
+        write_anchor(anchor, Path(verified.log), head, time.time())
+    except OSError as problem:
+        raise Io(f"{anchor}: cannot be written: {problem.strerror or problem}") from None
 
 
 def _verified_lines(verified: VerifiedLog) -> Iterator[Line]:
@@ -147,10 +165,8 @@ def _show_row(log: Path, number: int, as_json: bool) -> None:
 
 def _flat(row: StoredRow) -> dict[str, Any]:
     """The row as it is stored."""
-    fields: dict[str, Any] = msgspec.to_builtins(row)
-    content = fields.pop("content")
-    digest = fields.pop("hash")
-    return {**fields, **content, "hash": digest}
+    fields: dict[str, Any] = msgspec.json.decode(row.line)
+    return fields
 
 
 def _row_lines(row: StoredRow) -> Iterator[Line]:

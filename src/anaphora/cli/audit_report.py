@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
-from anaphora.audit.report import AuditReport, CallSums
+from anaphora.audit.report import NO_LABEL, AuditReport, CallSums
 from anaphora.wording import counted
 
 from .terminal import Line, Rows, table
@@ -62,7 +62,7 @@ def report_lines(report: AuditReport) -> Iterator[Line]:
         yield "no calls"
         return
     yield from _sums("model", report.models)
-    if len(report.labels) > 1 or next(iter(report.labels)).isalnum():
+    if set(report.labels) != {NO_LABEL}:
         yield ""
         yield from _sums("label", report.labels)
     yield ""

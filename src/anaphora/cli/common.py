@@ -35,6 +35,7 @@ COMMANDS = {
     "explain": "Explain why a prompt cache was missed, and what that cost.",
     "lint": "Find what will break a cached prefix, before it does.",
     "models": "List known models and their cache rules.",
+    "record": "Run a command and record its calls, to replay them offline.",
     "replay": "Run a command on recorded responses, or verify and list recordings.",
     "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
     "rules": "Print a model's cache rules, or check them against bills.",

@@ -17,6 +17,10 @@ RESULT_COLOURS: dict[Result, str] = {
 }
 
 
+#: Results whose cause is shown.
+MISSED: tuple[Result, ...] = ("partial", "miss")
+
+
 def detail_lines(verdict: Verdict) -> Iterator[Line]:
     """What follows the sentence: further causes, both excerpts of a change, what was predicted."""
     for cause in verdict.other_causes:
@@ -25,6 +29,6 @@ def detail_lines(verdict: Verdict) -> Iterator[Line]:
         before, after = verdict.change.excerpts
         yield f"    - {before}", "red"
         yield f"    + {after}", "green"
-    billed = verdict.billed is not None and verdict.predicted is not None
-    if billed and verdict.result in ("partial", "miss"):
-        yield f"    predicted {verdict.predicted:,} read, billed {verdict.billed:,}", "dim"
+    expected, billed = verdict.predicted, verdict.billed
+    if billed is not None and expected not in (None, billed) and verdict.result in MISSED:
+        yield f"    predicted {expected:,} read, billed {billed:,}", "dim"

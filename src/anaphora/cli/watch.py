@@ -8,16 +8,21 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .common import require, stop
+from anaphora.wording import counted
+
+from .common import FOUND, require, stop
+from .recorded_run import report_recorded, secrets_of
 
 if TYPE_CHECKING:
     from anaphora.proxy.exchange import Observer, ProxyRoute
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
+    from anaphora.proxy.placing import Placer
+    from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import Proxy
 
     from .watch_output import WatchOutput
@@ -48,6 +53,17 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
     help="Send the calls of a provider to another address, such as a gateway.",
 )
 @click.option(
+    "--place",
+    is_flag=True,
+    help="Place cache markers in the requests where they save money; nothing else is changed.",
+)
+@click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Record the calls in DIR too, as `anaphora record` does. Recordings hold prompts.",
+)
+@click.option(
     "--audit",
     type=click.Path(path_type=Path),
     metavar="LOG",
@@ -58,20 +74,13 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
     type=click.IntRange(0, 65_535),
     help=f"Port to listen on. By default any free one; {_PORT} without a command.",
 )
-def command(
-    words: tuple[str, ...],
-    log: Path | None,
-    web: bool,
-    as_json: bool,
-    upstreams: tuple[str, ...],
-    audit: Path | None,
-    port: int | None,
-) -> None:
+def command(words: tuple[str, ...], **options: Any) -> None:
     """Run a command, and see what breaks its prompt cache while it runs.
 
-    The command's calls to LLM providers go through a local proxy that changes nothing. Each call is
-    one line: what was read from the cache, what it cost, and where a cached prefix broke the field,
-    the text before and after, and the price. A summary follows when the command ends.
+    The command's calls to LLM providers go through a local proxy that changes nothing, unless
+    --place asks for cache markers. Each call is one line: what was read from the cache, what it
+    cost, and where a cached prefix broke the field, the text before and after, and the price. A
+    summary follows when the command ends.
 
     \b
     anaphora watch -- python agent.py
@@ -84,33 +93,63 @@ def command(
 
     With --json the objects go to standard output, or, with a command, to the file of --log. Their
     `type` is `start`, `call` or `summary`. Lines and objects contain excerpts of prompts where a
-    prefix broke, and never a key. The exit code is the command's.
+    prefix broke, and never a key. The exit code is the command's, or 1 where --record could not
+    record an answer.
     """
     require("watch", "granian", "starlette", extra="proxy")
+    code = _watch(words, _WatchOptions(**options))
+    if code:
+        stop(code)
+
+
+class _WatchOptions(NamedTuple):
+    log: Path | None
+    web: bool
+    as_json: bool
+    upstreams: tuple[str, ...]
+    place: bool
+    record: Path | None
+    audit: Path | None
+    port: int | None
+
+
+def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
+    """The exit code."""
     from anaphora.proxy import launch
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
+    from anaphora.proxy.placing import Placer
     from anaphora.proxy.server import running
     from anaphora.proxy.summary import summarise
 
-    if words and as_json and log is None:
+    as_json, port = options.as_json, options.port
+    if words and as_json and options.log is None:
         reason = "--json with a command needs --log FILE: standard output is the command's."
         raise click.UsageError(reason)
-    routes = _routes(words, upstreams)
+    routes = _routes(words, options.upstreams)
     if words:
         launch.find(words, os.environ)
     with contextlib.ExitStack() as stack:
-        output = _output(stack, words, log, as_json=as_json)
+        output = _output(stack, words, options.log, as_json=as_json)
         judge = Judge(output.call)
-        page = WatchPage(judge) if web else None
-        if port is None:
-            port = 0 if words else _PORT
-        observers = [judge, *_audited(stack, judge, audit)]
-        proxy = running(routes, observers=observers, pages=page, port=port)
+        page = WatchPage(judge) if options.web else None
+        placer, upstream = Placer() if options.place else None, _recorded(options.record)
+        observers = [judge, *_audited(stack, judge, options.audit), *([placer] if placer else [])]
+        proxy = running(
+            routes,
+            upstream=upstream,
+            observers=observers,
+            place=placer,
+            pages=page,
+            port=port if port is not None else 0 if words else _PORT,
+        )
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
         output.summary(summarise(judge))
-    if code:
-        stop(code)
+        if placer is not None:
+            _report_placed(placer)
+        if upstream is not None and report_recorded(upstream.player, as_json=False):
+            code = code or FOUND
+    return code
 
 
 # ── Routes ───────────────────────────────────────────────────────────────────────────────────────
@@ -176,6 +215,23 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
     yield ProxyAudit(log, judge)
 
 
+def _recorded(folder: Path | None) -> RecordedUpstream | None:
+    if folder is None:
+        return None
+    from anaphora.proxy.recording import RecordedUpstream
+    from anaphora.replay.player import Player
+
+    return RecordedUpstream(Player(folder, "all", secrets=secrets_of(os.environ)))
+
+
+def _report_placed(placer: Placer) -> None:
+    from .watch_output import announce
+
+    announce(f"markers were placed in {counted(placer.placed, 'request')}")
+    for notice in placer.failures:
+        announce(notice)
+
+
 def _is_terminal() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
@@ -190,11 +246,12 @@ def _run(
     output: WatchOutput,
 ) -> int:
     from anaphora.proxy import launch
-    from anaphora.proxy.programs import environment, notices
+    from anaphora.proxy.programs import environment, notices, refuse_loop
 
     from .watch_output import announce
 
     with running as proxy:
+        refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
         environ, redirected = environment(proxy, os.environ, words)
         for notice in notices(os.environ, words):
             announce(notice)
@@ -211,12 +268,13 @@ def _serve(
     output: WatchOutput,
     as_json: bool,
 ) -> int:
-    from anaphora.proxy.programs import exports
+    from anaphora.proxy.programs import exports, refuse_loop
     from anaphora.serving.server import serve
 
     from .watch_output import announce, echo_exports
 
     def ready(proxy: Proxy) -> None:
+        refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
         variables = exports(proxy, os.environ)
         address = None if page is None else proxy.url + page.path
         output.start(proxy.url, address, variables)

@@ -16,7 +16,7 @@ from anaphora.wording import counted
 
 from .log_files import unpriced_note
 from .terminal import Line, Rows, one_line
-from .verdict_lines import RESULT_COLOURS, detail_lines
+from .verdict_lines import MISSED, RESULT_COLOURS, detail_lines
 
 #: How calls are counted that are not judged: one, and several.
 _COUNTED: dict[CallKind, tuple[str, str]] = {
@@ -40,7 +40,7 @@ def call_lines(call: JudgedCall) -> Iterator[Line]:
         yield _unjudged_line(start, call)
     else:
         yield _judged_line(start, call, call.verdict)
-        if call.verdict.result in ("partial", "miss"):
+        if call.verdict.result in MISSED:
             sentence = one_line(call.verdict.describe(excerpts=False))
             yield f"    {sentence}", RESULT_COLOURS[call.verdict.result]
             yield from detail_lines(call.verdict)
@@ -103,6 +103,8 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         sentence = one_line(verdict.describe(excerpts=False))
         yield [f"  {place}, turn {call.turn}: ", (sentence, RESULT_COLOURS[verdict.result])]
         yield from detail_lines(verdict)
+    if summary.savings.calls:
+        yield str(summary.savings)
 
 
 def _counts(summary: WatchSummary) -> str:
@@ -151,4 +153,6 @@ def json_line(kind: str, fields: dict[str, Any]) -> str:
 
 def summary_fields(summary: WatchSummary) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(summary)
+    savings = summary.savings
+    fields["savings"] |= {"saved_usd": str(savings.saved_usd), "share": savings.share}
     return fields | {"worst": [call.number for call in summary.worst]}

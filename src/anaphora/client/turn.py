@@ -221,4 +221,5 @@ class Caller(ABC):
             adapter=flight.request.adapter,
             prompt_hash=flight.request.prompt_hash,
         )
-        return notices + flight.guarded("audit_failed", (), audit.call_ended, ended)
+        notices += flight.guarded("audit_failed", (), audit.call_ended, ended)
+        return notices + flight.take_notices()

@@ -97,16 +97,17 @@ def read_request(
         rendered = codec.split(members, (), path)
         rendered = for_model(rendered, catalog.profile(provider, rendered.model))
     rules = catalog.rules(provider, rendered.model, rendered.wire)
-    places = places_of(rendered.wire)
-    keyed = rules.key_requests is not None and places is not None and bool(places.key)
+    rendered = plannable(rendered, members, rules, dialect)
+    marks = places_of(rendered.wire) is not None and bool(rendered.markers)
+    keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
     stored = any(name in members and bytes(members[name]) != b"null" for name in _STORED)
     return ReadRequest(
         provider=provider,
         dialect=dialect,
-        rendered=plannable(rendered, members, rules, dialect),
+        rendered=rendered,
         rules=rules,
         hints=hints_of(headers, members),
-        takes_markers=places is not None and not stored and (rules.slots.value > 0 or keyed),
+        takes_markers=not stored and ((marks and rules.slots.value > 0) or keyed),
     )
 
 

@@ -12,13 +12,11 @@ compared again.
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from urllib.parse import parse_qsl, unquote
+from collections.abc import Callable
+from urllib.parse import unquote
 
-from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora.analysis.price_book import PriceBook
@@ -37,14 +35,12 @@ from anaphora.client.transport.decoding import InvalidCompression, UnknownCompre
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
 
+from .accounts import Accounts, credentials
 from .exchange import RelayedCall
 from .judged_call import CallKind, JudgedCall
 from .savings import Savings
 from .summary import Totals
 
-#: Headers and query parameters that hold credentials.
-_SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
-_SECRET_QUERY = ("key", "api_key", "access_token")
 #: The largest body that is decompressed.
 _MOST_DECODED = 64 * 1024 * 1024
 #: Calls whose verdicts are kept.
@@ -69,7 +65,7 @@ class Judge:
         self._pairs = RequestPairs(most_bytes=most_bytes)
         self._chains = ResponseChains(most_bytes=most_bytes)
         self._prices: PriceBook | None = None
-        self._key = secrets.token_bytes(32)
+        self._accounts = Accounts()
         self._joined: dict[str, int] = {}
         """The conversations of recent calls, by the place of their request."""
         self.totals = Totals()
@@ -87,6 +83,11 @@ class Judge:
             return tuple(self._calls)
 
     @property
+    def kept_bytes(self) -> int:
+        """The bytes of prompts that later calls are compared with."""
+        return self._pairs.size
+
+    @property
     def unpriced(self) -> tuple[str, ...]:
         """Models without a known price, as `provider/model`."""
         return () if self._prices is None else self._prices.unpriced
@@ -102,7 +103,8 @@ class Judge:
     # ── One call ─────────────────────────────────────────────────────────────────────────────────
 
     def _judge(self, call: RelayedCall) -> JudgedCall:
-        redact, path = Redactor(_credentials(call)), unquote(call.path)
+        path = unquote(call.path)
+        redact = Redactor(credentials(call.request_headers, call.query))
         judged = JudgedCall(
             number=call.number,
             at=call.started,
@@ -138,15 +140,9 @@ class Judge:
         if request.failure or (not answer and call.outcome != "complete"):
             judged.kind, judged.reason = "error", request.failure
             return
-        request = replace(request, sent=replace(request.sent, route=self._route(call)))
+        account = self._accounts.digest(call.route, call.request_headers, call.query)
+        request = replace(request, sent=replace(request.sent, route=account))
         self._compare(call, judged, request, redact)
-
-    def _route(self, call: RelayedCall) -> str:
-        """Tells apart where calls went, account included; without a key in it."""
-        digest = blake3(call.route.upstream.encode(), key=self._key)
-        for secret in _credentials(call):
-            digest.update(b"\0" + secret.encode(errors="replace"))
-        return digest.hexdigest(16)
 
     def _compare(
         self, call: RelayedCall, judged: JudgedCall, request: SentRequest, redact: Redactor
@@ -190,7 +186,7 @@ class Judge:
 def _unjudged(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     """The kind of a call, and why it is not judged. A program may close the connection when it has
     got all it needs, so a cancelled call may have a complete answer."""
-    if call.outcome != "complete" and not call.pieces:
+    if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
         return call.outcome, _why_ended(call)
     if call.method == "POST" and counts_tokens(path):
         return "counts_tokens", "counts tokens: not billed"
@@ -213,7 +209,7 @@ def _why_ended(call: RelayedCall) -> str:
 
 def _error(call: RelayedCall, wire: str) -> str:
     """The provider's error in a line."""
-    if not wire or call.pieces is None:
+    if not wire or not call.pieces:
         return f"status {call.status}"
     try:
         answer = _answer(call)
@@ -245,16 +241,6 @@ def _logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedCal
         started=call.started,
         began=None if call.began is None else call.started + call.began,
     )
-
-
-def _credentials(call: RelayedCall) -> Iterator[str]:
-    """The keys in headers and query."""
-    for name, value in call.request_headers:
-        if name in _SECRET_HEADERS:
-            yield value.partition(" ")[2] if name == "authorization" and " " in value else value
-    for name, value in parse_qsl(call.query):
-        if name in _SECRET_QUERY:
-            yield value
 
 
 def _redacted(verdict: Verdict, redact: Redactor) -> Verdict:

@@ -25,9 +25,9 @@ from .exchange import Observer, RelayedCall
 _PATIENT_BYTES = 64 * 1024 * 1024
 _WAITING_BYTES = 256 * 1024 * 1024
 #: Seconds that a call waits for the relay to have less to do.
-_PATIENT_SECONDS = 5.0
+_PATIENT_SECONDS = 3.0
 #: The relay is busy above so many pieces a second, counted over some last seconds.
-_BUSY, _LAST_SECONDS = 400.0, 0.05
+_BUSY, _LAST_SECONDS = 1000.0, 0.05
 #: Seconds between two looks at what waits.
 _LOOK = 0.01
 

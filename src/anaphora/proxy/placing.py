@@ -1,32 +1,36 @@
 """Places cache markers in the requests of a program that is relayed: the `place` of the relay.
 
-    with running(routes, place=Placer()) as proxy: ...
+    placer = Placer()
+    with running(routes, observers=[placer], place=placer) as proxy: ...
 
 Only markers are added to a request, by `wire.splice`. Whatever fails, the request goes upstream as
-the program sent it, with a notice here.
+the program sent it, with a notice here. As an observer it sees where a provider or a gateway
+rejects markers, and places none there any more.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from blake3 import blake3
-
+from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
+from anaphora.redaction import Redactor, shown_url
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
+from .accounts import Accounts, credentials
 from .conversation_plans import ConversationPlans, OwnMarkers, read_request
-from .exchange import UpstreamRequest
+from .exchange import RelayedCall, UpstreamRequest
 
-#: Headers and query parameters that tell accounts apart.
-_ACCOUNT_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
-_ACCOUNT_QUERY = ("key", "api_key", "access_token")
+_FAILED = "markers_not_placed"
+#: Statuses of invalid requests, and what an error says that is about markers.
+_INVALID, _ABOUT_MARKERS = (400, 422), (b"cache_control", b"prompt_cache", b"breakpoint")
+#: The largest error that is read.
+_MOST_ERROR = 1024 * 1024
 #: Notices that are kept.
 _MOST_NOTICES = 100
 
@@ -43,13 +47,20 @@ class Placer:
         self._plans = ConversationPlans(own_markers)
         self._clock = clock
         self._lock = threading.Lock()
-        self._key = secrets.token_bytes(32)
+        self._accounts = Accounts()
+        self._rejected: set[str] = set()
+        """Base URLs that do not accept markers."""
         self.placed = 0
         """Requests that got markers."""
         self.unchanged: Counter[str] = Counter()
         """Requests that were left as they are, by the reason."""
         self.notices: deque[Notice] = deque(maxlen=_MOST_NOTICES)
         """The latest, about markers that were left out and requests that could not be read."""
+
+    @property
+    def failures(self) -> tuple[Notice, ...]:
+        """The notices about requests that were left as they are because something failed."""
+        return tuple(notice for notice in self.notices if notice.code == _FAILED)
 
     def __call__(self, request: UpstreamRequest) -> bytes | None:
         with self._lock:
@@ -66,18 +77,38 @@ class Placer:
             self.unchanged[placed] += 1
             return None
 
+    def call_ended(self, call: RelayedCall) -> None:
+        """Notices where markers are rejected."""
+        if call.sent_body is None or call.status not in _INVALID or call.pieces is None:
+            return
+        encoding = dict(call.response_headers).get("content-encoding", "")
+        try:
+            answer = decoded(b"".join(each.data for each in call.pieces), encoding, _MOST_ERROR)
+        except (InvalidCompression, UnknownCompression):
+            return
+        if not any(name in answer for name in _ABOUT_MARKERS):
+            return
+        with self._lock:
+            self._rejected.add(call.route.upstream)
+            where = call.route.provider or shown_url(call.route.upstream)
+            reason = f"{where} rejected a request with markers: none are placed there any more"
+            self._note([Notice(_FAILED, reason)])
+
     def _place(self, request: UpstreamRequest) -> bytes | str:
         """The body with markers, or why it has none."""
         body, path = request.body, unquote(request.path)
         if not isinstance(body, bytes):
             return "too large"
+        if request.route.upstream in self._rejected:
+            return "markers were rejected"
         headers = dict(request.headers)
         read = read_request(request.method, request.route.provider, path, headers, body)
         if read is None:
             return "not a call of a model"
         if not read.takes_markers:
             return "no markers here"
-        planned = self._plans.add(read, scope=self._account(request), at=self._clock())
+        account = self._accounts.digest(request.route, request.headers, request.query)
+        planned = self._plans.add(read, scope=account, at=self._clock())
         plan, slots = planned.plan, read.rules.slots.value
         if plan is None:
             return "reuse is not expected"
@@ -90,19 +121,11 @@ class Placer:
         return "nothing to add" if spliced.body is body else spliced.body
 
     def _failure(self, kind: str, reason: str, request: UpstreamRequest) -> str:
-        notice = f"a request was left without markers: {reason}"
-        self._note([Notice("markers_not_placed", notice, request.path)])
+        redact = Redactor(credentials(request.headers, request.query))
+        notice = f"a request was left without markers: {redact(reason)}"
+        self._note([Notice(_FAILED, notice, redact(unquote(request.path)))])
         return kind
 
     def _note(self, notices: Iterable[Notice]) -> None:
         """Each notice once, however often it comes."""
         self.notices.extend(notice for notice in notices if notice not in self.notices)
-
-    def _account(self, request: UpstreamRequest) -> bytes:
-        """Tells apart where requests go, without a key in it."""
-        digest = blake3(request.route.upstream.encode(), key=self._key)
-        secret = [value for name, value in request.headers if name in _ACCOUNT_HEADERS]
-        secret += [value for name, value in parse_qsl(request.query) if name in _ACCOUNT_QUERY]
-        for value in secret:
-            digest.update(b"\0" + value.encode(errors="replace"))
-        return digest.digest(16)

@@ -19,7 +19,7 @@ from anaphora.errors import NoFixture, Phase, RequestRejected, Transport
 from anaphora.replay.fixture import Fixture
 from anaphora.replay.keys import ReplayRequest
 from anaphora.replay.player import Player, Recording
-from anaphora.replay.transport import ReplayedBody, look_up
+from anaphora.replay.transport import ReplayedBody, current_headers, look_up
 
 from .exchange import Headers, Upstream, UpstreamRequest, UpstreamResponse
 from .routes import RouteTable
@@ -69,7 +69,7 @@ class RecordedUpstream:
             if self._upstream is not None:
                 await self._upstream.close()
         finally:
-            await asyncio.to_thread(self.player.close)
+            await asyncio.to_thread(self.player.flush)
 
     async def _send_unrecorded(self, request: UpstreamRequest) -> UpstreamResponse:
         """A body that is too large to keep."""
@@ -153,9 +153,12 @@ class ReplayedUpstreamResponse:
 def _framed(fixture: Fixture) -> Headers:
     """With the length of a body that came in one piece; one in several pieces is sent as they
     are."""
+    if fixture.failure and not fixture.pieces:
+        # Broke off before its first byte: the head is not sent before that.
+        return (*current_headers(fixture), ("content-length", "1"))
     if len(fixture.pieces) > 1 or fixture.failure or fixture.method == "HEAD":
-        return fixture.headers
-    return (*fixture.headers, ("content-length", str(len(fixture.payload))))
+        return current_headers(fixture)
+    return (*current_headers(fixture), ("content-length", str(len(fixture.payload))))
 
 
 class RecordedUpstreamResponse:

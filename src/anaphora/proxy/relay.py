@@ -11,7 +11,7 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
@@ -115,7 +115,13 @@ class RelayHandler:
         return f"no route for {path[:100]}; paths begin with one of {known}"
 
     async def _relay(self, exchange: HttpExchange, route: ProxyRoute, path: str) -> None:
-        headers = _forwarded(exchange.scope["headers"], _host_of(route.upstream))
+        host = _host_of(route.upstream)
+        headers = tuple(
+            [
+                ("host", host) if pair[0] == "host" else pair
+                for pair in _without_hops(exchange.header_pairs)
+            ]
+        )
         call = RelayedCall(
             number=next(self._numbers),
             started=time.time(),
@@ -286,20 +292,13 @@ class _Relaying:
             await exchange.write(b"")
 
 
-def _forwarded(pairs: Iterable[tuple[bytes, bytes]], host: str) -> Headers:
-    """The request's headers as they go upstream: names in lower case, order and duplicates kept."""
-    decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
-    headers = _without_hops(decoded)
-    return tuple((name, host if name == "host" else value) for name, value in headers)
-
-
-def _without_hops(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    headers, dropped = list(pairs), _HOP_BY_HOP
-    for name, value in headers:
-        if name == "connection":
-            named = {option.strip().lower() for option in value.split(",")}
-            dropped = dropped | (named - _OPTIONS)
-    return [pair for pair in headers if pair[0] not in dropped]
+def _without_hops(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Headers that are passed on: order and duplicates kept."""
+    dropped = _HOP_BY_HOP
+    for name, value in pairs:
+        if name == "connection" and value.lower() not in _OPTIONS:
+            dropped = dropped | {option.strip().lower() for option in value.split(",")} - _OPTIONS
+    return [pair for pair in pairs if pair[0] not in dropped]
 
 
 @functools.lru_cache

@@ -87,15 +87,15 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
             format_usd(self.with_markers.cost_usd),
         )
         how = f"(both simulated; billed: {format_usd(self.billed.cost_usd)})"
+        if self.share < _WORTH_SAYING:
+            return (
+                f"Our markers do not make {same} cheaper: {having} with them, {without} without"
+                f" {how}."
+            )
         if self.placed:
             return (
                 f"Without our markers {same} would have cost {without}, with them {having}:"
                 f" {self.share:.0%} less {how}."
-            )
-        if self.share < _WORTH_SAYING:
-            return (
-                f"Our markers would not make {same} cheaper: {having} with them, {without} as sent"
-                f" {how}."
             )
         return (
             f"With our markers {same} would have cost {having} instead of {without}:"

@@ -153,16 +153,15 @@ class UpstreamAddress:
         target = self._root + request.path
         if not target.startswith(("/", "http")):
             target = f"/{target}"
-        lines = [f"{request.method} {target}{query} HTTP/1.1\r\n"]
-        lines += [f"{name}: {value}\r\n" for name, value in request.headers]
+        lines = [f"{request.method} {target}{query} HTTP/1.1", *map(": ".join, request.headers), ""]
         framing = ""
-        if not any(name == "content-length" for name, _ in request.headers):
-            if not isinstance(request.body, bytes):
+        if not isinstance(request.body, bytes):
+            if not _has_length(request):
                 framing = "transfer-encoding: chunked\r\n"
-            elif request.body:
-                framing = f"content-length: {len(request.body)}\r\n"
+        elif request.body and not _has_length(request):
+            framing = f"content-length: {len(request.body)}\r\n"
         end = bytes(self._proxy_lines.with_body()) + framing.encode() + b"\r\n"
-        return RequestHead("".join(lines).encode("latin-1"), end)
+        return RequestHead("\r\n".join(lines).encode("latin-1"), end)
 
 
 class NetworkExchange:
@@ -245,7 +244,7 @@ class NetworkExchange:
             pieces, chunked = _cut(body), False
         else:
             pieces = body
-            chunked = not any(name == "content-length" for name, _ in request.headers)
+            chunked = not _has_length(request)
         self._writing = asyncio.create_task(self._write_rest(pieces, chunked))
 
     async def _write_rest(self, pieces: AsyncIterator[bytes], chunked: bool) -> None:
@@ -279,8 +278,10 @@ class NetworkResponse:
     ) -> None:
         self.status: int = message.code
         self.headers: Headers = tuple(
-            (name.decode("latin-1").lower(), value.decode("latin-1"))
-            for name, value in message.raw_headers
+            [
+                (name.decode("latin-1").lower(), value.decode("latin-1"))
+                for name, value in message.raw_headers
+            ]
         )
         self._exchange = exchange
         self._content = content
@@ -333,6 +334,10 @@ async def _cut(body: bytes) -> AsyncIterator[bytes]:
     view = memoryview(body)
     for start in range(0, len(body), _PIECE):
         yield view[start : start + _PIECE]  # type: ignore[misc]
+
+
+def _has_length(request: UpstreamRequest) -> bool:
+    return any(name == "content-length" for name, _ in request.headers)
 
 
 def _may_repeat(request: UpstreamRequest) -> bool:

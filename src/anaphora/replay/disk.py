@@ -72,6 +72,24 @@ class Writer:
             raise
         self.sync_folder()
 
+    @contextlib.contextmanager
+    def replace_locked(self, name: str, data: bytes) -> Iterator[int]:
+        """Like `replace`; the new file is locked from the beginning. Yields it, open."""
+        path = self.temporary(data)
+        try:
+            file = os.open(path, _SHARED)
+        except BaseException:
+            remove(path)
+            raise
+        try:
+            _lock(file, exclusive=True)
+            os.replace(path, self.place(name))
+            self.sync_folder()
+            yield file
+        finally:
+            os.close(file)
+            remove(path)
+
     def create(self, name: str, data: bytes) -> None:
         """Like `replace`, unless the file exists."""
         path = self.temporary(data)

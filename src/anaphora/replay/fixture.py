@@ -4,6 +4,7 @@
     "schema_version": 1,
     "key": "3f9a…",
     "number": 0,
+    "exact": "",
     …
     "pieces": [
     [0.21, "event: message_start\\ndata: …"],
@@ -52,6 +53,9 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     """What the exchange is looked up by: a digest in lower-case hex, 64 characters."""
     number: int = 0
     """The place among the fixtures with this key; `FixtureStore.add` sets it."""
+    exact: str = ""
+    """A digest of the request as it was sent, in the same form; empty where none was taken. The
+    same request needs no other comparison to find this key."""
     provider: str = ""
     model: str = ""
     method: str = "POST"
@@ -77,6 +81,8 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key):
             raise InvalidRequest("must be 64 lower-case hex digits", path="key")
+        if self.exact and not _KEY.fullmatch(self.exact):
+            raise InvalidRequest("must be 64 lower-case hex digits", path="exact")
         if self.failure not in _FAILURES:
             raise InvalidRequest(f"must be one of {', '.join(_FAILURES[1:])}", path="failure")
         if not self.raw_hash:
@@ -106,6 +112,7 @@ class _StoredFixture(msgspec.Struct, kw_only=True):
     schema_version: int
     key: str
     number: int = 0
+    exact: str = ""
     provider: str = ""
     model: str = ""
     method: str = "POST"
@@ -121,21 +128,27 @@ class _StoredFixture(msgspec.Struct, kw_only=True):
     raw_hash: str
 
 
+class _StoredResponse(_StoredFixture, kw_only=True):
+    """The same; the request's body, which may be long, is not decoded."""
+
+    request: msgspec.Raw = msgspec.Raw(b'""')  # type: ignore[assignment]
+
+
 class _Version(msgspec.Struct):
     schema_version: int
 
 
 _decoder = msgspec.json.Decoder(_StoredFixture)
+_response_decoder = msgspec.json.Decoder(_StoredResponse)
 _version = msgspec.json.Decoder(_Version)
 
 
-def beginning(key: str, number: int) -> bytes:
+def beginning(key: str, number: int, exact: str) -> bytes:
     """How the file of this fixture begins."""
-    return b'{\n"schema_version": %d,\n"key": "%b",\n"number": %d,\n' % (
-        SCHEMA_VERSION,
-        key.encode(),
-        number,
-    )
+    return (
+        f'{{\n"schema_version": {SCHEMA_VERSION},\n"key": "{key}",\n"number": {number},\n'
+        f'"exact": "{exact}",\n'
+    ).encode()
 
 
 def to_file(fixture: Fixture) -> bytes:
@@ -143,7 +156,7 @@ def to_file(fixture: Fixture) -> bytes:
         b'"%b": %b' % (name.encode(), _lines(value) if name == "pieces" else dumps(value))
         for name, value in _fields(fixture)
     ]
-    return beginning(fixture.key, fixture.number) + b",\n".join(lines) + b"\n}\n"
+    return beginning(fixture.key, fixture.number, fixture.exact) + b",\n".join(lines) + b"\n}\n"
 
 
 def _fields(fixture: Fixture) -> list[tuple[str, Any]]:
@@ -175,10 +188,11 @@ def _stored(data: bytes) -> Any:
         return {"base64": msgspec.to_builtins(data)}
 
 
-def from_file(data: bytes, place: str) -> Fixture:
-    """The fixture in a file; `place` is the file's name for errors."""
+def from_file(data: bytes, place: str, *, request: bool = True) -> Fixture:
+    """The fixture in a file; `place` is the file's name for errors. Without `request`, the body of
+    the request is left out."""
     try:
-        stored = _decoder.decode(data)
+        stored = (_decoder if request else _response_decoder).decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         check_version(data, place)
         raise FixtureIntegrityFailed(f"{place}: not a fixture: {problem}") from None
@@ -189,12 +203,13 @@ def from_file(data: bytes, place: str) -> Fixture:
         fixture = Fixture(
             key=stored.key,
             number=stored.number,
+            exact=stored.exact,
             provider=stored.provider,
             model=stored.model,
             method=stored.method,
             path=stored.path,
             query=stored.query,
-            request=_bytes(stored.request),
+            request=_bytes(stored.request) if request else b"",
             status=stored.status,
             headers=stored.headers,
             pieces=pieces,

@@ -7,10 +7,12 @@
     blake3 = "c81e…"
     key = "3f9a…"
     number = 0
+    exact = "09ab…"
 
-The index only grows at its end until fixtures are removed. `key` and `number` may be missing, as in
-an index written by hand; opening then reads them from the fixtures. An index in exactly the form
-above is read by a pattern, which is much faster than tomllib; any other form by tomllib.
+The index only grows at its end until fixtures are removed. `key`, `number` and `exact` may be
+missing, as in an index written by hand; opening then reads them from the fixtures. An index in
+exactly the form above is read by a pattern, which is much faster than tomllib; any other form by
+tomllib.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 OWN_NAME = re.compile(r"[0-9a-f]{32}-(?:0|[1-9][0-9]*)\.json")
 _ENTRY = re.compile(
     rb'\[\[fixture\]\]\npath = "([^"\\\x00-\x1f\x7f]+)"\nblake3 = "([0-9a-f]{64})"\n'
-    rb'key = "([0-9a-f]{64})"\nnumber = (0|[1-9][0-9]{0,9})\n+'
+    rb'key = "([0-9a-f]{64})"\nnumber = (0|[1-9][0-9]{0,9})\nexact = "([0-9a-f]{64}|)"\n+'
 )
 #: Characters that some file system does not allow in a name, or reads as a separator.
 _FOREIGN = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|]')
@@ -57,6 +59,7 @@ class FixtureEntry(msgspec.Struct, frozen=True):
     key: str = ""
     """Empty where the index does not name it."""
     number: int = 0
+    exact: str = ""
 
 
 def file_name(key: str, number: int) -> str:
@@ -66,7 +69,7 @@ def file_name(key: str, number: int) -> str:
 def written(entry: FixtureEntry) -> bytes:
     return (
         f'[[fixture]]\npath = "{entry.path}"\nblake3 = "{entry.blake3}"\n'
-        f'key = "{entry.key}"\nnumber = {entry.number}\n\n'
+        f'key = "{entry.key}"\nnumber = {entry.number}\nexact = "{entry.exact}"\n\n'
     ).encode()
 
 
@@ -110,9 +113,13 @@ def read_entries(data: bytes, start: int = 0) -> list[FixtureEntry] | None:
         if found.start() != begin:
             return None
         begin = found.end()
-        path, hash, key, number = found.groups()
+        path, hash, key, number, exact = found.groups()
         try:
-            entries.append(FixtureEntry(path.decode(), hash.decode(), key.decode(), int(number)))
+            entries.append(
+                FixtureEntry(
+                    path.decode(), hash.decode(), key.decode(), int(number), exact.decode()
+                )
+            )
         except UnicodeDecodeError:
             return None
     return entries if begin == len(data) else None
@@ -138,16 +145,19 @@ def _entry(row: Any, place: str) -> FixtureEntry:
     if not isinstance(row, dict):
         raise FixtureIntegrityFailed(f"{place}: must be a table")
     path, hash = row.get("path"), row.get("blake3")
-    key, number = row.get("key", ""), row.get("number", 0)
+    key, number, exact = row.get("key", ""), row.get("number", 0), row.get("exact", "")
     if not isinstance(path, str) or not path:
         raise FixtureIntegrityFailed(f"{place}: has no path")
     if not isinstance(hash, str) or not _HASH.fullmatch(hash):
         raise FixtureIntegrityFailed(f"{place}: blake3 must be 64 lower-case hex digits: {path}")
-    if not isinstance(key, str) or not (key == "" or _HASH.fullmatch(key)):
-        raise FixtureIntegrityFailed(f"{place}: key must be 64 lower-case hex digits: {path}")
+    for name, digest in (("key", key), ("exact", exact)):
+        if not isinstance(digest, str) or not (digest == "" or _HASH.fullmatch(digest)):
+            raise FixtureIntegrityFailed(
+                f"{place}: {name} must be 64 lower-case hex digits: {path}"
+            )
     if type(number) is not int or number < 0:
         raise FixtureIntegrityFailed(f"{place}: number must be 0 or more: {path}")
-    return FixtureEntry(path, hash, key, number)
+    return FixtureEntry(path, hash, key, number, exact)
 
 
 def path_problem(path: str) -> str:

@@ -10,7 +10,7 @@ Each check has a name, which `anaphora replay verify` prints:
     kind        neither a file nor a folder: a pipe, a socket, a device
     unlisted    a file that the index does not list
     hash        the content is not what the index says
-    key         the fixture has another key or number than the index says
+    key         the fixture has another key, number or digest than the index says
     format      not a fixture, or its raw_hash is wrong
 
 A recording that was interrupted leaves files whose names begin with a dot, and `.pending-NAME` for
@@ -306,8 +306,8 @@ def _verified(checked: CheckedFolder, entry: FixtureEntry) -> bytes | None:
 def _with_key(
     checked: CheckedFolder, entry: FixtureEntry, data: bytes, *, deep: bool
 ) -> FixtureEntry:
-    """The entry with key and number, which must be those in the file."""
-    begins = bool(entry.key) and data.startswith(beginning(entry.key, entry.number))
+    """The entry with key, number and digest, which must be those in the file."""
+    begins = bool(entry.key) and data.startswith(beginning(entry.key, entry.number, entry.exact))
     if begins and not deep:
         return entry
     try:
@@ -316,9 +316,10 @@ def _with_key(
         message = str(problem).removeprefix(f"{entry.path}: ")
         checked.problem("format", entry.path, message)
         return entry
-    if entry.key and (fixture.key, fixture.number) != (entry.key, entry.number):
+    found = fixture.key, fixture.number, fixture.exact
+    if entry.key and found != (entry.key, entry.number, entry.exact):
         checked.problem("key", entry.path, "has another key or number than the index says")
-    return FixtureEntry(entry.path, entry.blake3, fixture.key, fixture.number)
+    return FixtureEntry(entry.path, entry.blake3, *found)
 
 
 def _check_numbers(checked: CheckedFolder) -> None:

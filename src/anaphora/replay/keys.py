@@ -5,8 +5,9 @@ credentials, model and body. A body is compared as JSON: neither the order of me
 space counts, and neither do cache markers (the wire's `split` takes them out, and the role of
 Gemini's system instruction with them) and the fields in `IDENTIFIERS`, which name a session, a user
 or a cache and do not change the answer. Headers are not
-in the key: they hold credentials. Other bodies are compared by their bytes, in forms with files
-without the boundary, which is random.
+in the key: they hold credentials. Other bodies, and JSON that is nested more than a
+hundred levels deep, are compared by their bytes, in forms with files without the boundary, which is
+random.
 
 The key is taken before secrets are removed from what is stored.
 """
@@ -14,7 +15,7 @@ The key is taken before secrets are removed from what is stored.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -69,6 +70,8 @@ _ENDINGS = (
 _BOUNDARY = re.compile(r'multipart/[^;]+;.*?boundary="?([^";,\s]+)', re.IGNORECASE)
 #: The most that a compressed request may be when it is decompressed.
 _LARGEST = 64 * 1024 * 1024
+#: Levels of JSON that are compared; what is nested more deeply is compared by its bytes.
+_DEEPEST = 100
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -91,12 +94,21 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class ComparedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A request without what is not compared."""
 
+    method: str
+    provider: str
+    path: str
     model: str = ""
     query: list[tuple[str, str]] = []
     body: Any = None
     """As JSON values; None where it is not JSON."""
     digest: str = ""
     """Of a body that is not JSON."""
+
+    @property
+    def operation(self) -> tuple[str, str, bool]:
+        """What is asked for. An answer to another operation has another form."""
+        stream = isinstance(self.body, dict) and bool(self.body.get("stream"))
+        return self.method, self.path, stream
 
 
 class RequestKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,23 +123,31 @@ def key_of(
     request: ReplayRequest, rules: MatchRules, known: Mapping[str, str] | None = None
 ) -> RequestKey:
     """The key of a request. `known` are texts of other requests that rules replaced everywhere."""
-    compared = compared_request(request)
-    try:
-        compared, replaced = with_placeholders(compared, rules, known)
-        return RequestKey(key=_digest(request, compared), model=compared.model, replaced=replaced)
-    except RecursionError:
-        # Nested so deeply that only its bytes can be compared.
-        digest = blake3(request.body).hexdigest()
-        compared = msgspec.structs.replace(compared, body=None, digest=digest)
-        return RequestKey(key=_digest(request, compared), model=compared.model, replaced={})
+    compared, replaced = with_placeholders(compared_request(request), rules, known)
+    return RequestKey(key=_digest(compared), model=compared.model, replaced=replaced)
 
 
-def _digest(request: ReplayRequest, compared: ComparedRequest) -> str:
+def exact_digest(request: ReplayRequest) -> str:
+    """A digest of the request as it was sent, without its credentials. A request with this digest
+    has the key of the recorded one; taking it costs much less than `key_of`."""
+    query = sorted(_query(request)) if request.query else []
+    encoding = request.headers.get("content-encoding", "")
+    parts = [KEY_VERSION, request.method.upper(), request.provider, request.path, query, encoding]
+    return blake3(msgspec.json.encode(parts) + b"\n" + request.body).hexdigest()
+
+
+def _query(request: ReplayRequest) -> Iterator[tuple[str, str]]:
+    for name, value in parse_qsl(request.query, keep_blank_values=True):
+        if name.lower() not in CREDENTIAL_PARAMETERS:
+            yield name, value
+
+
+def _digest(compared: ComparedRequest) -> str:
     parts = [
         KEY_VERSION,
-        request.method.upper(),
-        request.provider,
-        request.path,
+        compared.method,
+        compared.provider,
+        compared.path,
         compared.query,
         compared.model,
         compared.digest,
@@ -145,16 +165,21 @@ def with_placeholders(
 
 
 def compared_request(request: ReplayRequest) -> ComparedRequest:
-    query = sorted(
-        (name, value)
-        for name, value in parse_qsl(request.query, keep_blank_values=True)
-        if name.lower() not in CREDENTIAL_PARAMETERS
+    compared = ComparedRequest(
+        method=request.method.upper(),
+        provider=request.provider,
+        path=request.path,
+        query=sorted(_query(request)),
     )
     body = _decoded(request)
     try:
         members = msgspec.json.decode(body) if body else None
+        is_json = not _is_deep(members)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return ComparedRequest(query=query, digest=blake3(_plain(request, body)).hexdigest())
+        is_json = False
+    if not is_json:
+        digest = blake3(_plain(request, body)).hexdigest()
+        return msgspec.structs.replace(compared, digest=digest)
     model = ""
     if isinstance(members, dict):
         model = str(members.get("model") or "")
@@ -168,7 +193,7 @@ def compared_request(request: ReplayRequest) -> ComparedRequest:
                 pass  # not a valid request, which is recorded with the error that it got
         for place in _PLACES:
             _remove(members, place)
-    return ComparedRequest(model=model, query=query, body=members)
+    return msgspec.structs.replace(compared, model=model, body=members)
 
 
 def _codec(request: ReplayRequest) -> Wire | None:
@@ -202,6 +227,21 @@ def _plain(request: ReplayRequest, body: bytes) -> bytes:
     if found is None:
         return body
     return body.replace(b"--" + found[1].encode("latin-1", "replace"), b"--boundary")
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether a value is nested more deeply than it is compared by its fields."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            item
+            for each in level
+            if isinstance(each, dict | list)
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 _PLACES = tuple(tuple(place.replace("[]", ".[]").split(".")) for place in IDENTIFIERS)

@@ -13,6 +13,7 @@ can be tried: `(a+)+b` takes hours for forty letters. So a pattern is checked wh
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -50,6 +51,7 @@ _CATEGORY_CHARS: dict[Any, _Chars] = {
 }
 
 
+@functools.lru_cache(maxsize=512)
 def bounded_pattern(text: str) -> re.Pattern[str]:
     """The compiled pattern. Raises `ValueError` for one that is not valid, that matches the empty
     text, or that may take too long."""

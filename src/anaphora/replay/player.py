@@ -32,12 +32,14 @@ from .keys import (
     ReplayRequest,
     RequestKey,
     compared_request,
+    exact_digest,
     key_of,
     with_placeholders,
 )
 from .nearest import RequestDifference, RequestOutline, difference, nearest
 from .redact import Redaction, fixture_of
 from .rules import MatchRules, settings_of
+from .signing import SigningKey
 from .store import FixtureStore
 
 Mode: TypeAlias = Literal["none", "once", "new", "all"]
@@ -70,9 +72,12 @@ class Player:
         match: Match = "exact",
         rules: str | os.PathLike[str] | None = None,
         secrets: Iterable[str] = (),
+        sign: SigningKey | None = None,
+        signed_by: str | None = None,
     ) -> None:
         """`rules` is a file like replay.toml, whose rules apply besides the folder's own and the
-        shipped ones. `secrets` are removed from recordings, as the credentials of requests are."""
+        shipped ones. `secrets` are removed from recordings, as the credentials of requests are.
+        `sign` and `signed_by` are those of `FixtureStore.open`."""
         _check("mode", mode, Mode)
         _check("repeat", repeat, Repeat)
         _check("match", match, Match)
@@ -81,7 +86,7 @@ class Player:
         settings = settings_of(path, None if rules is None else Path(rules))
         self.rules = MatchRules(settings.rule, shipped=settings.shipped_rules)
         self._redaction = Redaction(secrets, [row.pattern for row in settings.redact])
-        self.store = FixtureStore.open(path, create=mode != "none")
+        self.store = FixtureStore.open(path, create=mode != "none", sign=sign, signed_by=signed_by)
         self._records_all = mode == "all" or (mode == "once" and not len(self.store))
         self._lock = threading.Lock()
         self._asked: dict[str, int] = {}
@@ -89,6 +94,8 @@ class Player:
         self._known: dict[str, str] = {}
         """Texts of recordings that rules replace everywhere; replayed answers bring them back."""
         self._learnt: set[frozenset[str]] = set()
+        self._unread: dict[str, None] = {}
+        """Keys of requests that were recorded exactly, to learn from before another is compared."""
         self._outlines: dict[str, RequestOutline] | None = None
         self._waiting: dict[str, list[Recording]] = {}
         self._old: dict[str, list[str]] = {}
@@ -122,20 +129,30 @@ class Player:
     def look_up(self, request: ReplayRequest) -> Fixture | Recording:
         """The recorded answer; or, where the request is to be sent, the place for its answer.
         Raises `NoFixture`."""
+        exact = exact_digest(request)
+        if not self._records_all:
+            recorded = self.store.key_of_exact(exact)
+            fixture = None if recorded is None else self._next(recorded, request=False)
+            if fixture is not None:
+                with self._lock:
+                    self._unread[fixture.key] = None
+                return fixture
+        self._learn_exact()
         key = key_of(request, self.rules, self._known)
         if self._records_all:
-            return self._begin(request, key)
+            return self._begin(request, key, exact)
         fixture = self._next(key.key)
         if fixture is not None:
             self._learn(key, fixture)
             return fixture
         if self.mode == "new":
-            return self._begin(request, key)
+            return self._begin(request, key, exact)
         return self._answer_miss(request, key)
 
-    def _next(self, key: str) -> Fixture | None:
-        """The next recorded answer to a request; None after the last."""
-        fixtures = self.store.by_key(key)
+    def _next(self, key: str, *, request: bool = True) -> Fixture | None:
+        """The next recorded answer to a request; None after the last. Without `request`, its body
+        is left out."""
+        fixtures = self.store.by_key(key, request=request)
         with self._lock:
             number = self._asked.get(key, 0)
             if number >= len(fixtures):
@@ -158,6 +175,15 @@ class Player:
             self._learnt.add(names)
             self._known = {**self._known, **recorded}
 
+    def _learn_exact(self) -> None:
+        """Learn from the requests that were recorded exactly as they were asked."""
+        with self._lock:
+            unread, self._unread = self._unread, {}
+        for key in unread:
+            replaced = key_of(_request_of(self.store.by_key(key)[0]), self.rules).replaced
+            with self._lock:
+                self._known = {**self._known, **replaced}
+
     def _answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
         times = len(self.store.by_key(key.key))
         if times:
@@ -169,10 +195,10 @@ class Player:
         near = self._nearest(request)
         if near is None:
             raise self._miss(request, key, "nothing like it is recorded")
-        fixture, first = near
+        fixture, first, servable = near
         differs = "equal but for what is not shown" if first is None else str(first)
         reason = f"nearest is {fixture.method} {fixture.path} ({fixture.key[:12]}): {differs}"
-        if self.match != "nearest":
+        if self.match != "nearest" or not servable:
             raise self._miss(request, key, reason)
         with self._lock:
             self._differences.append(f"{request.method} {request.path}: {reason}")
@@ -188,20 +214,24 @@ class Player:
             self._misses.append(f"{request.method} {request.path}: {reason}")
         return NoFixture(model=key.model, prompt_hash=key.key, reason=reason)
 
-    def _nearest(self, request: ReplayRequest) -> tuple[Fixture, RequestDifference | None] | None:
-        """The recording that is most like a request, and the first difference."""
+    def _nearest(
+        self, request: ReplayRequest
+    ) -> tuple[Fixture, RequestDifference | None, bool] | None:
+        """The recording that is most like a request, the first difference, and whether its answer
+        has the form that is asked for."""
         headers = tuple(request.headers.items())
         redaction = self._redaction.with_credentials(headers, request.query)
         shown = msgspec.structs.replace(request, body=redaction.body(request.body))
         asked = self._compared(shown)
         names = nearest(RequestOutline.of(asked), self._recorded_outlines().items())
-        best: tuple[int, Fixture, RequestDifference | None] | None = None
+        best: tuple[int, Fixture, RequestDifference | None, bool] | None = None
         for name in names:
             fixture = self.store.fixture(name)
-            first = difference(self._compared(_request_of(fixture)), asked)
+            compared = self._compared(_request_of(fixture))
+            first = difference(compared, asked)
             alike = -1 if first is None or first.offset is None else first.offset
             if best is None or alike >= best[0]:
-                best = alike, fixture, first
+                best = alike, fixture, first, compared.operation == asked.operation
         return None if best is None else best[1:]
 
     def _compared(self, request: ReplayRequest) -> ComparedRequest:
@@ -221,10 +251,10 @@ class Player:
 
     # ── Recording ────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, request: ReplayRequest, key: RequestKey) -> Recording:
+    def _begin(self, request: ReplayRequest, key: RequestKey, exact: str) -> Recording:
         with self._lock:
             self._asked[key.key] = self._asked.get(key.key, 0) + 1
-            recording = Recording(self, request, key)
+            recording = Recording(self, request, key, exact)
             self._waiting.setdefault(key.key, []).append(recording)
         return recording
 
@@ -265,9 +295,8 @@ class Player:
         with self._lock:
             self._failures.append(reason)
 
-    def close(self) -> None:
-        """Wait until everything that has ended is written. Raises `Io` where an answer could not be
-        recorded since the last time."""
+    def flush(self) -> None:
+        """Wait until everything that has ended is written, or cannot be."""
         with self._lock:
             for key, waiting in list(self._waiting.items()):
                 for recording in waiting:
@@ -275,6 +304,10 @@ class Player:
                         self._submit(recording)
                 self._waiting[key] = [each for each in waiting if not each.is_over]
         self._writer.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """`flush`; raises `Io` where an answer could not be recorded since the last time."""
+        self.flush()
         with self._lock:
             new, self._told = self._failures[self._told :], len(self._failures)
         if new:
@@ -285,8 +318,8 @@ class Player:
 class Recording:
     """The place for the answer to one request."""
 
-    def __init__(self, player: Player, request: ReplayRequest, key: RequestKey) -> None:
-        self.request, self.key = request, key
+    def __init__(self, player: Player, request: ReplayRequest, key: RequestKey, exact: str) -> None:
+        self.request, self.key, self.exact = request, key, exact
         self.fixture: Fixture | None = None
         self.is_over = False
         self._player = player
@@ -307,6 +340,7 @@ class Recording:
         request = self.request
         self.fixture = Fixture(
             key=self.key.key,
+            exact=self.exact,
             provider=request.provider,
             model=self.key.model,
             method=request.method.upper(),

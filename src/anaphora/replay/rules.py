@@ -17,6 +17,7 @@ directory also occurs in the results of tools.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -34,6 +35,8 @@ FILE = "replay.toml"
 
 #: Shorter values are replaced where their rule finds them only: `/` is in every path.
 _SHORTEST_VALUE = 4
+#: How many texts of one request are replaced everywhere, and how many of others: each costs time.
+_MOST_VALUES, _MOST_KNOWN = 16, 64
 #: Texts whose result is remembered, and how long they may be together.
 _REMEMBERED, _REMEMBERED_LENGTH = 4096, 16 * 1024 * 1024
 
@@ -115,7 +118,8 @@ def settings_of(folder: Path, extra: Path | None = None) -> ReplaySettings:
 
 
 class MatchRules:
-    """Rules, ready to be applied. Safe to use from several threads."""
+    """Rules, ready to be applied. Safe to use from several threads. Takes time in proportion to the
+    request."""
 
     def __init__(self, rules: Iterable[MatchRule] = (), *, shipped: bool = True) -> None:
         own = tuple(rules)
@@ -139,7 +143,8 @@ class MatchRules:
             return value, {}
         found: dict[str, str] = {}
         value = map_texts(value, functools.partial(self._replaced, found=found))
-        everywhere = {**(known or {}), **found}
+        found = dict(itertools.islice(found.items(), _MOST_VALUES))
+        everywhere = {**dict(itertools.islice((known or {}).items(), _MOST_KNOWN)), **found}
         if everywhere:
             # The longest first: one directory may be inside another.
             ordered = sorted(everywhere, key=len, reverse=True)

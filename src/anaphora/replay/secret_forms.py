@@ -16,6 +16,9 @@ import msgspec
 #: Shorter secrets are found as whole words only, and not in base64.
 _SHORT = 8
 _WORD = rb"A-Za-z0-9_"
+#: The backslashes of an escape: twice as many and one more at each level of JSON within JSON. The
+#: number is limited: a search must not take longer than in proportion to the text.
+_ESCAPE = rb"\\\\{0,14}"
 
 
 class SecretForm(msgspec.Struct, frozen=True):
@@ -58,11 +61,13 @@ def _sequence(text: str) -> bytes:
 def _character(character: str) -> bytes:
     data = character.encode("utf-8", "surrogatepass")
     units = character.encode("utf-16-be", "surrogatepass")
-    json = b"".join(rb"\\\\*u" + _hex(units[at : at + 2].hex()) for at in range(0, len(units), 2))
-    percent = b"".join(b"%(?:25)*" + _hex(f"{byte:02x}") for byte in data)
+    json = b"".join(
+        _ESCAPE + b"u" + _hex(units[at : at + 2].hex()) for at in range(0, len(units), 2)
+    )
+    percent = b"".join(b"%(?:25){0,3}" + _hex(f"{byte:02x}") for byte in data)
     forms = [re.escape(data), json, percent]
     if character in '"\\/':
-        forms.append(rb"\\\\*" + re.escape(data))
+        forms.append(_ESCAPE + re.escape(data))
     return b"(?:" + b"|".join(forms) + b")"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from anaphora.canonical import string
 
-_MEMBER = re.compile(rb'"([A-Za-z_]{1,40})"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_MEMBER = re.compile(rb'"([A-Za-z_]{1,40})"\s*:\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)"')
 #: Edits of a text.
 _Edits = Callable[[bytes], Sequence[tuple[int, int, bytes]]]
 

@@ -16,6 +16,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import overload
 
@@ -38,6 +39,8 @@ class FixtureStore:
     _checked: CheckedFolder
     _entries: dict[str, FixtureEntry]
     _keys: dict[str, list[FixtureEntry]]
+    _exact: dict[str, str]
+    """The key by the digest of the exact request."""
     _size: int
     """Of the index."""
     _identity: tuple[int, int]
@@ -100,20 +103,26 @@ class FixtureStore:
         with self._mutex:
             return tuple(self._entries.values())
 
-    def by_key(self, key: str) -> Sequence[Fixture]:
+    def by_key(self, key: str, *, request: bool = True) -> Sequence[Fixture]:
         """The fixtures with this key in the order they were recorded. Each is decoded when it is
-        used."""
+        used; without `request`, its request's body is left out."""
         with self._mutex:
-            return _Fixtures(self, tuple(self._keys.get(key, ())))
+            return _Fixtures(self, tuple(self._keys.get(key, ())), request=request)
 
-    def fixture(self, path: str) -> Fixture:
+    def key_of_exact(self, exact: str) -> str | None:
+        """The key of the fixtures that were recorded for exactly this request."""
+        return self._exact.get(exact)
+
+    def fixture(self, path: str, *, request: bool = True) -> Fixture:
         """The fixture with this path in the index."""
         with self._mutex:
             entry = self._entries.get(path)
             data = self._checked.data.get(path)
         if entry is None:
             raise InvalidRequest(f"no fixture of {self.folder}", path=path)
-        return from_file(verified_file(self.folder, entry) if data is None else data, path)
+        if data is None:
+            data = verified_file(self.folder, entry)
+        return from_file(data, path, request=request)
 
     def add(self, fixture: Fixture) -> Fixture:
         """Write a fixture; returns it with its number. It is on the disk, or `Io` is raised and the
@@ -133,6 +142,7 @@ class FixtureStore:
                     blake3(data).hexdigest(),
                     fixture.key,
                     fixture.number,
+                    fixture.exact,
                 )
                 for fixture, data in zip(numbered, files, strict=True)
             ]
@@ -142,44 +152,47 @@ class FixtureStore:
             return numbered
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove fixtures and their entries."""
+        """Remove fixtures and their entries. Those that another process has removed are gone."""
         with self._mutex, io_errors(self.folder), self._index() as index:
-            self._refresh(index)
-            self._check_signed()
-            gone = dict.fromkeys(paths)
-            for path in gone:
+            wanted = list(dict.fromkeys(paths))
+            for path in wanted:
                 if path not in self._entries:
                     raise InvalidRequest(f"no fixture of {self.folder}", path=path)
-            self._replace_index(gone)
-            for path in gone:
-                remove(self._writer.place(path))
-                remove(self._writer.place(pending_name(path)))
-        self.reload()
+            self._refresh(index)
+            self._check_signed()
+            gone = {path: None for path in wanted if path in self._entries}
+            if not gone:
+                return
+            with self._without(gone):
+                for path in gone:
+                    remove(self._writer.place(path))
+                    remove(self._writer.place(pending_name(path)))
+                    self._checked.kept -= len(self._checked.data.pop(path, b""))
 
-    def _replace_index(self, gone: Collection[str]) -> None:
-        """The index without these paths."""
-        data = whole(entry for path, entry in self._entries.items() if path not in gone)
+    @contextlib.contextmanager
+    def _without(self, gone: Collection[str]) -> Iterator[None]:
+        """Replace the index by one without these paths, and keep it locked."""
+        left = [entry for path, entry in self._entries.items() if path not in gone]
+        data = whole(left)
         state = IndexState(data)
-        try:
-            for path in gone:
-                self._writer.touch(pending_name(path))
-            self._writer.sync_folder()
-            self._write_signature(self._state, state)
-            self._writer.replace(INDEX, data)
-        except BaseException:
-            for path in gone:
-                remove(self._writer.place(pending_name(path)))
-            raise
-        with contextlib.suppress(OSError):
-            self._write_signature(state)
-
-    def reload(self) -> None:
-        """Verify the folder again."""
-        with self._mutex, io_errors(self.folder, "cannot be read"):
-            with locked(self.folder, exclusive=False):
-                checked = check_folder(self.folder)
-            checked.raise_problems()
-            self._use(checked)
+        with contextlib.ExitStack() as stack:
+            try:
+                for path in gone:
+                    self._writer.touch(pending_name(path))
+                self._writer.sync_folder()
+                self._write_signature(self._state, state)
+                index = stack.enter_context(self._writer.replace_locked(INDEX, data))
+            except BaseException:
+                for path in gone:
+                    remove(self._writer.place(pending_name(path)))
+                raise
+            with contextlib.suppress(OSError):
+                self._write_signature(state)
+            self._arrange(left)
+            self._state, self._size = state, len(data)
+            found = os.fstat(index)
+            self._identity = found.st_dev, found.st_ino
+            yield
 
     @contextlib.contextmanager
     def _index(self) -> Iterator[int]:
@@ -289,15 +302,22 @@ class FixtureStore:
         self._identity = checked.identity
         self._state = IndexState(checked.index)
         self._recovered = False
-        self._entries, self._keys = {}, {}
-        for entry in sorted(checked.entries, key=lambda entry: entry.number):
+        self._arrange(checked.entries)
+
+    def _arrange(self, entries: Sequence[FixtureEntry]) -> None:
+        self._entries, self._keys, self._exact = {}, {}, {}
+        for entry in sorted(entries, key=attrgetter("number")):
             self._keys.setdefault(entry.key, []).append(entry)
-        for entry in checked.entries:
+        for entry in entries:
             self._entries[entry.path] = entry
+            if entry.exact:
+                self._exact[entry.exact] = entry.key
 
     def _include(self, entry: FixtureEntry, data: bytes) -> None:
         self._entries[entry.path] = entry
         self._keys.setdefault(entry.key, []).append(entry)
+        if entry.exact:
+            self._exact[entry.exact] = entry.key
         keep(self._checked, entry.path, data)
 
 
@@ -324,9 +344,12 @@ def _is_signed(folder: Path) -> bool:
 class _Fixtures(Sequence[Fixture]):
     """Fixtures that are decoded when they are used."""
 
-    def __init__(self, store: FixtureStore, entries: tuple[FixtureEntry, ...]) -> None:
+    def __init__(
+        self, store: FixtureStore, entries: tuple[FixtureEntry, ...], *, request: bool
+    ) -> None:
         self._store = store
         self._entries = entries
+        self._request = request
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -337,5 +360,5 @@ class _Fixtures(Sequence[Fixture]):
     def __getitem__(self, index: slice) -> Sequence[Fixture]: ...
     def __getitem__(self, index: int | slice) -> Fixture | Sequence[Fixture]:
         if isinstance(index, slice):
-            return _Fixtures(self._store, self._entries[index])
-        return self._store.fixture(self._entries[index].path)
+            return _Fixtures(self._store, self._entries[index], request=self._request)
+        return self._store.fixture(self._entries[index].path, request=self._request)

@@ -10,7 +10,10 @@ folder, without a network. `player.py` describes the modes.
 from __future__ import annotations
 
 import asyncio
+import email.utils
+import math
 import os
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Literal, cast
 from urllib.parse import urlsplit
@@ -21,6 +24,7 @@ from anaphora.errors import Phase, Transport
 from .fixture import Fixture, FixtureHeaders
 from .keys import ReplayRequest
 from .player import Match, Mode, Player, Recording, Repeat, ReplayReport
+from .signing import SigningKey
 
 #: Larger bodies are compared in another thread.
 _LARGE = 256 * 1024
@@ -39,13 +43,24 @@ class Recorder:
         match: Match = "exact",
         rules: str | os.PathLike[str] | None = None,
         secrets: Iterable[str] = (),
+        sign: SigningKey | None = None,
+        signed_by: str | None = None,
         pace: bool = False,
         transport: HttpTransport | None = None,
     ) -> None:
         """The folder is verified here: `FixtureIntegrityFailed` where a recording was changed.
         `pace` replays streams as fast as they came, instead of at once; the other arguments are
         those of `Player`."""
-        self.player = Player(folder, mode, repeat=repeat, match=match, rules=rules, secrets=secrets)
+        self.player = Player(
+            folder,
+            mode,
+            repeat=repeat,
+            match=match,
+            rules=rules,
+            secrets=secrets,
+            sign=sign,
+            signed_by=signed_by,
+        )
         self._pace = pace
         self._transport = transport
         self._own: HttpTransport | None = None
@@ -232,7 +247,7 @@ class ReplayedResponse:
     def __init__(self, body: ReplayedBody) -> None:
         self._body = body
         self.status = body.fixture.status
-        self.headers: Mapping[str, str] = joined(body.fixture.headers)
+        self.headers: Mapping[str, str] = joined(current_headers(body.fixture))
 
     async def read(self) -> bytes:
         return b"".join([data async for data in self])
@@ -248,6 +263,22 @@ class ReplayedResponse:
 
     async def close(self) -> None:
         pass
+
+
+def current_headers(fixture: Fixture) -> FixtureHeaders:
+    """The headers, where a date until which to wait is as far ahead as it was."""
+    return tuple(
+        (name, _moved(value, fixture.recorded) if name == "retry-after" else value)
+        for name, value in fixture.headers
+    )
+
+
+def _moved(value: str, recorded: float) -> str:
+    try:
+        until = email.utils.parsedate_to_datetime(value).timestamp()
+    except ValueError:
+        return value  # seconds
+    return email.utils.formatdate(math.ceil(time.time() + until - recorded), usegmt=True)
 
 
 def joined(headers: FixtureHeaders) -> dict[str, str]:

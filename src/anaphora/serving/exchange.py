@@ -57,8 +57,8 @@ class HttpExchange:
     """A request, its response, and whether that has begun."""
 
     __slots__ = (
-        "_ended", "_limits", "_reading", "_reason", "_send", "_watcher",
-        "_working", "headers", "method", "path", "query_string", "receive", "scope", "started",
+        "_ended", "_limits", "_reading", "_reason", "_send", "_watcher", "_working",
+        "header_pairs", "headers", "method", "path", "query_string", "receive", "scope", "started",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any, limits: BodyLimits) -> None:
@@ -66,10 +66,12 @@ class HttpExchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query_string: bytes = scope["query_string"]
-        self.headers: dict[str, str] = {
-            name.decode("latin-1").lower(): value.decode("latin-1")
+        #: All of them, with duplicates and in their order.
+        self.header_pairs: list[tuple[str, str]] = [
+            (name.decode("latin-1").lower(), value.decode("latin-1"))
             for name, value in scope["headers"]
-        }
+        ]
+        self.headers: dict[str, str] = dict(self.header_pairs)
         self.started = False
         self.receive = receive
         self._send = send

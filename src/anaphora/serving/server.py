@@ -58,8 +58,10 @@ def running(
         await asyncio.sleep(_THREADS_SECONDS)
 
     async def stop() -> None:
-        await app.close()
-        server.stop()
+        try:
+            await app.close()
+        finally:
+            server.stop()
 
     def main() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:

@@ -23,8 +23,9 @@ from .reading import (
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_QUOTE, _OPEN, _CLOSE, _COMMA, _COLON = b'"{},:'
+_QUOTE, _CLOSE, _COMMA, _COLON = b'"},:'
 _OPEN_LIST, _CLOSE_LIST = b"[]"
+_BLANK = 32
 
 
 class ByteSpan(NamedTuple):
@@ -111,8 +112,11 @@ def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
 
 
 def _after_space(body: bytes, position: int) -> int:
-    if position < len(body) and body[position] > 32:
-        return position  # nearly always
+    # Nearly always there is none, or one blank.
+    if position < len(body) and body[position] > _BLANK:
+        return position
+    if position + 1 < len(body) and body[position] == _BLANK < body[position + 1]:
+        return position + 1
     match = _SPACE.match(body, position)
     assert match is not None
     return match.end()

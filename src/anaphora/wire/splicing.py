@@ -372,6 +372,10 @@ def plannable(
         changes["automatic"] = ttl if by_itself and not explicit else None
         free = own and by_itself and options is None
         changes["only_marks"] = places.only_marks if free else None
+        if own and not by_itself:
+            changes[
+                "markers"
+            ] = {}  # these markers come with OpenAI's own breakpoint, or not at all
     return msgspec.structs.replace(rendered, **changes)
 
 

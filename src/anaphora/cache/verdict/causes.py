@@ -47,7 +47,7 @@ def find_causes(
     local = [trailing, *local] if trailing is not None else local
     causes = [
         *local,
-        _clock(earlier, later, rules, read),
+        _clock(earlier, later, rules, read, changed=change is not None),
         _no_marker(later, rules, "this call", "reads"),
     ]
     if change is None:
@@ -240,7 +240,9 @@ def _has_image(rendered: Rendered) -> bool:
     return False
 
 
-def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> Cause | None:
+def _clock(
+    earlier: SentCall, later: SentCall, rules: CacheRules, read: int, *, changed: bool
+) -> Cause | None:
     """Too much time has passed, or too little. A write that is not visible yet takes nothing from
     what was cached before it."""
     if earlier.at is None or later.at is None:
@@ -254,12 +256,15 @@ def _clock(earlier: SentCall, later: SentCall, rules: CacheRules, read: int) -> 
         ago = format_duration(later.at - lives_from - TTL_SECONDS[ttl])
         text = f"the cache entry expired {ago} ago (TTL {ttl}, previous call"
         return Cause("expired", f"{text} {format_duration(gap)} earlier)")
+    if changed:
+        return None  # what changed is not read however long one waits
     readable = earlier.at
     if rules.readable_from.value != "request_start" and earlier.began is not None:
         readable = earlier.began
     older = 0 if earlier.usage is None else earlier.usage.read or 0
     if later.at <= readable + rules.visibility_delay.value and gap >= 0 and read >= older:
-        text = f"the previous call was only {gap:.1f} s earlier, so its write was not readable yet"
+        verb = "was not" if later.at <= readable else "may not have been"
+        text = f"the previous call was only {gap:.1f} s earlier, so its write {verb} readable yet"
         return Cause("not_yet_visible", text)
     return None
 

@@ -1,0 +1,119 @@
+"""What `anaphora record` and `anaphora replay` share: a command on the upstream of recordings."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from anaphora.wording import counted
+
+from .common import FOUND, report_problems, require, stop
+
+if TYPE_CHECKING:
+    from anaphora.replay.player import Player
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+#: Variables whose values are secrets.
+_SECRET = re.compile(r"(?:\A|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)\Z")
+#: Shorter values are in ordinary texts.
+_SHORTEST_SECRET = 8
+
+
+def recording_options(command: T) -> T:
+    for option in (
+        click.option(
+            "--json", "as_json", is_flag=True, help="The report as JSON, on standard error."
+        ),
+        click.option(
+            "--port",
+            type=click.IntRange(0, 65_535),
+            default=0,
+            help="Port of the proxy; any free one by default.",
+        ),
+        click.option(
+            "--rules",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="More match rules, besides those for known programs and of DIR/replay.toml.",
+        ),
+        click.option(
+            "--dir",
+            "folder",
+            type=click.Path(path_type=Path),
+            default="recordings",
+            show_default=True,
+            metavar="DIR",
+            help="Folder of the recordings.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def run_recorded(
+    command: Sequence[str],
+    player: Callable[[Sequence[str]], Player],
+    *,
+    pace: bool = False,
+    port: int = 0,
+    as_json: bool = False,
+    prepare: Callable[[Mapping[str, str], Sequence[str]], dict[str, str]] | None = None,
+) -> None:
+    """Run the command, report what was recorded and replayed, and exit with its code. `player` is
+    made of the secrets of the environment, once the command was found; `prepare` changes its
+    environment."""
+    require("record and replay", "granian", "starlette", extra="proxy")
+    from anaphora.proxy import launch
+    from anaphora.proxy.programs import environment, notices, upstreams_from
+    from anaphora.proxy.recording import RecordedUpstream
+    from anaphora.proxy.routes import default_routes
+    from anaphora.proxy.server import running
+
+    launch.find(command, os.environ)
+    routes = default_routes(upstreams_from(os.environ, command))
+    play = player(secrets_of(os.environ))
+    report_problems(notices(os.environ, command))
+    with running(routes, upstream=RecordedUpstream(play, pace=pace), port=port) as proxy:
+        environ, words = environment(proxy, os.environ, command)
+        if prepare is not None:
+            environ = prepare(environ, command)
+        code = launch.run(words, environ)
+    problems = report_recorded(play, as_json=as_json)
+    if code or problems:
+        stop(code or FOUND)
+
+
+def secrets_of(environ: Mapping[str, str]) -> list[str]:
+    """The values of variables that hold keys and passwords, which a program may print."""
+    return [
+        value
+        for name, value in environ.items()
+        if len(value) >= _SHORTEST_SECRET and _SECRET.search(name.upper())
+    ]
+
+
+def report_recorded(player: Player, *, as_json: bool) -> bool:
+    """Print what the player did, on standard error; whether a call was missed or not written."""
+    report = player.report
+    if as_json:
+        import msgspec
+
+        value = {"folder": str(player.store.folder), **msgspec.structs.asdict(report)}
+        click.echo(msgspec.json.encode(value), err=True)
+    else:
+        done = []
+        if player.mode != "none":
+            done.append(f"{counted(report.recorded, 'exchange')} recorded in")
+        if report.replayed or player.mode == "none":
+            done.append(f"{counted(report.replayed, 'exchange')} replayed from")
+        report_problems(f"not recorded: {text}" for text in report.failures)
+        report_problems(f"not an exact match: {text}" for text in report.differences)
+        report_problems(f"no recording: {text}" for text in report.misses)
+        report_problems([f"{', '.join(done)} {player.store.folder}"])
+    return bool(report.misses or report.failures)

@@ -1,0 +1,94 @@
+"""What holds for every log and every change of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.audit_logs import envelope, written
+
+from anaphora.audit import AuditLog, rows, verify
+from anaphora.audit.chain import ChainChecker, ChainHead, seal
+from anaphora.audit.envelope import decode
+from anaphora.errors import AnaphoraError, ChainBroken
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("law") / "audit"
+    with AuditLog(path, segment_bytes=1500) as log:
+        for number in range(12):
+            log.append(envelope(number))
+            log.flush()
+    return path
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_any_changed_byte_is_found(log: Path, data: st.DataObject) -> None:
+    """Also one that is added or taken away."""
+    file = data.draw(st.sampled_from(sorted(log.iterdir())))
+    before = file.read_bytes()
+    index = data.draw(st.integers(0, len(before) - 1))
+    new = data.draw(st.binary(max_size=2).filter(lambda new: new != before[index : index + 1]))
+    changed = before[:index] + new + before[index + 1 :]
+    if changed == before:  # one of two equal bytes was taken away, and then added
+        return
+    try:
+        file.write_bytes(changed)
+        with pytest.raises(AnaphoraError) as found:
+            verify(log)
+    finally:
+        file.write_bytes(before)
+    if isinstance(found.value, ChainBroken):
+        first = next(line for line in before.splitlines() if line)
+        assert found.value.row >= 1
+        assert found.value.row >= decode(first).seq or file.name == "000001.jsonl"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("law") / "audit.db", 6)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_changed_byte_of_an_sqlite_file_changes_no_row_unnoticed(
+    database: Path, data: st.DataObject
+) -> None:
+    """Pages hold bytes that mean nothing; whatever can be read of the rows is checked."""
+    whole = database.read_bytes()
+    before = [row.hash for row in rows(database)]
+    content = bytearray(whole)
+    index = data.draw(st.integers(0, len(content) - 1))
+    content[index] ^= data.draw(st.integers(1, 255))
+    try:
+        database.write_bytes(content)
+        verify(database)
+        after = [row.hash for row in rows(database)]
+    except AnaphoraError:
+        return
+    finally:
+        database.write_bytes(whole)
+    assert after in ([], before), "an empty log is told apart by its anchor"
+
+
+@given(
+    texts=st.lists(st.text(max_size=20), max_size=4),
+    amounts=st.lists(st.integers(0, 10**18), min_size=1, max_size=5),
+)
+def test_rows_are_decoded_as_they_were_sealed(texts: list[str], amounts: list[int]) -> None:
+    head = ChainHead()
+    lines, contents = [], []
+    for amount in amounts:
+        encodable = tuple(text.encode("utf-8", "replace").decode() for text in texts)
+        contents.append(envelope(amount % 97, labels=encodable, cost_nano_usd=amount))
+        line, head = seal(head, contents[-1])
+        lines.append(line)
+        assert b"\n" not in line
+    assert [decode(line).content for line in lines] == contents
+    checker = ChainChecker(ChainHead())
+    assert list(checker.check(lines, str)) == []
+    assert checker.head == head

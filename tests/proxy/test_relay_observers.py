@@ -1,0 +1,83 @@
+"""Observers give way to the relay, and lose nothing by it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from support.raw_http import exchange, request_bytes
+from support.socket_upstream import PATIENCE, CallList, answering, socket_upstream
+
+from anaphora.proxy import observing
+from anaphora.proxy.exchange import RelayedCall
+from anaphora.proxy.server import running
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_observers_wait_while_the_relay_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "_BUSY", -1.0)  # always
+    monkeypatch.setattr(observing, "_PATIENT_SECONDS", 1e9)
+    seen = CallList()
+    with (
+        socket_upstream(answering(OK)) as upstream,
+        running([upstream.route()], observers=[seen]) as proxy,
+    ):
+        for _ in range(5):
+            exchange(proxy.port, request_bytes("POST", "/up/v1", b"{}"))
+        assert seen.calls == []
+    assert len(seen.calls) == 5, "they get every call before the proxy ends"
+
+
+@pytest.mark.parametrize("name", ["_PATIENT_SECONDS", "_PATIENT_BYTES"])
+def test_observers_do_not_wait_for_ever(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "_BUSY", -1.0)
+    monkeypatch.setattr(observing, "_PATIENT_SECONDS", 1e9)
+    monkeypatch.setattr(observing, name, 0)
+    seen = CallList()
+    with (
+        socket_upstream(answering(OK)) as upstream,
+        running([upstream.route()], observers=[seen]) as proxy,
+    ):
+        exchange(proxy.port, request_bytes("POST", "/up/v1", b"{}"))
+        assert seen.wait()
+
+
+def test_new_calls_wait_where_too_much_waits_for_observers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory is bounded: an observer that is much slower than the programs slows them down."""
+    monkeypatch.setattr(observing, "_WAITING_BYTES", 1000)
+    goes_on, answered = threading.Event(), threading.Event()
+
+    class Slow:
+        def call_ended(self, call: RelayedCall) -> None:
+            assert goes_on.wait(PATIENCE)
+
+    with (
+        socket_upstream(answering(OK)) as upstream,
+        running([upstream.route()], observers=[Slow()]) as proxy,
+    ):
+        exchange(proxy.port, request_bytes("POST", "/up/first", b"x" * 2000))
+
+        def ask() -> None:
+            exchange(proxy.port, request_bytes("POST", "/up/second", b"{}"))
+            answered.set()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert not answered.wait(0.2)
+        assert len(upstream.requests) == 1
+        goes_on.set()
+        assert answered.wait(PATIENCE)
+        asking.join()
+        assert len(upstream.requests) == 2
+
+
+def test_nothing_is_kept_without_observers(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[RelayedCall] = []
+    monkeypatch.setattr(observing.ObserverThread, "add", lambda self, call: kept.append(call))
+    with socket_upstream(answering(OK)) as upstream, running([upstream.route()]) as proxy:
+        exchange(proxy.port, request_bytes("POST", "/up/v1", b"{}"))
+    (call,) = kept
+    assert (call.request_body, call.pieces) == (None, None)
