@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from support.recordings import Kind, recording
+from support.generated_traces import Kind, recording
 from support.small_traces import at, bill, trace_of
 
 from anaphora import catalog
