@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, Io
 from anaphora.replay.fixture import Fixture, FixturePiece, from_file, to_file
-from anaphora.replay.store import FixtureStore
+from anaphora.replay.signing import SigningKey
+from anaphora.replay.store import FixtureStore, sign_folder
 
 
 def key(name: str) -> str:
@@ -50,6 +51,39 @@ def test_only_the_user_can_read_recordings(tmp_path: Path) -> None:
     store.add(fixture("a"))
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in store.folder.iterdir()} == {0o600}
+
+
+#: Indexes that were written by hand, with what nothing can be appended to.
+BY_HAND = {
+    "no line break at the end": lambda text: text.rstrip(),
+    "a comment at the end": lambda text: text + "# checked by hand",
+    "an inline list": lambda text: (
+        "fixture = ["
+        + ", ".join(
+            f"{{path = '{row['path']}', blake3 = '{row['blake3']}'}}"
+            for row in tomllib.loads(text)["fixture"]
+        )
+        + "]"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", BY_HAND)
+@pytest.mark.parametrize("signed", [False, True])
+def test_index_that_was_written_by_hand_is_continued(
+    tmp_path: Path, form: str, signed: bool
+) -> None:
+    folder = tmp_path / "recordings"
+    FixtureStore.open(folder, create=True).add_all([fixture("a"), fixture("b")])
+    index = folder / "INDEX.toml"
+    index.write_text(BY_HAND[form](index.read_text()))
+    sign = SigningKey.generate(tmp_path / "key") if signed else None
+    if sign is not None:
+        sign_folder(folder, sign)
+    store = FixtureStore.open(folder, sign=sign)
+    assert [store.add(fixture(name)).number for name in ("c", "a")] == [0, 1]
+    again = FixtureStore.open(folder, signed_by=None if sign is None else sign.public)
+    assert [len(again.by_key(key(name))) for name in "abc"] == [2, 1, 1]
 
 
 def test_two_stores_write_to_one_folder(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ class Player:
         if self.match != "nearest" or not servable:
             raise self._miss(request, key, reason)
         with self._lock:
-            self._differences.append(f"{request.method} {request.path}: {reason}")
+            self._differences.append(f"{self._named(request)}: {reason}")
         answer = self._next(fixture.key)
         if answer is None:
             with self._lock:
@@ -209,9 +209,23 @@ class Player:
             return self.store.by_key(fixture.key)[-1]
         return answer
 
+    def _shown(self, request: ReplayRequest) -> ReplayRequest:
+        """The request without secrets."""
+        redaction = self._redaction.with_credentials(tuple(request.headers.items()), request.query)
+        return msgspec.structs.replace(
+            request,
+            path=redaction.text(request.path),
+            query=redaction.query(request.query),
+            body=redaction.body(request.body),
+        )
+
+    def _named(self, request: ReplayRequest) -> str:
+        """How messages name a request."""
+        return f"{request.method} {self._shown(msgspec.structs.replace(request, body=b'')).path}"
+
     def _miss(self, request: ReplayRequest, key: RequestKey, reason: str) -> NoFixture:
         with self._lock:
-            self._misses.append(f"{request.method} {request.path}: {reason}")
+            self._misses.append(f"{self._named(request)}: {reason}")
         return NoFixture(model=key.model, prompt_hash=key.key, reason=reason)
 
     def _nearest(
@@ -219,10 +233,7 @@ class Player:
     ) -> tuple[Fixture, RequestDifference | None, bool] | None:
         """The recording that is most like a request, the first difference, and whether its answer
         has the form that is asked for."""
-        headers = tuple(request.headers.items())
-        redaction = self._redaction.with_credentials(headers, request.query)
-        shown = msgspec.structs.replace(request, body=redaction.body(request.body))
-        asked = self._compared(shown)
+        asked = self._compared(self._shown(request))
         names = nearest(RequestOutline.of(asked), self._recorded_outlines().items())
         best: tuple[int, Fixture, RequestDifference | None, bool] | None = None
         for name in names:
@@ -285,15 +296,16 @@ class Player:
             # The program has its answer, and keeps it. `close` raises.
             known = isinstance(problem, AnaphoraError)
             why = str(problem) if known else f"{type(problem).__name__}"
-            self.fail(f"{request.method} {request.path}: {why}")
+            self.fail(request, why)
         else:
             with self._lock:
                 self._recorded += 1
 
-    def fail(self, reason: str) -> None:
-        """Note why an answer is not recorded."""
+    def fail(self, request: ReplayRequest, reason: str) -> None:
+        """Note why the answer to a request is not recorded."""
+        named = self._named(request)
         with self._lock:
-            self._failures.append(reason)
+            self._failures.append(f"{named}: {reason}")
 
     def flush(self) -> None:
         """Wait until everything that has ended is written, or cannot be."""
@@ -361,7 +373,7 @@ class Recording:
         if self.is_over:
             return
         if reason:
-            self._player.fail(f"{self.request.method} {self.request.path}: {reason}")
+            self._player.fail(self.request, reason)
         self._end()
 
     def _end(self) -> None:
