@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import ChunkRun, Kind, Mark, Rendered
@@ -19,8 +19,14 @@ _RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
 PromptView: TypeAlias = "RenderedPrompt | TokenRuns"
 """What a simulator needs to know of a request."""
 
-KeyOf: TypeAlias = Callable[[int], Hashable]
-"""The key of the cache entry that ends with a block, by the block's position."""
+
+class KeyOf(Protocol):
+    """The key of the cache entry that ends with a block, by the block's position."""
+
+    def __call__(self, position: int, /) -> Hashable: ...
+    def after(self, begin: int, /) -> list[Hashable]:
+        """The keys from a position on."""
+        ...
 
 
 class MadeCall(NamedTuple):
@@ -55,6 +61,23 @@ class RenderedBlocks:
         log, index = run.log, position - first
         data = log.slice(log.start(index), log.ends[index])
         return data if index else run.lead + data
+
+    def texts(self, begin: int) -> list[bytes]:
+        """The blocks from there on."""
+        texts: list[bytes] = []
+        for run, first in self._runs:
+            if first + run.count > begin:
+                log, low = run.log, max(0, begin - first)
+                start, cut = log.start(low), 0
+                ends = log.ends[low : run.count]
+                data = log.slice(start, ends[-1])
+                new = len(texts)
+                for end in ends:
+                    texts.append(data[cut : end - start])
+                    cut = end - start
+                if not low:
+                    texts[new] = run.lead + texts[new]
+        return texts
 
     def from_model(self, position: int) -> bool:
         run, first = self._run_of(position)
@@ -162,8 +185,16 @@ class TokenRuns:
     def section(self, position: int) -> Section:
         return "messages" if self._sections is None else self._sections[position]
 
+    def keys(self, begin: int) -> list[int]:
+        return self._keys[begin:]
+
     def data(self, position: int) -> bytes:
         return b"" if self._texts is None else self._texts[position]
+
+    def texts(self, begin: int) -> list[bytes]:
+        if self._texts is None:
+            return [b""] * (len(self) - begin)
+        return list(self._texts[begin:])
 
     def tokens_within(self, position: int, size: int) -> int:
         """The tokens before the byte `size` of a block."""
