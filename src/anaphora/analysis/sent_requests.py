@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from anaphora import catalog, wire
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
+from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.verdict import Diagnosis, SentCall, Verdict, comparable, diagnosis_of, judge
 from anaphora.catalog import CacheRules, Dialect, Price, Profile
 from anaphora.errors import AnaphoraError, InvalidRequest
@@ -286,8 +287,14 @@ class RequestPairs:
         sent, hints, reply = request.sent, request.hints, request.reply_id
         scope = request.provider, request.wire
         own = *scope, request.model, sent.route
-        earlier = self._near.add(sent.rendered, request, scope=own, hints=hints, reply_id=reply)
-        other = self._anywhere.add(sent.rendered, request, scope=scope, hints=hints, reply_id=reply)
+        prompt = ComparedPrompt(sent.rendered, Plan())
+        earlier = self._near.add(
+            sent.rendered, request, scope=own, hints=hints, reply_id=reply, prompt=prompt
+        )
+        other = self._anywhere.add(
+            sent.rendered, request, scope=scope, hints=hints, reply_id=reply, prompt=prompt
+        )
+        prompt.hashed = None
         if other is not None and other.continues and not (earlier and earlier.continues):
             # The same prompt for another model is a conversation of its own.
             grown = len(sent.rendered) > len(other.call.sent.rendered)
