@@ -9,12 +9,13 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit_logs import BACKENDS, envelope, written
+from support.audit_logs import BACKENDS, envelope, settle, written
 
 from anaphora.audit import AuditEnvelope, AuditLog, prune, rows, verify
 from anaphora.audit.envelope import LostRow, PrunedRow, RecoveryRow, SegmentRow, StartRow
@@ -95,6 +96,29 @@ def test_flush_returns_when_rows_are_on_the_disk(name: str, tmp_path: Path) -> N
     with pytest.raises(Io, match="closed"):
         log.append(envelope())
     log.close()
+
+
+def test_what_arrives_during_a_commit_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, begun, goes_on, commits = os.fsync, threading.Event(), threading.Event(), []
+
+    def slow(file: int) -> None:
+        begun.set()
+        assert goes_on.wait(30)
+        commits.append(file)
+        real(file)
+
+    with AuditLog(tmp_path / "audit") as log:
+        monkeypatch.setattr("anaphora.audit.log_file.os.fsync", slow)
+        log.append(envelope(0))
+        assert begun.wait(30)
+        for number in range(1, 100):
+            log.append(envelope(number))
+        goes_on.set()
+        log.flush()
+        assert len(commits) == 2
+    assert request_ids(tmp_path / "audit") == [f"req-{number}" for number in range(100)]
 
 
 @both
@@ -328,7 +352,7 @@ def test_rows_wait_until_the_disk_has_room_again(
                 log.flush()
             states = [log.failing]
             log.append(envelope(2))
-        log.flush(30)
+        settle(log)
         assert [*states, log.failing] == [True, False]
     assert request_ids(tmp_path / "audit") == ["req-1", "req-2"]
     assert [error.message for error in told] == ["No space left on device"]
@@ -353,7 +377,7 @@ def test_a_part_of_a_row_that_was_written_is_taken_back(
             log.append(envelope(1))
             with pytest.raises(Io):
                 log.flush()
-        log.flush(30)
+        settle(log)
     assert request_ids(tmp_path / "audit") == ["req-1"]
     verify(tmp_path / "audit")
 
@@ -368,7 +392,7 @@ def test_rows_that_cannot_wait_are_counted(tmp_path: Path, monkeypatch: pytest.M
             for number in range(5):
                 with pytest.raises(Io, match="no more rows can wait"):
                     log.append(envelope(number))
-        log.flush(30)
+        settle(log)
     lost = [row.content for row in rows(tmp_path / "audit") if isinstance(row.content, LostRow)]
     assert [one.rows for one in lost] == [5]
     assert len(request_ids(tmp_path / "audit")) == 3
@@ -402,7 +426,7 @@ def test_a_log_that_is_deleted_meanwhile_is_continued_and_the_gap_is_found(
         log.append(envelope(2))
         with pytest.raises(Io):
             log.flush()
-        log.flush(30)
+        settle(log)
     assert request_ids(path) == ["req-2"]
     with pytest.raises(ChainBroken, match="rows 1 to 3 are missing"):
         verify(path)
@@ -440,5 +464,46 @@ def test_a_function_for_errors_that_fails_does_not_stop_the_log(
             log.append(envelope(1))
             with pytest.raises(Io):
                 log.flush()
-        log.flush(30)
+        settle(log)
     assert request_ids(tmp_path / "audit") == ["req-1"]
+
+
+def test_a_check_does_not_keep_a_writer_from_starting(tmp_path: Path) -> None:
+    path = written(tmp_path / "audit", 3)
+    ended = threading.Event()
+
+    def check() -> None:
+        while not ended.is_set():
+            verify(path)
+
+    checking = threading.Thread(target=check)
+    checking.start()
+    try:
+        for _ in range(20):
+            AuditLog(path).close()
+    finally:
+        ended.set()
+        checking.join()
+
+
+def test_a_row_that_is_being_written_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, half, goes_on = os.write, threading.Event(), threading.Event()
+
+    def slow(file: int, data: bytes) -> int:
+        if half.is_set():
+            return real(file, data)
+        done = real(file, data[:50])
+        half.set()
+        assert goes_on.wait(30)
+        return done
+
+    with AuditLog(tmp_path / "audit") as log:
+        monkeypatch.setattr("anaphora.audit.log_file.os.write", slow)
+        log.append(envelope(1))
+        assert half.wait(30)
+        checked = verify(tmp_path / "audit")
+        goes_on.set()
+    assert (checked.rows, checked.writing) == (2, True)
+    assert verify(tmp_path / "audit").rows == 4

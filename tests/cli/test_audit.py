@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.audit_logs import BACKENDS, envelope
 
-from anaphora.audit import AuditBlock, AuditLog, AuditUsage
+from anaphora.audit import AuditBlock, AuditLog, AuditUsage, calls
 from anaphora.cli.audit_report import bar
 
 DAY = 86_400.0
@@ -152,6 +152,7 @@ def test_a_time_that_is_none_is_named(run: Any, log: Path, text: str) -> None:
 
 def test_export_writes_json_lines_and_csv(run: Any, log: Path, tmp_path: Path) -> None:
     lines = run("audit", "export", str(log)).stdout.splitlines()
+    assert [line.encode() for line in lines] == [row.line for row, _ in calls(log)]
     assert [json.loads(line)["seq"] for line in lines] == list(range(3, 11))
     file = tmp_path / "calls.csv"
     assert run("audit", "export", str(log), "-o", str(file)).returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from support.recordings import key_of, recorded_folder, small_fixture
 
+from anaphora import emulator
 from anaphora.replay import FixtureStore
 from anaphora.replay.fixture import FixturePiece
 
@@ -178,3 +180,34 @@ def test_missing_cryptography_is_7(
     assert "pip install 'anaphora[sign]'" in done.stderr
     done = run("replay", "verify", str(folder))
     assert (done.returncode, "signature not checked" in done.stdout) == (0, True)
+
+
+#: Asks the emulator through the proxy, by the variable that the SDKs read.
+AGENT = """
+import os, sys, urllib.request
+url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+body = b'{"model":"claude-sonnet-4-5","max_tokens":9,"messages":[{"role":"user","content":"Hi"}]}'
+headers = {"content-type": "application/json", "x-api-key": "canary-0123456789",
+           "anthropic-version": "2023-06-01"}
+print(urllib.request.urlopen(urllib.request.Request(url, body, headers)).read().decode())
+"""
+
+
+def test_record_and_replay_a_command_with_a_signature(run_process: Any, tmp_path: Path) -> None:
+    folder, key = tmp_path / "recordings", tmp_path / "replay.key"
+    public = run_process("replay", "keygen", str(key)).stdout.strip()
+    agent = ["--", sys.executable, "-c", AGENT]
+    with emulator.running() as emu:
+        first = run_process(
+            "record", "--dir", str(folder), "--sign", str(key), *agent, ANTHROPIC_BASE_URL=emu.url
+        )
+    assert first.returncode == 0, first.stderr
+    replay = ["replay", "--dir", str(folder), "--signed-by", public, *agent]
+    again = run_process(*replay)
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    for file in folder.iterdir():
+        assert b"canary" not in file.read_bytes()
+    (folder / "INDEX.toml.sig").unlink()
+    unsigned = run_process(*replay)
+    assert (unsigned.returncode, unsigned.stdout) == (3, "")
+    assert "is not signed" in unsigned.stderr

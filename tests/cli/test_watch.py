@@ -243,6 +243,17 @@ def test_audit_log_has_a_row_for_each_call(emu: Emulator, run: Run, tmp_path: Pa
     assert [row["verdict"] for row in json.loads(shown.stdout)] == ["first", "hit", "miss"]
 
 
+def test_recorded_calls_are_judged_too_and_can_be_replayed(
+    emu: Emulator, run: Run, tmp_path: Path
+) -> None:
+    agent, folder = script(tmp_path, TWO_DAYS), tmp_path / "recordings"
+    done = run("watch", "--record", str(folder), *upstreams(emu.url, "anthropic"), "--", str(agent))
+    assert done.returncode == 0
+    assert "3 calls: 3 in 1 conversation" in done.stderr
+    assert f"3 exchanges recorded in {folder}" in done.stderr
+    assert run("replay", "--dir", str(folder), "--", str(agent)).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -429,8 +440,8 @@ for path in ("/v1/messages?key={KEY}", "/v1/messages/{KEY}"):
     try:
         post(path, {{"model": "claude-opus-5-5", "max_tokens": 9, "messages": []}},
              authorization="Bearer {KEY}")
-    except urllib.error.HTTPError:
-        pass
+    except urllib.error.HTTPError as problem:
+        problem.read()
 """
     agent = script(tmp_path, body)
     audit, log = tmp_path / "audit", tmp_path / "log"

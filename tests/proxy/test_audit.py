@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 from blake3 import blake3
+from support.planted import PLACES, Place, spec
+from support.planted import body as request_body
 
 from anaphora.audit import AuditEnvelope, AuditLog, calls, verify
+from anaphora.catalog import dialects
 from anaphora.emulator.faults import HEADER
 from anaphora.emulator.server import Emulator
 from anaphora.proxy.auditing import ProxyAudit
@@ -125,3 +128,38 @@ def test_an_error_that_repeats_the_prompt_is_not_stored(emu: Emulator, tmp_path:
         post(url, body("one") | {"messages": [{"role": "USERCANARY", "content": "USERCANARY"}]})
     assert [row.outcome for row in rows_of(tmp_path / "audit")] == ["Upstream"]
     assert b"CANARY" not in stored(tmp_path)
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_no_text_is_stored_on_any_wire(place: Place, emu: Emulator, tmp_path: Path) -> None:
+    prompt = spec()
+    prompt["system"][0] = "SYSTEMCANARY " + prompt["system"][0]
+    prompt["messages"][0] = ("user", ["USERCANARY"])
+    prompt["tools"][0]["description"] = "TOOLCANARY"
+    row = next(
+        row
+        for row in dialects().rows
+        if row.provider == place.provider and place.wire in (row.wire, row.name, row.provider)
+    )
+    path = row.request_path
+    if row.wire == "gemini":
+        path += f"/{place.model}:generateContent"
+    headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+    headers |= dict.fromkeys(("x-api-key", "x-goog-api-key"), KEY)
+    headers["authorization"] = f"Bearer {KEY}"
+    judge = Judge()
+    upstreams = {place.provider: f"{emu.url}/{place.provider}"}
+    with AuditLog(tmp_path / "audit") as log:
+        routes = default_routes(upstreams)
+        with running(routes, observers=[judge, ProxyAudit(log, judge)]) as proxy:
+            url = proxy.url_of(place.provider) + path
+            data = request_body(place, prompt)
+            request = urllib.request.Request(url, data, headers)
+            with urllib.request.urlopen(request) as response:
+                assert response.read()
+    (kept,) = rows_of(tmp_path / "audit")
+    assert (kept.provider, kept.model, kept.outcome) == (place.provider, place.model, "ok")
+    assert kept.usage.input > 1000
+    assert len(kept.blocks) >= 4
+    assert b"CANARY" not in stored(tmp_path)
+    assert KEY.encode() not in stored(tmp_path)

@@ -24,6 +24,7 @@ from anaphora.catalog import dialects
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.proxy import placing
+from anaphora.proxy.conversation_plans import ConversationPlans, PlannedCall, read_request
 from anaphora.proxy.exchange import ProxyRoute, UpstreamRequest
 from anaphora.proxy.placing import Placer
 from anaphora.proxy.routes import default_routes
@@ -271,6 +272,18 @@ def test_conversation_is_written_at_once(fields: Json) -> None:
     assert marked(Placer(), ANTHROPIC, question("What?", **fields)).marks
 
 
+def test_single_calls_with_tools_are_recognised() -> None:
+    """Questions with a tool for the answer, none of which is continued: only what they share is
+    worth writing."""
+    placer, sections = Placer(), []
+    for number in range(8):
+        tools = [{"name": "answer", "input_schema": {"type": "object"}}]
+        after = marked(placer, ANTHROPIC, question(f"{number}? " * 2000, tools=tools))
+        sections.append({after.chunk(mark.chunk).section for mark in after.marks})
+    assert "messages" in sections[0]
+    assert all("messages" not in each and "system" in each for each in sections[-2:])
+
+
 def test_end_that_changes_with_every_call_is_not_marked() -> None:
     """A program that appends the time to its last message, and takes it out again."""
     placer, said = Placer(), []
@@ -287,14 +300,23 @@ def test_end_that_changes_with_every_call_is_not_marked() -> None:
 
 
 def test_branches_keep_their_own_history() -> None:
-    placer = Placer()
     start, left = turns(2)
     right = json.loads(json.dumps(left))
-    right["messages"][-1][1][0] = "Something else, then."
-    placer(request(ANTHROPIC, body(ANTHROPIC, start)))
-    for prompt in (left, right, grown(left), grown(right)):
-        after = marked(placer, ANTHROPIC, body(ANTHROPIC, prompt))
-        assert after.marks[-1].chunk == len(after) - 1
+    right["messages"][-2][1][0] = "It is black."
+    plans = ConversationPlans()
+
+    def add(prompt: Json, at: float) -> PlannedCall:
+        data = body(ANTHROPIC, prompt)
+        read = read_request("POST", "anthropic", "/v1/messages", {}, data)
+        assert read is not None
+        return plans.add(read, scope="", at=at)
+
+    first, one = add(start, 0), add(left, 60)
+    other, longer = add(right, 90), add(grown(left), 120)
+    assert one.state is first.state
+    assert other.state is not first.state
+    assert longer.state is one.state
+    assert (longer.state.gaps.count, other.state.gaps.count) == (3, 3)
 
 
 # ── Requests that are left as they are ───────────────────────────────────────────────────────────

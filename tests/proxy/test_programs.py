@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -211,6 +212,36 @@ def test_codex_does_not_read_the_variable_of_openai() -> None:
     environ = {"OPENAI_BASE_URL": "https://gw.example/v1"}
     assert upstreams_from(environ, ["codex"]) == {}
     assert redirected(environ, "codex")[0]["OPENAI_BASE_URL"] == "https://gw.example/v1"
+
+
+@pytest.mark.parametrize(
+    "login, environ, upstream",
+    [
+        ({"tokens": {"access_token": "canary"}}, {}, "https://chatgpt.com/backend-api/codex"),
+        ({"tokens": {"access_token": "canary"}}, {"CODEX_API_KEY": "k"}, ""),
+        ({"tokens": None, "OPENAI_API_KEY": "canary"}, {}, ""),
+        ({"tokens": {"access_token": "canary"}, "OPENAI_API_KEY": "canary"}, {}, ""),
+        ([], {}, ""),
+    ],
+)
+def test_codex_signed_in_with_chatgpt(
+    tmp_path: Path, login: object, environ: dict[str, str], upstream: str
+) -> None:
+    """Its tokens are for another address, at which paths begin with /responses."""
+    (tmp_path / "auth.json").write_text(json.dumps(login))
+    environ = {"CODEX_HOME": str(tmp_path), **environ}
+    assert upstreams_from(environ, ["codex"]).get("openai", "") == upstream
+    words = redirected(environ, "codex exec")[1]
+    assert words == f'codex -c openai_base_url="{URL}/openai{"" if upstream else "/v1"}" exec'
+    # Programs that Codex starts do not have its tokens.
+    assert ("OPENAI_BASE_URL" in redirected(environ, "codex exec")[0]) is not bool(upstream)
+    gateway = ["codex", "-c", "openai_base_url=https://gw.example/v1"]
+    assert upstreams_from(environ, gateway) == {"openai": "https://gw.example"}
+
+
+def test_login_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    (tmp_path / "auth.json").write_text("no JSON")
+    assert upstreams_from({"CODEX_HOME": str(tmp_path)}, ["codex"]) == {}
 
 
 def test_assignments_of_env_are_redirected() -> None:

@@ -16,6 +16,7 @@ from support.planted import GUIDE, Place, body, grown, spec
 from anaphora.catalog import dialects
 from anaphora.emulator.server import Emulator
 from anaphora.proxy import savings as savings_module
+from anaphora.proxy.exchange import Piece, ProxyRoute, RelayedCall
 from anaphora.proxy.judging import Judge
 from anaphora.proxy.placing import Placer
 from anaphora.proxy.routes import default_routes
@@ -152,6 +153,39 @@ def test_program_with_markers_of_its_own(emu: Emulator) -> None:
     assert near(result.simulated.cost_usd, result.billed.cost_usd)
     assert near(result.with_markers.cost_usd, result.simulated.cost_usd)
     assert str(result).startswith("Our markers do not make the same 4 calls cheaper: $")
+
+
+@pytest.mark.parametrize("billed", [2_000, 20_000])
+def test_tokens_are_counted_by_the_bill(billed: int) -> None:
+    """The provider counts far fewer, or far more, than the estimate."""
+    judge, place = Judge(), PLACES["anthropic"]
+    route = ProxyRoute(prefix="", provider="anthropic", upstream="https://api.example.com")
+    usage = {"input_tokens": billed, "output_tokens": 9}
+    reply: Json = {"id": "m", "type": "message", "role": "assistant", "model": place.model}
+    reply |= {"content": [], "stop_reason": "end_turn", "usage": usage}
+    prompt = spec() | {"marked": False}
+    for number in range(3):
+        call = RelayedCall(
+            number=number + 1,
+            started=1_794_800_000.0 + 60 * number,
+            method="POST",
+            route=route,
+            path="/v1/messages",
+            query="",
+            request_headers=(),
+            request_body=body(place, prompt),
+            status=200,
+            response_headers=(("content-type", "application/json"),),
+            pieces=[Piece(1.0, json.dumps(reply).encode())],
+            ended=2.0,
+        )
+        judge.call_ended(call)
+        prompt = grown(prompt)
+    result = judge.savings.result()
+    for costs in (result.billed, result.simulated, result.with_markers):
+        assert costs.uncached + costs.read + costs.written == 3 * billed
+    assert result.simulated.cost_usd == result.billed.cost_usd
+    assert result.with_markers.read > 0.6 * 2 * billed
 
 
 def test_calls_without_a_bill_or_a_price_are_left_out(emu: Emulator) -> None:

@@ -21,7 +21,7 @@ from anaphora.replay.index import (
     whole,
 )
 
-hashes = st.text("0123456789abcdef", min_size=64, max_size=64)
+hashes = st.integers(0, 2**256 - 1).map(lambda number: f"{number:064x}")
 names = st.one_of(
     st.text("abc/._- é", min_size=1, max_size=12).map(lambda text: f"{text}.json"),
     hashes.map(lambda text: f"{text[:32]}-0.json"),

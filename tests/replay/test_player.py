@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, Io, NoFixture
@@ -257,6 +258,34 @@ def test_nearest_is_served_and_the_difference_reported(folder: Path) -> None:
     report = player.report
     assert (report.replayed, len(report.differences), report.misses) == (4, 3, ())
     assert "differs in messages[0].content[0].text at character 5" in report.differences[0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (asked(stream=True), "recorded nothing, asked true, differs in stream"),
+        (
+            msgspec.structs.replace(asked(), path="/v1/messages/count_tokens"),
+            'recorded "/v1/messages", asked "/v1/messages/count_tokens", differs in path',
+        ),
+        (
+            msgspec.structs.replace(asked(), provider="deepseek"),
+            'recorded "anthropic", asked "deepseek", differs in provider at character 0',
+        ),
+    ],
+    ids=["stream", "path", "provider"],
+)
+def test_answer_of_another_form_is_not_served(
+    folder: Path, request_: ReplayRequest, expected: str
+) -> None:
+    player = Player(folder, "none", match="nearest")
+    if "provider" in expected:  # the same form
+        assert answer(player, request_) == "one"
+        assert expected in player.report.differences[0]
+        return
+    with pytest.raises(NoFixture) as caught:
+        player.look_up(request_)
+    assert expected in caught.value.reason
 
 
 def test_miss_shows_no_secret(folder: Path) -> None:

@@ -61,6 +61,16 @@ def test_two_stores_write_to_one_folder(tmp_path: Path) -> None:
     assert len(FixtureStore.open(tmp_path)) == 6
 
 
+def test_two_stores_remove_the_same_fixtures(tmp_path: Path) -> None:
+    FixtureStore.open(tmp_path, create=True).add_all(map(fixture, "abc"))
+    stores = [FixtureStore.open(tmp_path) for _ in range(2)]
+    paths = [entry.path for entry in stores[0].entries]
+    stores[0].remove(paths[:1])
+    stores[1].remove(paths[:2])
+    stores[0].remove(paths[1:2])
+    assert [entry.path for entry in FixtureStore.open(tmp_path).entries] == paths[2:]
+
+
 def test_what_was_verified_is_served_after_the_file_has_changed(tmp_path: Path) -> None:
     FixtureStore.open(tmp_path, create=True).add(fixture("a"))
     store = FixtureStore.open(tmp_path)

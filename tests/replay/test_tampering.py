@@ -76,6 +76,11 @@ def change_number(folder: Path, files: list[Path]) -> None:
     edit_index(folder, "number = 0", "number = 1")
 
 
+def change_digest(folder: Path, files: list[Path]) -> None:
+    """Another request would be answered without being compared."""
+    edit_index(folder, 'exact = ""', f'exact = "{"0" * 64}"')
+
+
 def rename_file(folder: Path, files: list[Path]) -> None:
     files[0].rename(folder / "other.json")
 
@@ -255,6 +260,7 @@ FOUND: list[tuple[Change, str]] = [
     (swap_paths, "key"),
     (change_key, "key"),
     (change_number, "key"),
+    (change_digest, "key"),
     (rename_file, "missing"),
     (delete_file, "missing"),
     (other_case, "missing"),

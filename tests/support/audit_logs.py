@@ -59,6 +59,15 @@ def written(path: Path, count: int = 5, **options: object) -> Path:
     return path
 
 
+def settle(log: AuditLog) -> None:
+    """Waits for the rows of a log that can be written again; an attempt may still be failing."""
+    for _ in range(100):
+        with suppress(Io):
+            log.flush(30)
+            return
+    raise AssertionError("the rows were never written")
+
+
 # ── Killed writers ───────────────────────────────────────────────────────────────────────────────
 
 #: Forks a writer for each path on standard input, and prints its process id. The writer appends

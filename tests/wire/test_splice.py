@@ -314,6 +314,16 @@ BREAK_30 = b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}'
             id="output text",
         ),
         pytest.param(
+            "openai_responses",
+            b'{"model":"m","input":[{"type":"function_call_output","call_id":"c","output":[{"type":'
+            b'"input_text","text":"x"},{"type":"input_text","text":"y"}]}]}',
+            0,
+            "30m",
+            b'{"model":"m","input":[{"type":"function_call_output","call_id":"c","output":[{"type":'
+            b'"input_text","text":"x"},{"type":"input_text","text":"y"' + BREAK_30 + b"}]}]}",
+            id="last part of an output",
+        ),
+        pytest.param(
             "openai_chat",
             b'{"model":"m","messages":[{"content":"s","role":"system"},{"role":"user","content":'
             b'[{"text":"x","type":"text"}]}]}',
@@ -389,6 +399,24 @@ def test_markers_inside_a_tool_result(name: str, request_: Json) -> None:
     without = splice(name, body, replace=True)
     assert split(name, without).marks == ()
     assert split(name, splice(name, without, *marks)).marks == marks
+
+
+def test_marker_inside_a_marked_tool_result() -> None:
+    inner = [{"type": "text", "text": "A"}, {"type": "text", "text": "B"}]
+    result = {"type": "tool_result", "content": inner, "cache_control": {"type": "ephemeral"}}
+    message = {"role": "user", "content": [{**result, "tool_use_id": "t"}]}
+    plain = json.dumps({"model": "m", "messages": [message]}).encode()
+    inner[0]["cache_control"] = {"type": "ephemeral"}  # type: ignore[assignment]
+    both = json.dumps({"model": "m", "messages": [message]}).encode()
+    marks = split("anthropic", both).marks
+    assert len(marks) == 2
+    assert split("anthropic", splice("anthropic", plain, *marks)).marks == marks
+
+
+def test_empty_object_takes_a_marker() -> None:
+    body = b'{"model":"m","tools":[{}],"messages":[{"role":"user","content":"x"}]}'
+    spliced = splice("anthropic", body, Mark(0, "5m"))
+    assert b'"tools":[{"cache_control":{"type":"ephemeral"}}]' in spliced
 
 
 OWN = (
@@ -512,6 +540,8 @@ def test_provider_without_markers_gets_the_body_unchanged(name: str) -> None:
         b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a",'
         b'"cache_control":null,"cache_control":null}]}]}',
         b'{"a":{"x":1,"model":"m"},"model":"m","messages":[{"role":"user","content":"x"}],"a":{}}',
+        # Read with the length of the last "a", the rest looks like the members that msgspec saw.
+        CHAT[:-1] + b',"a":1,"b":22,"a":{"q":0,      "b":1}}',
         b"\xef\xbb\xbf" + CHAT,
         CHAT + b"}",
         CHAT[:-1],

@@ -282,6 +282,11 @@ class RequestPairs:
         self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
         self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
 
+    @property
+    def size(self) -> int:
+        """The bytes of the remembered prompts."""
+        return max(self._near.size, self._anywhere.size)
+
     def add(self, request: SentRequest) -> EarlierCall[SentRequest] | None:
         """Remembers a request, and returns the one before it."""
         sent, hints, reply = request.sent, request.hints, request.reply_id

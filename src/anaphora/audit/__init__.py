@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from .log import AuditLog
     from .pruning import prune
     from .reading import CallFilter, VerifiedLog, calls, rows, verify
+    from .writer import AuditError
 
 __all__ = [
     "AuditBlock",
     "AuditEnvelope",
+    "AuditError",
     "AuditLog",
     "AuditUsage",
     "AuditedAdapter",
@@ -40,6 +42,7 @@ __all__ = [
 _LAZY = {
     "AuditBlock": ".envelope",
     "AuditEnvelope": ".envelope",
+    "AuditError": ".writer",
     "AuditLog": ".log",
     "AuditUsage": ".envelope",
     "AuditedAdapter": ".adapters",

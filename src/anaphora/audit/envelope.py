@@ -196,6 +196,8 @@ class StoredRow(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     hash: str
     content: AnyRow
+    line: bytes
+    """The bytes that the hash is of, and the hash."""
 
 
 class RowNumber(msgspec.Struct, frozen=True):
@@ -226,6 +228,7 @@ def decode(line: bytes, place: str = "") -> StoredRow:
         seq=numbered.seq,
         hash=numbered.hash,
         content=content,
+        line=line,
     )
 
 

@@ -70,12 +70,10 @@ COLUMNS: dict[str, str] = {
 _OF_USAGE = frozenset(("uncached", "read", "output", "reasoning"))
 
 
-def export_lines(lines: Iterable[tuple[StoredRow, AuditEnvelope]]) -> Iterator[bytes]:
-    """JSON lines: the rows without the chain's own."""
-    encode = msgspec.json.Encoder().encode
-    for row, call in lines:
-        number = b'{"schema_version":%d,"seq":%d,' % (row.schema_version, row.seq)
-        yield b'%b%b,"hash":"%b"}\n' % (number, encode(call)[1:-1], row.hash.encode())
+def export_lines(calls: Iterable[tuple[StoredRow, AuditEnvelope]]) -> Iterator[bytes]:
+    """JSON lines: the rows of the calls as they are stored."""
+    for row, _ in calls:
+        yield row.line + b"\n"
 
 
 def export_csv(calls: Iterable[tuple[StoredRow, AuditEnvelope]]) -> Iterator[bytes]:

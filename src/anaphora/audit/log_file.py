@@ -19,6 +19,7 @@ from anaphora.errors import ChainBroken, Io
 
 from .chain import ChainChecker, ChainHead
 from .envelope import Boundary, SegmentRow, StopRow, StoredRow, decode
+from .side_files import is_locked
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 
@@ -70,11 +71,11 @@ class FileReader:
 
     def lines(self, section: Path, *, unfinished: bool = True) -> Iterator[bytes]:
         """The lines of a segment without their line breaks. `unfinished`: also a last line without
-        a line break, which is cut so that it is no row."""
+        a line break, which is cut so that it is no row; unless it is being written now."""
         with section.open("rb") as file:
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
                 yield line[:-1]
-            if line and unfinished:
+            if line and unfinished and not is_locked(self.path):
                 yield line.removesuffix(b'"}')
 
     def place(self, section: Path, index: int) -> str:

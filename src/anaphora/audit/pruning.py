@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from pathlib import Path
 
@@ -24,7 +25,9 @@ def prune(path: str | Path, *, keep_days: float, anchor: str | Path | None = Non
     """Deletes the rows of earlier days; of a folder, whole segments. A row with the hash of the
     last of them is written first. Raises `Io` while a process writes the log: its own `keep_days`
     prunes it."""
-    writer = open_writer(Path(path), anchor=None if anchor is None else Path(anchor))
+    writer = open_writer(
+        Path(path), node=platform.node(), anchor=None if anchor is None else Path(anchor)
+    )
     try:
         boundaries = writer.prune(keep_days, time.time())
     finally:

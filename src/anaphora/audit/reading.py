@@ -89,8 +89,7 @@ def verify(
     checker = ChainChecker(start, anchor=head)
     done = 0
     for section in reader.sections:
-        # A row that is being written now is not there yet.
-        lines = reader.lines(section, unfinished=not writing)
+        lines = reader.lines(section)
         for index in checker.check(lines, partial(reader.place, section)):
             if progress is not None:
                 progress(done + index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,8 @@ from .chain import ChainHead
 from .envelope import SCHEMA_VERSION
 
 _KEY_BYTES = 32
+#: How often a lock is tried, and the seconds in between.
+_TRIES, _PAUSE = 5, 0.01
 
 
 def beside(log: Path, suffix: str) -> Path:
@@ -41,7 +44,7 @@ class WriterLock:
         except OSError as error:
             raise Io(f"{self._path}: cannot be opened: {error.strerror or error}") from None
         file = os.fdopen(descriptor, "r+b")
-        if not _lock(file):
+        if not _lock_soon(file):
             holder = file.read(32).decode("ascii", "replace").strip()
             file.close()
             writer = f"process {holder}" if holder.isdecimal() else "another process"
@@ -68,6 +71,15 @@ def is_locked(log: Path) -> bool:
             return not _lock(file)
     except OSError:
         return False
+
+
+def _lock_soon(file: IO[bytes]) -> bool:
+    """Tries a few times: `is_locked` of another process has the lock for a moment."""
+    for _ in range(_TRIES):
+        if _lock(file):
+            return True
+        time.sleep(_PAUSE)
+    return False
 
 
 def _lock(file: IO[bytes]) -> bool:

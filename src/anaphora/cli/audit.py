@@ -165,10 +165,8 @@ def _show_row(log: Path, number: int, as_json: bool) -> None:
 
 def _flat(row: StoredRow) -> dict[str, Any]:
     """The row as it is stored."""
-    fields: dict[str, Any] = msgspec.to_builtins(row)
-    content = fields.pop("content")
-    digest = fields.pop("hash")
-    return {**fields, **content, "hash": digest}
+    fields: dict[str, Any] = msgspec.json.decode(row.line)
+    return fields
 
 
 def _row_lines(row: StoredRow) -> Iterator[Line]:

@@ -24,16 +24,24 @@ if TYPE_CHECKING:
     help="all: record every call, again where it is recorded. new: answer recorded calls from the"
     " recordings, and record the others. once: record in a new or empty folder, else only replay.",
 )
+@click.option(
+    "--sign",
+    "key_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Sign the recordings with this private key: anaphora replay keygen FILE.",
+)
 @recording_options
 def command(
     words: tuple[str, ...],
     mode: Literal["all", "new", "once"],
+    key_file: Path | None,
     folder: Path,
     rules: Path | None,
     port: int,
     as_json: bool,
 ) -> None:
-    """Run COMMAND and record its calls to LLM providers, to replay them offline.
+    """Run a command and record its calls, to replay them offline.
 
     \b
     anaphora record -- python agent.py
@@ -48,7 +56,9 @@ def command(
 
     def player(secrets: Sequence[str]) -> Player:
         from anaphora.replay.player import Player
+        from anaphora.replay.signing import SigningKey
 
-        return Player(folder, mode, rules=rules, secrets=secrets)
+        sign = None if key_file is None else SigningKey.read(key_file)
+        return Player(folder, mode, rules=rules, secrets=secrets, sign=sign)
 
     run_recorded(words, player, port=port, as_json=as_json)

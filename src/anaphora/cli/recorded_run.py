@@ -84,7 +84,7 @@ def run_recorded(
         if prepare is not None:
             environ = prepare(environ, command)
         code = launch.run(words, environ)
-    problems = _report(play, as_json=as_json)
+    problems = report_recorded(play, as_json=as_json)
     if code or problems:
         stop(code or FOUND)
 
@@ -98,7 +98,7 @@ def secrets_of(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _report(player: Player, *, as_json: bool) -> bool:
+def report_recorded(player: Player, *, as_json: bool) -> bool:
     """Print what the player did, on standard error; whether a call was missed or not written."""
     report = player.report
     if as_json:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     " the difference.",
 )
 @click.option("--pace", is_flag=True, help="Stream as fast as the answer came.")
+@replay_folder.signed_by_option
 @recording_options
 @click.pass_context
 def command(
@@ -41,12 +42,13 @@ def command(
     repeat: Literal["never", "last"],
     match: Literal["exact", "nearest"],
     pace: bool,
+    signed_by: str | None,
     folder: Path,
     rules: Path | None,
     port: int,
     as_json: bool,
 ) -> None:
-    """Run COMMAND on recorded responses, or verify and list recordings.
+    """Run a command on recorded responses, or verify and list recordings.
 
     \b
     anaphora replay --dir DIR -- COMMAND...    run a command offline
@@ -56,8 +58,9 @@ def command(
     gets a placeholder. A request that was not recorded gets an error that names the nearest
     recording and the first difference.
 
-    Exit code: the command's own; 1 when it ended with 0 and a request was not recorded; 5 when the
-    folder failed its integrity check, before anything runs.
+    Exit code: the command's own; 1 when it ended with 0 and a request was not recorded; before
+    anything runs, 5 when the folder failed its integrity check, 3 when its signature does not
+    match.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -65,8 +68,17 @@ def command(
 
     def player(secrets: Sequence[str]) -> Player:
         from anaphora.replay.player import Player
+        from anaphora.replay.signing import public_key
 
-        return Player(folder, "none", repeat=repeat, match=match, rules=rules, secrets=secrets)
+        return Player(
+            folder,
+            "none",
+            repeat=repeat,
+            match=match,
+            rules=rules,
+            secrets=secrets,
+            signed_by=None if signed_by is None else public_key(signed_by),
+        )
 
     run_recorded(
         command_after_dashes(ctx),

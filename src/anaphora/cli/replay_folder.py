@@ -25,7 +25,7 @@ from .terminal import Line, Terminal, one_line, print_report, table, tracked
 
 _FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-_SIGNED_BY = click.option(
+signed_by_option = click.option(
     "--signed-by",
     metavar="KEY",
     help="Require a signature with this public key: ed25519:…, or a file that holds it.",
@@ -56,7 +56,7 @@ def _open(folder: Path, signed_by: str | None = None, key_file: Path | None = No
 
 @click.command()
 @_FOLDER
-@_SIGNED_BY
+@signed_by_option
 @_JSON
 def verify(folder: Path, signed_by: str | None, as_json: bool) -> None:
     """Check every file of DIR against its index.
@@ -145,7 +145,7 @@ def _fields(path: str, fixture: Fixture) -> dict[str, Any]:
 
 @click.command("list")
 @_FOLDER
-@_SIGNED_BY
+@signed_by_option
 @click.option("--model", help="Only fixtures of this model.")
 @_JSON
 def list_fixtures(folder: Path, signed_by: str | None, model: str | None, as_json: bool) -> None:
@@ -181,7 +181,7 @@ def _when(seconds: float) -> str:
 @click.command()
 @_FOLDER
 @click.argument("name")
-@_SIGNED_BY
+@signed_by_option
 @_JSON
 def show(folder: Path, name: str, signed_by: str | None, as_json: bool) -> None:
     """Print one fixture of DIR: NAME is the beginning of its file name or key."""

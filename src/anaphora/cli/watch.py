@@ -8,19 +8,21 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from anaphora.wording import counted
 
-from .common import require, stop
+from .common import FOUND, require, stop
+from .recorded_run import report_recorded, secrets_of
 
 if TYPE_CHECKING:
     from anaphora.proxy.exchange import Observer, ProxyRoute
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
     from anaphora.proxy.placing import Placer
+    from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import Proxy
 
     from .watch_output import WatchOutput
@@ -56,6 +58,12 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
     help="Place cache markers in the requests where they save money; nothing else is changed.",
 )
 @click.option(
+    "--record",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Record the calls in DIR too, as `anaphora record` does. Recordings hold prompts.",
+)
+@click.option(
     "--audit",
     type=click.Path(path_type=Path),
     metavar="LOG",
@@ -66,16 +74,7 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
     type=click.IntRange(0, 65_535),
     help=f"Port to listen on. By default any free one; {_PORT} without a command.",
 )
-def command(
-    words: tuple[str, ...],
-    log: Path | None,
-    web: bool,
-    as_json: bool,
-    upstreams: tuple[str, ...],
-    place: bool,
-    audit: Path | None,
-    port: int | None,
-) -> None:
+def command(words: tuple[str, ...], **options: Any) -> None:
     """Run a command, and see what breaks its prompt cache while it runs.
 
     The command's calls to LLM providers go through a local proxy that changes nothing, unless
@@ -94,9 +93,28 @@ def command(
 
     With --json the objects go to standard output, or, with a command, to the file of --log. Their
     `type` is `start`, `call` or `summary`. Lines and objects contain excerpts of prompts where a
-    prefix broke, and never a key. The exit code is the command's.
+    prefix broke, and never a key. The exit code is the command's, or 1 where --record could not
+    record an answer.
     """
     require("watch", "granian", "starlette", extra="proxy")
+    code = _watch(words, _WatchOptions(**options))
+    if code:
+        stop(code)
+
+
+class _WatchOptions(NamedTuple):
+    log: Path | None
+    web: bool
+    as_json: bool
+    upstreams: tuple[str, ...]
+    place: bool
+    record: Path | None
+    audit: Path | None
+    port: int | None
+
+
+def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
+    """The exit code."""
     from anaphora.proxy import launch
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
@@ -104,27 +122,34 @@ def command(
     from anaphora.proxy.server import running
     from anaphora.proxy.summary import summarise
 
-    if words and as_json and log is None:
+    as_json, port = options.as_json, options.port
+    if words and as_json and options.log is None:
         reason = "--json with a command needs --log FILE: standard output is the command's."
         raise click.UsageError(reason)
-    routes = _routes(words, upstreams)
+    routes = _routes(words, options.upstreams)
     if words:
         launch.find(words, os.environ)
     with contextlib.ExitStack() as stack:
-        output = _output(stack, words, log, as_json=as_json)
+        output = _output(stack, words, options.log, as_json=as_json)
         judge = Judge(output.call)
-        page = WatchPage(judge) if web else None
-        if port is None:
-            port = 0 if words else _PORT
-        placer = Placer() if place else None
-        observers = [judge, *_audited(stack, judge, audit), *([placer] if placer else [])]
-        proxy = running(routes, observers=observers, place=placer, pages=page, port=port)
+        page = WatchPage(judge) if options.web else None
+        placer, upstream = Placer() if options.place else None, _recorded(options.record)
+        observers = [judge, *_audited(stack, judge, options.audit), *([placer] if placer else [])]
+        proxy = running(
+            routes,
+            upstream=upstream,
+            observers=observers,
+            place=placer,
+            pages=page,
+            port=port if port is not None else 0 if words else _PORT,
+        )
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)
         output.summary(summarise(judge))
         if placer is not None:
             _report_placed(placer)
-    if code:
-        stop(code)
+        if upstream is not None and report_recorded(upstream.player, as_json=False):
+            code = code or FOUND
+    return code
 
 
 # ── Routes ───────────────────────────────────────────────────────────────────────────────────────
@@ -188,6 +213,15 @@ def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> I
 
     log = stack.enter_context(contextlib.closing(AuditLog(audit, on_error=announce)))
     yield ProxyAudit(log, judge)
+
+
+def _recorded(folder: Path | None) -> RecordedUpstream | None:
+    if folder is None:
+        return None
+    from anaphora.proxy.recording import RecordedUpstream
+    from anaphora.replay.player import Player
+
+    return RecordedUpstream(Player(folder, "all", secrets=secrets_of(os.environ)))
 
 
 def _report_placed(placer: Placer) -> None:

@@ -39,6 +39,15 @@ class ProgramArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     setting: str
 
 
+class ProgramAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The address that a program calls when its user is signed in instead of having a key."""
+
+    field: str
+    """The field of the program's login file that says so, unless `key_field` is set, too."""
+    key_field: str
+    upstream: str
+
+
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     title: str
     names: tuple[str, ...]
@@ -52,6 +61,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Variables that hold its key, besides the providers'."""
     login: tuple[str, ...] = ()
     """Files in which it keeps its own credentials."""
+    account: ProgramAccount | None = None
     serves: str = ""
     """The word with which it is a server itself."""
     keeps: tuple[str, ...] = ()

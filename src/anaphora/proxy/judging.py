@@ -86,6 +86,11 @@ class Judge:
             return tuple(self._calls)
 
     @property
+    def kept_bytes(self) -> int:
+        """The bytes of prompts that later calls are compared with."""
+        return self._pairs.size
+
+    @property
     def unpriced(self) -> tuple[str, ...]:
         """Models without a known price, as `provider/model`."""
         return () if self._prices is None else self._prices.unpriced
@@ -196,7 +201,7 @@ class Judge:
 def _unjudged(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     """The kind of a call, and why it is not judged. A program may close the connection when it has
     got all it needs, so a cancelled call may have a complete answer."""
-    if call.outcome != "complete" and not call.pieces:
+    if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
         return call.outcome, _why_ended(call)
     if call.method == "POST" and counts_tokens(path):
         return "counts_tokens", "counts tokens: not billed"
@@ -219,7 +224,7 @@ def _why_ended(call: RelayedCall) -> str:
 
 def _error(call: RelayedCall, wire: str) -> str:
     """The provider's error in a line."""
-    if not wire or call.pieces is None:
+    if not wire or not call.pieces:
         return f"status {call.status}"
     try:
         answer = _answer(call)

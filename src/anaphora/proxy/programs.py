@@ -22,7 +22,15 @@ from anaphora import catalog
 from anaphora.client.config.environment import default_rows, key_variables, ollama_url
 from anaphora.errors import InvalidRequest
 
-from .command_line import CommandLine, ProgramArgument, ProgramVariable, parse, tables
+from .command_line import (
+    CommandLine,
+    Program,
+    ProgramAccount,
+    ProgramArgument,
+    ProgramVariable,
+    parse,
+    tables,
+)
 
 #: The value of key variables in replay, where a program wants one and none is needed.
 PLACEHOLDER_KEY = "anaphora-replay"
@@ -173,7 +181,7 @@ def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _D
     stated = {one.provider for one in known if one.provider and values.get(one.name)}
     found: dict[str, _Destination] = {}
     if line.program is not None and line.program.argument is not None:
-        found[""] = _argument_destination(line.arguments, line.program.argument)
+        found[""] = _argument_destination(line, line.program, line.program.argument, values)
     own = found.get("")
     for one in known:
         value = values.get(one.name, "")
@@ -184,11 +192,14 @@ def _destinations(environ: Mapping[str, str], line: CommandLine) -> dict[str, _D
         destination = _destination(one, value)
         if destination is None:
             continue
-        # The program's own setting decides about its provider's route.
-        if own is not None and destination.provider == own.provider:
-            if destination.upstream != own.upstream and value:
-                continue
-            destination = msgspec.structs.replace(destination, upstream=own.upstream)
+        # The program's own setting decides about its provider's route: a variable that leads
+        # elsewhere is left as it is.
+        if (
+            own is not None
+            and destination.provider == own.provider
+            and destination.upstream != own.upstream
+        ):
+            continue
         found[one.name] = destination
     return found
 
@@ -255,13 +266,35 @@ def _is_own_address(line: CommandLine, variable: str) -> bool:
 # ── Arguments ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _argument_destination(arguments: tuple[str, ...], argument: ProgramArgument) -> _Destination:
-    stated = [value for _, _, value in _settings(arguments, argument)]
-    if not stated:
-        return _Destination(argument.provider, argument.path)
-    found = _read(stated[-1].strip("\"'"), argument.setting, argument.provider)
-    assert found is not None
-    return found
+def _argument_destination(
+    line: CommandLine, program: Program, argument: ProgramArgument, environ: Mapping[str, str]
+) -> _Destination:
+    stated = [value for _, _, value in _settings(line.arguments, argument)]
+    if stated:
+        found = _read(stated[-1].strip("\"'"), argument.setting, argument.provider)
+        assert found is not None
+        return found
+    if program.account is not None and _is_signed_in(program, program.account, environ):
+        login = f"the login of {program.title}"
+        return _Destination(argument.provider, "", program.account.upstream, login)
+    return _Destination(argument.provider, argument.path)
+
+
+def _is_signed_in(program: Program, account: ProgramAccount, environ: Mapping[str, str]) -> bool:
+    """Whether the program's login file has an account and no key. Nothing of it is kept."""
+    if any(environ.get(name) for name in program.keys):
+        return False
+    for file in program.login:
+        path = _expanded(file, environ)
+        if path and os.path.exists(path):
+            try:
+                with open(path, "rb") as opened:
+                    login = msgspec.json.decode(opened.read())
+            except (OSError, msgspec.DecodeError):
+                return False
+            named = login if isinstance(login, dict) else {}
+            return bool(named.get(account.field)) and not named.get(account.key_field)
+    return False
 
 
 def _settings(arguments: Sequence[str], argument: ProgramArgument) -> list[tuple[int, int, str]]:

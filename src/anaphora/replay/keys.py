@@ -94,12 +94,21 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class ComparedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A request without what is not compared."""
 
+    method: str
+    provider: str
+    path: str
     model: str = ""
     query: list[tuple[str, str]] = []
     body: Any = None
     """As JSON values; None where it is not JSON."""
     digest: str = ""
     """Of a body that is not JSON."""
+
+    @property
+    def operation(self) -> tuple[str, str, bool]:
+        """What is asked for. An answer to another operation has another form."""
+        stream = isinstance(self.body, dict) and bool(self.body.get("stream"))
+        return self.method, self.path, stream
 
 
 class RequestKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +124,7 @@ def key_of(
 ) -> RequestKey:
     """The key of a request. `known` are texts of other requests that rules replaced everywhere."""
     compared, replaced = with_placeholders(compared_request(request), rules, known)
-    return RequestKey(key=_digest(request, compared), model=compared.model, replaced=replaced)
+    return RequestKey(key=_digest(compared), model=compared.model, replaced=replaced)
 
 
 def exact_digest(request: ReplayRequest) -> str:
@@ -133,12 +142,12 @@ def _query(request: ReplayRequest) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _digest(request: ReplayRequest, compared: ComparedRequest) -> str:
+def _digest(compared: ComparedRequest) -> str:
     parts = [
         KEY_VERSION,
-        request.method.upper(),
-        request.provider,
-        request.path,
+        compared.method,
+        compared.provider,
+        compared.path,
         compared.query,
         compared.model,
         compared.digest,
@@ -156,7 +165,12 @@ def with_placeholders(
 
 
 def compared_request(request: ReplayRequest) -> ComparedRequest:
-    query = sorted(_query(request))
+    compared = ComparedRequest(
+        method=request.method.upper(),
+        provider=request.provider,
+        path=request.path,
+        query=sorted(_query(request)),
+    )
     body = _decoded(request)
     try:
         members = msgspec.json.decode(body) if body else None
@@ -164,7 +178,8 @@ def compared_request(request: ReplayRequest) -> ComparedRequest:
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         is_json = False
     if not is_json:
-        return ComparedRequest(query=query, digest=blake3(_plain(request, body)).hexdigest())
+        digest = blake3(_plain(request, body)).hexdigest()
+        return msgspec.structs.replace(compared, digest=digest)
     model = ""
     if isinstance(members, dict):
         model = str(members.get("model") or "")
@@ -178,7 +193,7 @@ def compared_request(request: ReplayRequest) -> ComparedRequest:
                 pass  # not a valid request, which is recorded with the error that it got
         for place in _PLACES:
             _remove(members, place)
-    return ComparedRequest(model=model, query=query, body=members)
+    return msgspec.structs.replace(compared, model=model, body=members)
 
 
 def _codec(request: ReplayRequest) -> Wire | None:

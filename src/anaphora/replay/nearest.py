@@ -45,26 +45,28 @@ class RequestDifference(msgspec.Struct, frozen=True, kw_only=True):
 class RequestOutline(msgspec.Struct, frozen=True, gc=False):
     """Digests of the fields of a request, to find similar ones."""
 
+    operation: tuple[str, str, bool]
     fields: frozenset[bytes]
 
     @classmethod
     def of(cls, compared: ComparedRequest) -> RequestOutline:
         return cls(
+            compared.operation,
             frozenset(
                 blake3(f"{path}\0{value!r}".encode("utf-8", "surrogatepass")).digest(8)
                 for path, value in _leaves(_parts(compared), "")
-            )
+            ),
         )
 
 
 def nearest(asked: RequestOutline, recorded: Iterable[tuple[str, RequestOutline]]) -> list[str]:
     """The names of the recordings with the largest share of fields in common, which may be several;
-    the last few of them."""
-    best, names = -1.0, list[str]()
+    the last few of them. Those of the same operation come first."""
+    best, names = (False, -1.0), list[str]()
     for name, outline in recorded:
         common = len(asked.fields & outline.fields)
         total = len(asked.fields) + len(outline.fields) - common
-        share = common / total if total else 1.0
+        share = outline.operation == asked.operation, common / total if total else 1.0
         if share > best:
             best, names = share, []
         if share == best:
@@ -78,8 +80,13 @@ def difference(recorded: ComparedRequest, asked: ComparedRequest) -> RequestDiff
 
 
 def _parts(compared: ComparedRequest) -> dict[str, Any]:
-    """A request as one object: its model, the members of its body, and its query."""
-    parts: dict[str, Any] = {"model": compared.model} if compared.model else {}
+    """A request as one object: its address and model, the members of its body, and its query."""
+    parts: dict[str, Any] = {
+        "method": compared.method,
+        "provider": compared.provider,
+        "path": compared.path,
+        "model": compared.model,
+    }
     if isinstance(compared.body, dict):
         parts |= compared.body
     elif compared.body is not None:

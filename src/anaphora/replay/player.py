@@ -39,6 +39,7 @@ from .keys import (
 from .nearest import RequestDifference, RequestOutline, difference, nearest
 from .redact import Redaction, fixture_of
 from .rules import MatchRules, settings_of
+from .signing import SigningKey
 from .store import FixtureStore
 
 Mode: TypeAlias = Literal["none", "once", "new", "all"]
@@ -71,9 +72,12 @@ class Player:
         match: Match = "exact",
         rules: str | os.PathLike[str] | None = None,
         secrets: Iterable[str] = (),
+        sign: SigningKey | None = None,
+        signed_by: str | None = None,
     ) -> None:
         """`rules` is a file like replay.toml, whose rules apply besides the folder's own and the
-        shipped ones. `secrets` are removed from recordings, as the credentials of requests are."""
+        shipped ones. `secrets` are removed from recordings, as the credentials of requests are.
+        `sign` and `signed_by` are those of `FixtureStore.open`."""
         _check("mode", mode, Mode)
         _check("repeat", repeat, Repeat)
         _check("match", match, Match)
@@ -82,7 +86,7 @@ class Player:
         settings = settings_of(path, None if rules is None else Path(rules))
         self.rules = MatchRules(settings.rule, shipped=settings.shipped_rules)
         self._redaction = Redaction(secrets, [row.pattern for row in settings.redact])
-        self.store = FixtureStore.open(path, create=mode != "none")
+        self.store = FixtureStore.open(path, create=mode != "none", sign=sign, signed_by=signed_by)
         self._records_all = mode == "all" or (mode == "once" and not len(self.store))
         self._lock = threading.Lock()
         self._asked: dict[str, int] = {}
@@ -191,10 +195,10 @@ class Player:
         near = self._nearest(request)
         if near is None:
             raise self._miss(request, key, "nothing like it is recorded")
-        fixture, first = near
+        fixture, first, servable = near
         differs = "equal but for what is not shown" if first is None else str(first)
         reason = f"nearest is {fixture.method} {fixture.path} ({fixture.key[:12]}): {differs}"
-        if self.match != "nearest":
+        if self.match != "nearest" or not servable:
             raise self._miss(request, key, reason)
         with self._lock:
             self._differences.append(f"{request.method} {request.path}: {reason}")
@@ -210,20 +214,24 @@ class Player:
             self._misses.append(f"{request.method} {request.path}: {reason}")
         return NoFixture(model=key.model, prompt_hash=key.key, reason=reason)
 
-    def _nearest(self, request: ReplayRequest) -> tuple[Fixture, RequestDifference | None] | None:
-        """The recording that is most like a request, and the first difference."""
+    def _nearest(
+        self, request: ReplayRequest
+    ) -> tuple[Fixture, RequestDifference | None, bool] | None:
+        """The recording that is most like a request, the first difference, and whether its answer
+        has the form that is asked for."""
         headers = tuple(request.headers.items())
         redaction = self._redaction.with_credentials(headers, request.query)
         shown = msgspec.structs.replace(request, body=redaction.body(request.body))
         asked = self._compared(shown)
         names = nearest(RequestOutline.of(asked), self._recorded_outlines().items())
-        best: tuple[int, Fixture, RequestDifference | None] | None = None
+        best: tuple[int, Fixture, RequestDifference | None, bool] | None = None
         for name in names:
             fixture = self.store.fixture(name)
-            first = difference(self._compared(_request_of(fixture)), asked)
+            compared = self._compared(_request_of(fixture))
+            first = difference(compared, asked)
             alike = -1 if first is None or first.offset is None else first.offset
             if best is None or alike >= best[0]:
-                best = alike, fixture, first
+                best = alike, fixture, first, compared.operation == asked.operation
         return None if best is None else best[1:]
 
     def _compared(self, request: ReplayRequest) -> ComparedRequest:

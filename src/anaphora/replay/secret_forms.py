@@ -61,7 +61,9 @@ def _sequence(text: str) -> bytes:
 def _character(character: str) -> bytes:
     data = character.encode("utf-8", "surrogatepass")
     units = character.encode("utf-16-be", "surrogatepass")
-    json = b"".join(rb"\\\\*u" + _hex(units[at : at + 2].hex()) for at in range(0, len(units), 2))
+    json = b"".join(
+        _ESCAPE + b"u" + _hex(units[at : at + 2].hex()) for at in range(0, len(units), 2)
+    )
     percent = b"".join(b"%(?:25){0,3}" + _hex(f"{byte:02x}") for byte in data)
     forms = [re.escape(data), json, percent]
     if character in '"\\/':

@@ -152,14 +152,17 @@ class FixtureStore:
             return numbered
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove fixtures and their entries."""
+        """Remove fixtures and their entries. Those that another process has removed are gone."""
         with self._mutex, io_errors(self.folder), self._index() as index:
-            self._refresh(index)
-            self._check_signed()
-            gone = dict.fromkeys(paths)
-            for path in gone:
+            wanted = list(dict.fromkeys(paths))
+            for path in wanted:
                 if path not in self._entries:
                     raise InvalidRequest(f"no fixture of {self.folder}", path=path)
+            self._refresh(index)
+            self._check_signed()
+            gone = {path: None for path in wanted if path in self._entries}
+            if not gone:
+                return
             with self._without(gone):
                 for path in gone:
                     remove(self._writer.place(path))

@@ -24,6 +24,7 @@ from anaphora.errors import Phase, Transport
 from .fixture import Fixture, FixtureHeaders
 from .keys import ReplayRequest
 from .player import Match, Mode, Player, Recording, Repeat, ReplayReport
+from .signing import SigningKey
 
 #: Larger bodies are compared in another thread.
 _LARGE = 256 * 1024
@@ -42,13 +43,24 @@ class Recorder:
         match: Match = "exact",
         rules: str | os.PathLike[str] | None = None,
         secrets: Iterable[str] = (),
+        sign: SigningKey | None = None,
+        signed_by: str | None = None,
         pace: bool = False,
         transport: HttpTransport | None = None,
     ) -> None:
         """The folder is verified here: `FixtureIntegrityFailed` where a recording was changed.
         `pace` replays streams as fast as they came, instead of at once; the other arguments are
         those of `Player`."""
-        self.player = Player(folder, mode, repeat=repeat, match=match, rules=rules, secrets=secrets)
+        self.player = Player(
+            folder,
+            mode,
+            repeat=repeat,
+            match=match,
+            rules=rules,
+            secrets=secrets,
+            sign=sign,
+            signed_by=signed_by,
+        )
         self._pace = pace
         self._transport = transport
         self._own: HttpTransport | None = None
