@@ -24,6 +24,14 @@ class ComparedPrompt(RenderedPrompt):
         """The chunks of its messages."""
         return len(self) - self.leading - 1
 
+    def keys(self, begin: int) -> list[bytes]:
+        """The keys from there on."""
+        keys: list[bytes] = []
+        for index, (run, first) in enumerate(self._runs):
+            if first + run.count > begin:
+                keys += self._chain_of(index)[max(0, begin - first) : run.count]
+        return keys
+
     def common_chunks(self, other: ComparedPrompt) -> int:
         both = range(min(len(self), len(other)))
         return bisect_left(both, True, key=lambda index: self.key(index) != other.key(index))

@@ -11,7 +11,6 @@ from anaphora import catalog
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
 from anaphora.cache.simulator.markers import EntryTable
 from anaphora.cache.simulator.prefix_tree import PrefixTree
-from anaphora.cache.simulator.prompt import ScopedKeys
 
 ANTHROPIC = catalog.rules("anthropic", "claude-sonnet-4-5")
 OPENAI = catalog.rules("openai", "gpt-4.1")
@@ -89,12 +88,12 @@ def test_entries_in_use_survive_the_limit() -> None:
 
 
 def test_prefixes_are_bounded_and_least_recent_ones_are_dropped() -> None:
-    prefixes, keys = PrefixTree(most=100), ScopedKeys(catalog.rules("openai", "gpt-4o"))
+    prefixes = PrefixTree(most=100)
 
     def add(name: int, at: float) -> None:
         prompt = TokenRuns([((name, block), 1) for block in range(10)])
-        key_of = keys.of(prompt, "")
-        prefixes.add(prompt, key_of, prefixes.match(prompt, key_of), at)
+        match = prefixes.match(prompt, prompt.key)
+        prefixes.add(prompt, prompt.key, match, at)
 
     for name in range(50):
         add(name, name)
@@ -102,8 +101,8 @@ def test_prefixes_are_bounded_and_least_recent_ones_are_dropped() -> None:
         assert len(prefixes) <= 100
     kept = TokenRuns([((0, block), 1) for block in range(10)])
     gone = TokenRuns([((1, block), 1) for block in range(10)])
-    assert prefixes.match(kept, keys.of(kept, "")).position == 9
-    assert prefixes.match(gone, keys.of(gone, "")).position == -1
+    assert prefixes.match(kept, kept.key).position == 9
+    assert prefixes.match(gone, gone.key).position == -1
 
 
 def test_a_copied_simulator_is_independent() -> None:

@@ -212,7 +212,7 @@ class PrefixTree:
                 return chain
             chain = self._branch(chain, position + 1, len(prompt))
         first = chain.end
-        keys = key_of.after(first)
+        keys = [key_of(new) for new in range(first, len(prompt))]
         chain.keys += keys
         self._chains.update(dict.fromkeys(keys, chain))
         if self._keeps_texts:

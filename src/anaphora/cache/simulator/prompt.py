@@ -17,7 +17,7 @@ from anaphora.rendered import ChunkRun, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Section
 
-from .view import PromptView, RenderedBlocks
+from .view import KeyOf, PromptView, RenderedBlocks
 
 _SECTIONS: tuple[Section, ...] = ("tools", "system", "messages")
 #: Beginnings whose parameters are remembered.
@@ -93,14 +93,6 @@ class RenderedPrompt(RenderedBlocks):
         keys = chains[index] if index < len(chains) else self._chain_of(index)
         return keys[position - runs[index][1]]
 
-    def keys(self, begin: int) -> list[bytes]:
-        """The keys from there on."""
-        keys: list[bytes] = []
-        for index, (run, first) in enumerate(self._runs):
-            if first + run.count > begin:
-                keys += self._chain_of(index)[max(0, begin - first) : run.count]
-        return keys
-
     def tokens(self, position: int) -> int:
         tokens = self._tokens.get(position)
         if tokens is None:
@@ -162,35 +154,6 @@ def salt_of(key: Hashable) -> Hashable:
     return key[0] if isinstance(key, tuple) else None
 
 
-class EntryKeys:
-    """The keys of the cache entries that end with the blocks of a prompt, by their positions."""
-
-    __slots__ = ("_key", "_leading", "_messages", "_prompt", "_salts")
-
-    def __init__(self, prompt: PromptView, salts: dict[Section, bytes]) -> None:
-        self._prompt = prompt
-        self._key, self._leading = prompt.key, prompt.leading
-        self._salts, self._messages = salts, salts["messages"]
-
-    def __call__(self, position: int) -> Hashable:
-        if position > self._leading:
-            salt = self._messages
-        else:
-            salt = self._salts[self._prompt.section(position)]
-        key = self._key(position)
-        # Smaller than a tuple, and hashed faster.
-        return salt + key if type(key) is bytes else (salt, key)
-
-    def after(self, begin: int) -> list[Hashable]:
-        """All of them from there on."""
-        behind = max(begin, self._leading + 1)
-        keys = [self(position) for position in range(begin, behind)]
-        salt, more = self._messages, self._prompt.keys(behind)
-        if more and type(more[0]) is bytes:
-            return keys + [salt + key for key in more]
-        return keys + [(salt, key) for key in more]
-
-
 class ScopedKeys:
     """Keys of cache entries: the prefix, whose account it is, and the parameters that invalidate
     its section. Equal prefixes under other parameters are other entries."""
@@ -206,7 +169,7 @@ class ScopedKeys:
     def __len__(self) -> int:
         return len(self._params)
 
-    def of(self, prompt: PromptView, scope: Hashable) -> EntryKeys:
+    def of(self, prompt: PromptView, scope: Hashable) -> KeyOf:
         last, params = self._last, prompt.cache_params
         # 1 and True are equal, but not the same scope.
         same = last is not None and scope == last[1] and type(scope) is type(last[1])
@@ -215,7 +178,15 @@ class ScopedKeys:
         else:
             salts = {section: self._salt(params, section, scope) for section in _SECTIONS}
             self._last = params, scope, salts
-        return EntryKeys(prompt, salts)
+        prefix_key, leading, messages = prompt.key, prompt.leading, salts["messages"]
+
+        def key_of(position: int) -> Hashable:
+            salt = messages if position > leading else salts[prompt.section(position)]
+            key = prefix_key(position)
+            # Smaller than a tuple, and hashed faster.
+            return salt + key if type(key) is bytes else (salt, key)
+
+        return key_of
 
     def remember(self, prompt: PromptView, scope: Hashable) -> None:
         """Records the parameters of a call, by how its prompt begins."""

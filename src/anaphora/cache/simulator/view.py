@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import ChunkRun, Kind, Mark, Rendered
@@ -19,14 +19,8 @@ _RUN_KINDS = (Kind.TOOL_CALL, Kind.TOOL_RESULT)
 PromptView: TypeAlias = "RenderedPrompt | TokenRuns"
 """What a simulator needs to know of a request."""
 
-
-class KeyOf(Protocol):
-    """The key of the cache entry that ends with a block, by the block's position."""
-
-    def __call__(self, position: int, /) -> Hashable: ...
-    def after(self, begin: int, /) -> list[Hashable]:
-        """The keys from a position on."""
-        ...
+KeyOf: TypeAlias = Callable[[int], Hashable]
+"""The key of the cache entry that ends with a block, by the block's position."""
 
 
 class MadeCall(NamedTuple):
@@ -63,7 +57,7 @@ class RenderedBlocks:
         return data if index else run.lead + data
 
     def texts(self, begin: int) -> list[bytes]:
-        """The blocks from there on."""
+        """The data of all blocks from there on."""
         texts: list[bytes] = []
         for run, first in self._runs:
             if first + run.count > begin:
@@ -185,16 +179,11 @@ class TokenRuns:
     def section(self, position: int) -> Section:
         return "messages" if self._sections is None else self._sections[position]
 
-    def keys(self, begin: int) -> list[int]:
-        return self._keys[begin:]
-
     def data(self, position: int) -> bytes:
         return b"" if self._texts is None else self._texts[position]
 
     def texts(self, begin: int) -> list[bytes]:
-        if self._texts is None:
-            return [b""] * (len(self) - begin)
-        return list(self._texts[begin:])
+        return [self.data(position) for position in range(begin, len(self))]
 
     def tokens_within(self, position: int, size: int) -> int:
         """The tokens before the byte `size` of a block."""
