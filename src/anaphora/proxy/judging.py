@@ -34,6 +34,7 @@ from anaphora.client.in_flight import cost_of
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
+from anaphora.wire.reading import Members, object_members, request_error
 
 from .accounts import Accounts, credentials
 from .exchange import RelayedCall
@@ -66,6 +67,8 @@ class Judge:
         self._chains = ResponseChains(most_bytes=most_bytes)
         self._prices: PriceBook | None = None
         self._accounts = Accounts()
+        self._redactor: tuple[tuple[str, ...], Redactor] = (), Redactor(())
+        """The credentials of the last call, mostly those of the next one, and what removes them."""
         self._joined: dict[str, int] = {}
         """The conversations of recent calls, by the place of their request."""
         self.totals = Totals()
@@ -104,7 +107,7 @@ class Judge:
 
     def _judge(self, call: RelayedCall) -> JudgedCall:
         path = unquote(call.path)
-        redact = Redactor(credentials(call.request_headers, call.query))
+        redact = self._redactor_of(call)
         judged = JudgedCall(
             number=call.number,
             at=call.started,
@@ -128,6 +131,12 @@ class Judge:
         judged.reason = redact(judged.reason)
         return judged
 
+    def _redactor_of(self, call: RelayedCall) -> Redactor:
+        secrets = tuple(credentials(call.request_headers, call.query))
+        if secrets != self._redactor[0]:
+            self._redactor = secrets, Redactor(secrets)
+        return self._redactor[1]
+
     def _read(self, call: RelayedCall, judged: JudgedCall, path: str, redact: Redactor) -> None:
         """Reads the request and the bill, and adds the verdict."""
         try:
@@ -135,17 +144,23 @@ class Judge:
         except UnknownCompression as problem:
             answer, judged.reason = b"", f"the answer is {problem}"
         logged = _logged(call, judged.wire, path, answer)
-        request = request_of(logged, str(call.number), chains=self._chains)
+        members = object_members(logged.request, "$", request_error)
+        request = request_of(logged, str(call.number), chains=self._chains, members=members)
         judged.model = request.model
         if request.failure or (not answer and call.outcome != "complete"):
             judged.kind, judged.reason = "error", request.failure
             return
         account = self._accounts.digest(call.route, call.request_headers, call.query)
         request = replace(request, sent=replace(request.sent, route=account))
-        self._compare(call, judged, request, redact)
+        self._compare(call, judged, request, members, redact)
 
     def _compare(
-        self, call: RelayedCall, judged: JudgedCall, request: SentRequest, redact: Redactor
+        self,
+        call: RelayedCall,
+        judged: JudgedCall,
+        request: SentRequest,
+        members: Members,
+        redact: Redactor,
     ) -> None:
         """Adds the verdict, the bill and the price."""
         earlier, sent = self._pairs.add(request), request.sent
@@ -162,7 +177,7 @@ class Judge:
             judged.cost_usd = cost_of(sent.usage, price, sent.marks)
         else:
             judged.predicted = predict_usage(before, sent, request.rules)
-        self.savings.add(call, request, price)
+        self.savings.add(call, request, members, earlier, price)
         if before is not None and earlier is not None:
             judged.compared_with = int(earlier.call.place)
             judged.gap = None if before.at is None else judged.at - before.at
