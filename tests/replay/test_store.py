@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,15 +48,21 @@ def test_index_is_toml_with_a_path_and_a_hash_for_each_file(tmp_path: Path) -> N
         assert blake3((tmp_path / row["path"]).read_bytes()).hexdigest() == row["blake3"]
 
 
-def test_only_the_user_can_read_recordings(tmp_path: Path) -> None:
-    store = FixtureStore.open(tmp_path / "deep" / "new", create=True)
-    store.add(fixture("a"))
-    assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_only_the_user_can_read_recordings(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        store = FixtureStore.open(tmp_path / "deep" / "new", create=True)
+        store.add(fixture("a"))
+    finally:
+        os.umask(before)
+    for folder in (store.folder, store.folder.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in store.folder.iterdir()} == {0o600}
 
 
 #: Indexes that were written by hand, with what nothing can be appended to.
-BY_HAND = {
+BY_HAND: dict[str, Callable[[str], str]] = {
     "no line break at the end": lambda text: text.rstrip(),
     "a comment at the end": lambda text: text + "# checked by hand",
     "an inline list": lambda text: (

@@ -129,6 +129,11 @@ class Player:
     def look_up(self, request: ReplayRequest) -> Fixture | Recording:
         """The recorded answer; or, where the request is to be sent, the place for its answer.
         Raises `NoFixture`."""
+        found = self.find(request)
+        return self.answer_miss(request, found) if isinstance(found, RequestKey) else found
+
+    def find(self, request: ReplayRequest) -> Fixture | Recording | RequestKey:
+        """As `look_up`; the key where a request is neither recorded nor to be sent."""
         exact = exact_digest(request)
         if not self._records_all:
             recorded = self.store.key_of_exact(exact)
@@ -147,7 +152,7 @@ class Player:
             return fixture
         if self.mode == "new":
             return self._begin(request, key, exact)
-        return self._answer_miss(request, key)
+        return key
 
     def _next(self, key: str, *, request: bool = True) -> Fixture | None:
         """The next recorded answer to a request; None after the last. Without `request`, its body
@@ -184,7 +189,9 @@ class Player:
             with self._lock:
                 self._known = {**self._known, **replaced}
 
-    def _answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
+    def answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
+        """The nearest recording, if it may be served; else raises `NoFixture`. Reads all recordings
+        the first time."""
         times = len(self.store.by_key(key.key))
         if times:
             reason = (
@@ -279,8 +286,12 @@ class Player:
                 self._waiting.pop(recording.key.key, None)
 
     def _submit(self, recording: Recording) -> None:
-        if recording.fixture is not None:
+        if recording.fixture is None:
+            return
+        try:
             self._writer.submit(self._write, recording)
+        except RuntimeError:  # the interpreter is shutting down
+            self._failures.append(f"{self._named(recording.request)}: the program was ending")
 
     def _write(self, recording: Recording) -> None:
         request, fixture = recording.request, recording.fixture
