@@ -175,12 +175,13 @@ class Judge:
         if sent.usage is not None:
             judged.usage = replace(sent.usage, raw=None)
             judged.cost_usd = cost_of(sent.usage, price, sent.marks)
-        else:
+        if sent.usage is None or sent.usage.read is None:
             judged.predicted = predict_usage(before, sent, request.rules)
         self.savings.add(call, request, members, earlier, price)
         if before is not None and earlier is not None:
             judged.compared_with = int(earlier.call.place)
-            judged.gap = None if before.at is None else judged.at - before.at
+            then = earlier.call.sent.at
+            judged.gap = None if then is None else judged.at - then
         number = None if earlier is None else self._joined.get(earlier.call.place)
         if earlier is not None and number is not None and not earlier.continues:
             if before is not None:
@@ -204,7 +205,7 @@ def _unjudged(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
         return call.outcome, _why_ended(call)
     if call.method == "POST" and counts_tokens(path):
-        return "counts_tokens", "counts tokens: not billed"
+        return "counts_tokens", "not billed"
     if call.status >= _FIRST_ERROR:
         return "error", _error(call, wire)
     if call.method != "POST" or not wire:
