@@ -244,9 +244,7 @@ def test_log_that_cannot_be_written_is_reported_once_with_the_summary(
     emu: Emulator, run: Run, tmp_path: Path
 ) -> None:
     agent = script(tmp_path, TWO_DAYS + "raise SystemExit(3)\n")
-    done = run(
-        "watch", "--log", "/dev/full", *upstreams(emu.url, "anthropic"), "--", str(agent)
-    )
+    done = run("watch", "--log", "/dev/full", *upstreams(emu.url, "anthropic"), "--", str(agent))
     assert done.returncode == 3
     problem = "anaphora: /dev/full: cannot be written: No space left on device"
     assert done.stderr.splitlines()[1:3] == [problem, "3 calls: 3 in 1 conversation"]

@@ -94,8 +94,8 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
         yield _spent(summary)
     no_bill = judged.no_bill + side.no_bill
     if no_bill:
-        calls = counted(no_bill, "call")
-        yield f"{calls} without a bill: losses are predicted, and no other sum counts them", "yellow"
+        calls = f"{counted(no_bill, 'call')} without a bill"
+        yield f"{calls}: losses are predicted, and no other sum counts them", "yellow"
     if summary.unpriced:
         yield unpriced_note(summary.unpriced), "dim"
     if summary.lost:

@@ -86,7 +86,7 @@ def opened_log(path: Path) -> Iterator[IO[str]]:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as problem:
         raise Io(f"{path}: cannot be written: {problem.strerror or problem}") from None
-    file = open(descriptor, "a", encoding="utf-8", errors="replace")
+    file = open(descriptor, "a", encoding="utf-8", errors="replace")  # noqa: SIM115
     try:
         yield file
     finally:
