@@ -95,13 +95,16 @@ class Asking:
 
 
 def first_bytes(ports: dict[str, int], asked: int) -> dict[str, float]:
-    """The median for each server, asked in turn; each request is another one."""
+    """The median for each server, asked in turn, each of them first as often as the others; each
+    request is another one."""
     streams = [request for request in mixed(4 * asked) if b'"stream": true' in request][:asked]
     askings = {name: Asking(port) for name, port in ports.items()}
     times: dict[str, list[float]] = {name: [] for name in ports}
+    order = list(askings)
     for request in streams:
-        for name, asking in askings.items():
-            times[name].append(asking.first_byte(request))
+        for name in order:
+            times[name].append(askings[name].first_byte(request))
+        order.append(order.pop(0))  # each as often after each other
     return {name: statistics.median(found) for name, found in times.items()}
 
 

@@ -320,10 +320,11 @@ def judge_request(
     earlier: EarlierCall[SentRequest] | None, request: SentRequest, price: Price | None
 ) -> tuple[SentCall | None, Verdict]:
     """The verdict on a request, and what it is judged against."""
-    before = comparable(earlier, request.sent.rendered, request.rules)
+    sent = request.sent
+    before = comparable(earlier, sent.rendered, request.rules, at=sent.at)
     return before, judge(
         before,
-        request.sent,
+        sent,
         request.rules,
         price=price,
         profile=request.profile,

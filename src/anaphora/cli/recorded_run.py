@@ -12,7 +12,7 @@ import click
 
 from anaphora.wording import counted
 
-from .common import FOUND, report_problems, require, stop
+from .common import FOUND, print_error_line, report_problems, require, stop
 from .upstreams import routes_of, upstream_option
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def report_recorded(player: Player, *, as_json: bool) -> bool:
         import msgspec
 
         value = {"folder": str(player.store.folder), **msgspec.structs.asdict(report)}
-        click.echo(msgspec.json.encode(value), err=True)
+        print_error_line(msgspec.json.encode(value))
     else:
         done = []
         if player.mode != "none":

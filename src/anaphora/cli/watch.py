@@ -157,12 +157,13 @@ def _output(
     from .watch_output import WatchOutput, announce, default_log, opened_log
 
     lines: IO[str] = sys.stderr if words else sys.stdout
+    name = "standard error" if words else "standard output"
     if log is None and words and _is_terminal():
         log = default_log() if owns_terminal(words) else None
     if log is not None:
-        lines = stack.enter_context(opened_log(log))
+        lines, name = stack.enter_context(opened_log(log)), str(log)
         announce(f"calls are listed in {log}")
-    return WatchOutput(lines, as_json=as_json)
+    return WatchOutput(lines, name, as_json=as_json)
 
 
 def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> Iterator[Observer]:

@@ -46,6 +46,8 @@ from .summary import Totals
 _MOST_DECODED = 64 * 1024 * 1024
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000
+#: Credentials for which a redactor is kept.
+_MOST_REDACTORS = 16
 _FIRST_ERROR = 400
 
 
@@ -67,8 +69,8 @@ class Judge:
         self._chains = ResponseChains(most_bytes=most_bytes)
         self._prices: PriceBook | None = None
         self._accounts = Accounts()
-        self._redactor: tuple[tuple[str, ...], Redactor] = (), Redactor(())
-        """The credentials of the last call, mostly those of the next one, and what removes them."""
+        self._redactors: dict[tuple[str, ...], Redactor] = {}
+        """By the credentials of recent calls, which are mostly those of the next one."""
         self._joined: dict[str, int] = {}
         """The conversations of recent calls, by the place of their request."""
         self.totals = Totals()
@@ -133,9 +135,12 @@ class Judge:
 
     def _redactor_of(self, call: RelayedCall) -> Redactor:
         secrets = tuple(credentials(call.request_headers, call.query))
-        if secrets != self._redactor[0]:
-            self._redactor = secrets, Redactor(secrets)
-        return self._redactor[1]
+        redactor = self._redactors.get(secrets)
+        if redactor is None:
+            if len(self._redactors) >= _MOST_REDACTORS:
+                self._redactors.clear()
+            redactor = self._redactors[secrets] = Redactor(secrets)
+        return redactor
 
     def _read(self, call: RelayedCall, judged: JudgedCall, path: str, redact: Redactor) -> None:
         """Reads the request and the bill, and adds the verdict."""
@@ -175,12 +180,13 @@ class Judge:
         if sent.usage is not None:
             judged.usage = replace(sent.usage, raw=None)
             judged.cost_usd = cost_of(sent.usage, price, sent.marks)
-        else:
+        if sent.usage is None or sent.usage.read is None:
             judged.predicted = predict_usage(before, sent, request.rules)
         self.savings.add(call, request, members, earlier, price)
         if before is not None and earlier is not None:
             judged.compared_with = int(earlier.call.place)
-            judged.gap = None if before.at is None else judged.at - before.at
+            then = earlier.call.sent.at
+            judged.gap = None if then is None else judged.at - then
         number = None if earlier is None else self._joined.get(earlier.call.place)
         if earlier is not None and number is not None and not earlier.continues:
             if before is not None:
@@ -204,7 +210,7 @@ def _unjudged(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
         return call.outcome, _why_ended(call)
     if call.method == "POST" and counts_tokens(path):
-        return "counts_tokens", "counts tokens: not billed"
+        return "counts_tokens", "not billed"
     if call.status >= _FIRST_ERROR:
         return "error", _error(call, wire)
     if call.method != "POST" or not wire:
