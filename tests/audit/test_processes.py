@@ -7,6 +7,7 @@ import os
 import resource
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_a_forked_process_cannot_use_the_log_and_keeps_no_lock(name: str, tmp_pa
     child = os.fork()
     if child == 0:
         found = b""
-        for use in (lambda: log.append(call()), log.flush):
+        for use in (partial(log.append, call()), partial(log.flush)):
             try:
                 use()
             except Io as problem:

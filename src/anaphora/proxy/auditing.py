@@ -92,7 +92,7 @@ def _streamed(call: RelayedCall) -> bool:
     content_type = dict(call.response_headers).get("content-type", "").lower()
     if any(kind in content_type for kind in _STREAMS):
         return True
-    return bool(call.pieces) and call.pieces[0].data.lstrip()[:1] == b"["
+    return any(piece.data.lstrip()[:1] == b"[" for piece in (call.pieces or ())[:1])
 
 
 def _raw_hash(call: RelayedCall) -> str:
