@@ -64,8 +64,10 @@ def load(port: int, requests: list[bytes], connections: int, total: int) -> dict
             if sent < total:
                 connection.socket.sendall(requests[sent % len(requests)])
                 sent += 1
+    ended = time.perf_counter()
     return {
-        "seconds": time.perf_counter() - begin,
+        "seconds": ended - begin,
+        "ended": ended,
         "client_cpu": time.process_time() - cpu,
         "requests": done,
         "received": received,

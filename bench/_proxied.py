@@ -17,6 +17,8 @@ from typing import Any
 from _requests import WIRES, raw
 from _served import serve
 
+#: The path at which the watched proxy says how many calls it judged.
+JUDGED = "/judged"
 _HOPS = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host"}
 
 
@@ -112,19 +114,38 @@ def bare(upstream_port: int) -> Any:
     return handle
 
 
+class JudgedPage:
+    """Says how many calls have a verdict."""
+
+    def __init__(self, judge: Any) -> None:
+        self._judge = judge
+
+    def serves(self, path: str) -> bool:
+        return path == JUDGED
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002
+        body = b"%d" % sum(self._judge.totals.kinds.values())
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
 def proxy(port: int, upstream_port: int, *, watched: bool) -> None:
     from anaphora.proxy.exchange import Observer
     from anaphora.proxy.routes import default_routes
     from anaphora.proxy.server import running
 
     observers: list[Observer] = []
+    pages = None
     if watched:
         from anaphora.proxy.judging import Judge
 
-        observers.append(Judge())
+        judge = Judge()
+        observers.append(judge)
+        pages = JudgedPage(judge)
     base = f"http://127.0.0.1:{upstream_port}"
     routes = default_routes({"anthropic": base, "openai": base, "google": base})
-    with running(routes, observers=observers, port=port):
+    with running(routes, observers=observers, port=port, pages=pages):
         threading.Event().wait()
 
 

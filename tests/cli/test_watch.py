@@ -82,6 +82,10 @@ def ask(system, question):
     return file
 
 
+needs_dev_full = pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="needs a device that is full"
+)
+
 TWO_DAYS = """
 for day in ("2026-11-15", "2026-11-15", "2026-11-16"):
     ask(f"Today is {day}. ", "Hello")
@@ -233,6 +237,29 @@ def test_log_file_gets_the_lines_and_only_its_owner_may_read_it(
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     run("watch", *arguments, "--", str(agent))
     assert log.read_text().startswith(text)
+
+
+@needs_dev_full
+def test_log_that_cannot_be_written_is_reported_once_with_the_summary(
+    emu: Emulator, run: Run, tmp_path: Path
+) -> None:
+    agent = script(tmp_path, TWO_DAYS + "raise SystemExit(3)\n")
+    done = run("watch", "--log", "/dev/full", *upstreams(emu.url, "anthropic"), "--", str(agent))
+    assert done.returncode == 3
+    problem = "anaphora: /dev/full: cannot be written: No space left on device"
+    assert done.stderr.splitlines()[1:3] == [problem, "3 calls: 3 in 1 conversation"]
+
+
+@needs_dev_full
+def test_exit_code_is_the_commands_where_standard_error_is_full(
+    environment: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    agent, log = script(tmp_path, "raise SystemExit(3)"), tmp_path / "calls.log"
+    command = [sys.executable, "-m", "anaphora", "watch", "--log", str(log), "--", str(agent)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, env=environment(), stderr=full, check=False)
+    assert done.returncode == 3
+    assert log.read_text() == "no calls\n"
 
 
 def test_audit_log_has_a_row_for_each_call(emu: Emulator, run: Run, tmp_path: Path) -> None:

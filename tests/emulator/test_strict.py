@@ -569,6 +569,7 @@ RESPONSES: list[Any] = [
         "unsupported_value",
         "temperature",
     ),
+    ("a tool demanded without tools", responses(tool_choice="required"), None, "tool_choice"),
     (
         "an unknown tool chosen",
         responses(
@@ -616,6 +617,7 @@ def test_openai_rejects(name: str, body: Any, code: str | None, param: str | Non
         ("openai_chat", chat(stream=True, stream_options={"include_usage": True})),
         ("openai_responses", responses()),
         ("openai_responses", {"model": "gpt-4o", "input": "Hello"}),
+        ("openai_responses", responses(tools=[], tool_choice="auto")),
         ("openai_responses", responses(HI, THOUGHT, CALL_ITEM, OUTPUT_ITEM)),
         ("openai_responses", responses(OUTPUT_ITEM, previous_response_id="resp_1")),
         ("openai_responses", responses({"id": "fc_1"}, OUTPUT_ITEM)),

@@ -138,6 +138,14 @@ def test_hop_by_hop_headers_end_at_the_proxy(proxy: Proxy, upstream: SocketUpstr
     assert [line.partition(":")[0] for line in arrived.split("\r\n")[1:-2]] == ["host", "x-kept"]
 
 
+def test_host_stays_where_connection_names_it(proxy: Proxy, upstream: SocketUpstream) -> None:
+    """HTTP has no request without it."""
+    head = b"GET /up/v1 HTTP/1.1\r\nHost: localhost\r\nConnection: host, x-a\r\nX-A: 1\r\n\r\n"
+    arrived = sent_upstream(proxy, upstream, head).decode()
+    address = upstream.url.removeprefix("http://")
+    assert arrived == f"GET /v1 HTTP/1.1\r\nhost: {address}\r\n\r\n"
+
+
 def test_compressed_request_is_not_decompressed(proxy: Proxy, upstream: SocketUpstream) -> None:
     body = gzip.compress(b"{}" * 100)
     request = request_bytes("POST", "/up/v1", body, content_encoding="gzip")

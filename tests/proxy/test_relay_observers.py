@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -81,3 +82,13 @@ def test_nothing_is_kept_without_observers(monkeypatch: pytest.MonkeyPatch) -> N
         exchange(proxy.port, request_bytes("POST", "/up/v1", b"{}"))
     (call,) = kept
     assert (call.request_body, call.pieces) == (None, None)
+
+
+def test_the_collector_is_as_before_when_the_proxy_has_ended() -> None:
+    gc.unfreeze()
+    with socket_upstream(answering(OK)) as upstream, running([upstream.route()]):
+        assert gc.get_freeze_count()
+        with running([upstream.route()]):
+            pass
+        assert gc.get_freeze_count()
+    assert gc.get_freeze_count() == 0

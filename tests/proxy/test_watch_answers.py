@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.planted import GUIDE, PLACES, Place, body, grown, spec
 
+from anaphora.cli.watch_lines import call_lines
 from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.proxy.exchange import Piece, ProxyRoute, RelayedCall
@@ -292,6 +293,55 @@ def test_side_call_is_found_out_by_a_later_call() -> None:
     summary = summarise(relay.judge)
     assert (summary.conversations, summary.side_calls.calls, summary.judged.calls) == (1, 1, 2)
     assert summary.share_read == summary.judged.read / summary.judged.input
+
+
+@pytest.mark.parametrize("share", ["whole", "beginning"])
+def test_parallel_calls_are_not_blamed_on_the_provider(share: str) -> None:
+    """Calls of one moment, of which the last that was sent ends first: none can read its write."""
+    relay, place = Relay(), PLACES["anthropic"]
+    calls, now = [], relay.now
+    for later in (0.03, 0.02, 0.04, 0.0):
+        prompt = spec()
+        if share == "beginning":
+            prompt["messages"] = [("user", [f"Question {later}"])]
+        relay.engine, relay.now = Engine(EmulatorOptions()), now  # nothing is cached yet
+        calls.append(relay.send("anthropic", place, body(place, prompt), started=now + later))
+    first, *others = calls
+    assert first.verdict is not None
+    assert first.verdict.result == "first"
+    for call in others:
+        assert call.verdict is not None
+        assert [cause.kind for cause in call.verdict.causes] == ["not_yet_visible"]
+        assert call.lost > 0
+    assert "it was sent at the same time as the call it is compared with" in calls[1].sentence
+
+
+def test_time_since_the_compared_call_is_that_of_the_call_that_is_named() -> None:
+    relay, place = Relay(), PLACES["anthropic"]
+    for question in ("a", "b", "c"):
+        prompt = {**spec(), "messages": [("user", [question])]}
+        call = relay.send("anthropic", place, body(place, prompt))
+    assert (call.number, call.compared_with, call.gap) == (3, 1, 120.0)
+
+
+def test_reads_that_no_bill_reports_are_predicted_and_in_no_share() -> None:
+    relay, place = Relay(), PLACES["anthropic"]
+    prompt = spec()
+    for each in (prompt, grown(prompt)):
+        relay.send("anthropic", place, body(place, each))
+        call = relay.send("ollama", *request("ollama", each))
+    assert call.usage is not None
+    assert call.usage.read is None
+    assert call.predicted is not None
+    assert call.predicted.read == call.verdict.predicted > 0  # type: ignore[union-attr,operator]
+    assert ", predicted: the bill has no reads" in str(next(call_lines(call)))
+    summary = summarise(relay.judge)
+    reported = [each.usage for each in relay.judge.calls if each.provider == "anthropic"]
+    total, read = (
+        sum(getattr(usage, name) or 0 for usage in reported) for name in ("input", "read")
+    )
+    assert summary.judged.reported == total < summary.judged.input
+    assert summary.share_read == read / total
 
 
 # ── What it costs ────────────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,7 @@ from support.planted import PLACES, Place, body, grown, spec
 
 from anaphora.catalog import dialects
 from anaphora.emulator.server import Emulator
+from anaphora.proxy.exchange import ProxyRoute, RelayedCall
 from anaphora.proxy.judging import Judge
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
@@ -97,3 +98,25 @@ def test_change_is_named_with_its_field_its_tokens_and_its_cost(emu: Emulator, n
     assert list(summary.losses) == ["changed"]
     assert summary.worst == (three,)
     assert summary.spent_usd == sum(Decimal(call["cost_usd"]) for call in emu.requests())
+
+
+def test_the_keys_of_many_accounts_are_never_shown() -> None:
+    route = ProxyRoute(prefix="/anthropic", provider="anthropic", upstream="https://api.invalid")
+    judge = Judge()
+    for number in range(60):
+        key = f"sk-canary-{number % 20:04}-9aF3xLq8"
+        judge.call_ended(
+            RelayedCall(
+                number=number + 1,
+                started=1e9,
+                method="GET",
+                route=route,
+                path=f"/v1/files/{key}",
+                query="",
+                request_headers=(("x-api-key", key),),
+                request_body=b"",
+                status=200,
+                pieces=[],
+            )
+        )
+    assert {call.path for call in judge.calls} == {"/v1/files/<secret>"}

@@ -19,6 +19,7 @@ from anaphora.values import (
     Message,
     Refusal,
     SegmentRole,
+    Text,
     Thinking,
     Tool,
     from_json,
@@ -82,6 +83,17 @@ def test_edited_turn_is_rendered_again_from_there() -> None:
     assert b"B!" in edited.data()
     assert b'"b"' not in edited.data()
     assert b'"b"' in first.data()
+
+
+@pytest.mark.breaks_prefix(reason="reasoning that nothing follows any more is left out")
+def test_reasoning_is_left_out_when_what_followed_it_is_gone() -> None:
+    """The guard in conftest.py holds the shorter conversation against a cold render."""
+    reasoned = Message(role="assistant", parts=(Text("a"), Thinking("why", "signature")))
+    messages = [Message.user("q"), reasoned, Message.assistant("more")]
+    longer = anthropic.render(call(Conversation(messages)), PROFILE)
+    shorter = anthropic.render(call(Conversation(messages[:2])), PROFILE, longer)
+    assert b'"thinking"' in longer.data()
+    assert b'"thinking"' not in shorter.data()
 
 
 @pytest.mark.breaks_prefix(reason="any earlier turn, edited or not, may be handed in as previous")

@@ -15,7 +15,6 @@ from anaphora.replay.index import (
     FixtureEntry,
     appended,
     path_problem,
-    read,
     read_own_form,
     read_toml,
     whole,
@@ -86,13 +85,13 @@ def test_a_changed_index_is_read_alike(rows: list[FixtureEntry], data: st.DataOb
 )
 def test_what_is_not_an_index(index: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        read(index.encode(), "INDEX.toml")
+        read_toml(index.encode(), "INDEX.toml")
 
 
 def test_index_by_hand_needs_path_and_hash_only() -> None:
     hash = "0" * 64
     text = f"fixture = [{{path = 'a.json', blake3 = '{hash}', note = 'mine'}}]"
-    assert read(text.encode(), "INDEX.toml") == [FixtureEntry("a.json", hash)]
+    assert read_toml(text.encode(), "INDEX.toml") == [FixtureEntry("a.json", hash)]
 
 
 @pytest.mark.parametrize(

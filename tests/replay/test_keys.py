@@ -237,6 +237,18 @@ def test_key_ignores_credentials_in_the_query(query: str) -> None:
     assert key(b"{}", path, query=query) == key(b"{}", path, query="alt=sse")
 
 
+def test_member_that_is_given_twice_is_compared() -> None:
+    body = b'{"model":"m","messages":[],"a":%b,"a":2,"b":{"c":%b,"c":4}}'
+    keys = [key(body % pair) for pair in ((b"1", b"3"), (b"5", b"3"), (b"1", b"5"))]
+    assert len(set(keys)) == 3
+    assert keys[0] != key(b'{"model":"m","messages":[],"a":2,"b":{"c":4}}')
+
+
+def test_identifiers_count_where_no_model_is_called() -> None:
+    keys = {key({"user_id": name}, "/v1/organizations/users") for name in ("one", "two")}
+    assert len(keys) == 2
+
+
 def test_key_ignores_headers() -> None:
     assert key(MESSAGES, headers={"x-api-key": "sk-1"}) == key(MESSAGES)
 

@@ -301,6 +301,19 @@ def test_miss_shows_no_secret(folder: Path) -> None:
     assert not any(KEY.encode() in path.read_bytes() for path in folder.iterdir())
 
 
+@pytest.mark.parametrize(
+    "address",
+    [{"path": f"/{KEY}/v1/messages"}, {"query": f"session_token={KEY}"}, {"query": f"a={KEY}"}],
+    ids=["path", "parameter of a secret", "parameter"],
+)
+def test_miss_shows_no_secret_of_the_address(folder: Path, address: dict[str, str]) -> None:
+    player = Player(folder, "none")
+    with pytest.raises(NoFixture) as caught:
+        player.look_up(msgspec.structs.replace(asked(), **address))
+    assert "<secret>" in str(caught.value)
+    assert KEY not in f"{caught.value} {player.report}"
+
+
 def test_folder_may_name_what_is_secret(tmp_path: Path) -> None:
     (tmp_path / "replay.toml").write_text('[[redact]]\npattern = "acme-[0-9]{4}"\n')
     player = Player(tmp_path, "new")

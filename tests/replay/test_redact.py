@@ -130,6 +130,9 @@ def test_a_secret_is_found_across_the_events_of_a_stream(cut: int) -> None:
     [
         ("authorization", f"Bearer {KEY}"),
         ("Authorization", "Basic " + base64.b64encode(f"user:{KEY}".encode()).decode()),
+        ("Authorization", "Basic " + base64.b64encode(f"{KEY}:".encode()).decode()),
+        ("authorization", f"ApiKey {KEY}"),
+        ("helicone-auth", f"Bearer {KEY}"),
         ("proxy-authorization", KEY),
         ("x-goog-api-key", KEY),
         ("api-key", KEY),
@@ -140,6 +143,27 @@ def test_a_secret_is_found_across_the_events_of_a_stream(cut: int) -> None:
 def test_credentials_of_the_request_are_found_in_the_response(header: str, value: str) -> None:
     made = stored(b"you sent " + KEY.encode(), request_headers=((header, value),))
     assert made.payload == b"you sent <secret>"
+
+
+def test_a_secret_is_found_in_one_of_several_choices() -> None:
+    """Their events alternate."""
+    events = [
+        f"data: {json.dumps({'choices': [{'index': index, 'delta': {'content': text}}]})}\n\n"
+        for each in KEY
+        for index, text in enumerate((each, "-"))
+    ]
+    made = stored("".join(events).encode())
+    told = [
+        json.loads(line[6:])["choices"][0] for line in made.payload.decode().split("\n\n") if line
+    ]
+    assert "".join(one["delta"]["content"] for one in told if not one["index"]) == "<secret>"
+    assert "".join(one["delta"]["content"] for one in told if one["index"]) == "-" * len(KEY)
+
+
+def test_a_cookie_is_not_repeated_by_the_answer() -> None:
+    made = stored(b"session abcdefgh12345", headers=(("set-cookie", "s=abcdefgh12345; path=/"),))
+    assert made.payload == b"session <secret>"
+    assert made.headers == (("set-cookie", "<secret>"),)
 
 
 def test_headers_and_query_hold_no_credentials() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 
 from anaphora.errors import FixtureIntegrityFailed, InvalidRequest, Io
 from anaphora.replay.fixture import Fixture, FixturePiece, from_file, to_file
-from anaphora.replay.store import FixtureStore
+from anaphora.replay.signing import SigningKey
+from anaphora.replay.store import FixtureStore, sign_folder
 
 
 def key(name: str) -> str:
@@ -45,11 +48,50 @@ def test_index_is_toml_with_a_path_and_a_hash_for_each_file(tmp_path: Path) -> N
         assert blake3((tmp_path / row["path"]).read_bytes()).hexdigest() == row["blake3"]
 
 
-def test_only_the_user_can_read_recordings(tmp_path: Path) -> None:
-    store = FixtureStore.open(tmp_path / "deep" / "new", create=True)
-    store.add(fixture("a"))
-    assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_only_the_user_can_read_recordings(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        store = FixtureStore.open(tmp_path / "deep" / "new", create=True)
+        store.add(fixture("a"))
+    finally:
+        os.umask(before)
+    for folder in (store.folder, store.folder.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in store.folder.iterdir()} == {0o600}
+
+
+#: Indexes that were written by hand, with what nothing can be appended to.
+BY_HAND: dict[str, Callable[[str], str]] = {
+    "no line break at the end": lambda text: text.rstrip(),
+    "a comment at the end": lambda text: text + "# checked by hand",
+    "an inline list": lambda text: (
+        "fixture = ["
+        + ", ".join(
+            f"{{path = '{row['path']}', blake3 = '{row['blake3']}'}}"
+            for row in tomllib.loads(text)["fixture"]
+        )
+        + "]"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", BY_HAND)
+@pytest.mark.parametrize("signed", [False, True])
+def test_index_that_was_written_by_hand_is_continued(
+    tmp_path: Path, form: str, signed: bool
+) -> None:
+    folder = tmp_path / "recordings"
+    FixtureStore.open(folder, create=True).add_all([fixture("a"), fixture("b")])
+    index = folder / "INDEX.toml"
+    index.write_text(BY_HAND[form](index.read_text()))
+    sign = SigningKey.generate(tmp_path / "key") if signed else None
+    if sign is not None:
+        sign_folder(folder, sign)
+    store = FixtureStore.open(folder, sign=sign)
+    assert [store.add(fixture(name)).number for name in ("c", "a")] == [0, 1]
+    again = FixtureStore.open(folder, signed_by=None if sign is None else sign.public)
+    assert [len(again.by_key(key(name))) for name in "abc"] == [2, 1, 1]
 
 
 def test_two_stores_write_to_one_folder(tmp_path: Path) -> None:
@@ -59,6 +101,16 @@ def test_two_stores_write_to_one_folder(tmp_path: Path) -> None:
     stores[0].remove([stores[0].entries[0].path])
     assert stores[1].add(fixture("a", "6")).number == 6
     assert len(FixtureStore.open(tmp_path)) == 6
+
+
+def test_two_stores_remove_the_same_fixtures(tmp_path: Path) -> None:
+    FixtureStore.open(tmp_path, create=True).add_all(map(fixture, "abc"))
+    stores = [FixtureStore.open(tmp_path) for _ in range(2)]
+    paths = [entry.path for entry in stores[0].entries]
+    stores[0].remove(paths[:1])
+    stores[1].remove(paths[:2])
+    stores[0].remove(paths[1:2])
+    assert [entry.path for entry in FixtureStore.open(tmp_path).entries] == paths[2:]
 
 
 def test_what_was_verified_is_served_after_the_file_has_changed(tmp_path: Path) -> None:

@@ -209,6 +209,15 @@ def unlisted_pipe(folder: Path, files: list[Path]) -> None:
     os.mkfifo(folder / "pipe")
 
 
+def linked_rules(folder: Path, files: list[Path]) -> None:
+    (folder.parent / "rules.toml").write_text("")
+    (folder / "replay.toml").symlink_to(folder.parent / "rules.toml")
+
+
+def pipe_for_readme(folder: Path, files: list[Path]) -> None:
+    os.mkfifo(folder / "README.md")
+
+
 def upper_case_hash(folder: Path, files: list[Path]) -> None:
     edit_index(folder, hash_of(files[0]), hash_of(files[0]).upper())
 
@@ -279,6 +288,7 @@ FOUND: list[tuple[Change, str]] = [
     (link_out, "link"),
     (link_in, "link"),
     (link_folder, "link"),
+    (linked_rules, "link"),
     (leave_folder, "path"),
     (leave_folder_inside, "path"),
     (leave_with_backslashes, "path"),
@@ -290,6 +300,7 @@ FOUND: list[tuple[Change, str]] = [
     (folder_for_file, "kind"),
     (pipe_for_file, "kind"),
     (unlisted_pipe, "kind"),
+    (pipe_for_readme, "kind"),
     (rehashed_body, "format"),
     (not_a_fixture, "format"),
 ]

@@ -27,11 +27,13 @@ from anaphora.values import (
     Message,
     PartEnd,
     Refusal,
+    Reply,
     ReplyEnd,
     ReplyFail,
     ReplyStart,
     SegmentRole,
     Text,
+    Thinking,
     Tool,
     Usage,
     from_json,
@@ -440,6 +442,23 @@ def test_law_7_stream_and_single_reply_agree_and_are_written_as_read(
     writer = case.codec.writer()
     stream = b"".join(writer.write(event) for event in events)
     assert case.read_stream(stream)[-1] == end
+
+
+def test_law_7_a_signature_without_text_ends_a_thought() -> None:
+    """So that the text of the next one does not become its own."""
+    thoughts = (
+        Thinking("", "", provider="gemini"),
+        Thinking("", "c2ln", provider="gemini"),
+        Thinking("0", provider="gemini"),
+    )
+    message = Message(role="assistant", parts=thoughts)
+    reply = Reply(id="r1", model="gemini-3-pro", message=message, stop_reason="end")
+    events = gemini.CASE.read_stream(gemini.CASE.write_stream(reply))
+    assert isinstance(events[-1], ReplyEnd)
+    assert events[-1].reply.message.parts == thoughts
+    writer = gemini.CASE.codec.writer()
+    again = b"".join(writer.write(event) for event in events)
+    assert gemini.CASE.read_stream(again)[-1] == events[-1]
 
 
 @every_wire

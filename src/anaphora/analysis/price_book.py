@@ -31,9 +31,10 @@ class PriceBook:
         service_tier: str = "",
     ) -> Price | None:
         """The price at a time in unix seconds."""
-        when = self._moment(at)
-        key = provider, model, wire, service_tier, when.timestamp() // catalog.PRICE_SLOT
+        slot = None if at is None else at // catalog.PRICE_SLOT
+        key = provider, model, wire, service_tier, slot
         if key not in self._prices:
+            when = self._moment(at)
             price = catalog.price(provider, model, when, wire=wire, service_tier=service_tier)
             self._prices[key] = price
             if price is None:

@@ -9,6 +9,7 @@ one belongs to the same conversation.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -108,19 +109,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
     def codec(self) -> tuple[Wire, str]:
         """The wire in the provider's dialect, and the provider whose models it serves: as it is
         logged where it is not known."""
-        row = None
-        provider = catalog.provider_named(self.provider) if self.provider else None
-        if self.host:
-            row = catalog.dialects().at_host(self.host, self.wire, self.path)
-        elif provider is not None:
-            try:
-                row = catalog.dialects().find(provider, self.wire)
-            except InvalidRequest:
-                row = None  # not known to use this wire; read it as the wire's own provider
-        codec = wire.get(self.wire) if row is None else wire.codec_for(row)
-        if provider is None:
-            provider = row.provider if row is not None else self.provider
-        return codec, provider or wire.PROVIDERS[self.wire]
+        return _codec(self.provider, self.wire, self.host, self.path if self.host else "")
 
     def reply(self, codec: Wire) -> Reply:
         """The response; raises when it cannot be read."""
@@ -132,6 +121,23 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
             return last.reply
         message = f": {last.message}" if isinstance(last, ReplyFail) else ""
         raise InvalidRequest(f"the stream ends in an error{message}", path="response")
+
+
+@functools.lru_cache(maxsize=256)
+def _codec(named: str, wire_name: str, host: str, path: str) -> tuple[Wire, str]:
+    row = None
+    provider = catalog.provider_named(named) if named else None
+    if host:
+        row = catalog.dialects().at_host(host, wire_name, path)
+    elif provider is not None:
+        try:
+            row = catalog.dialects().find(provider, wire_name)
+        except InvalidRequest:
+            row = None  # not known to use this wire; read it as the wire's own provider
+    codec = wire.get(wire_name) if row is None else wire.codec_for(row)
+    if provider is None:
+        provider = row.provider if row is not None else named
+    return codec, provider or wire.PROVIDERS[wire_name]
 
 
 def recognises(fields: dict[str, Any]) -> bool:

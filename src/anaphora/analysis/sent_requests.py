@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from anaphora import catalog, wire
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
+from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.verdict import Diagnosis, SentCall, Verdict, comparable, diagnosis_of, judge
-from anaphora.catalog import CacheRules, Price
+from anaphora.catalog import CacheRules, Dialect, Price, Profile
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
@@ -62,10 +63,10 @@ class SentRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     service_tier: str = ""
     """As the request names it; prices depend on it."""
     diagnosis: Diagnosis | None = None
-
-    @property
-    def rules(self) -> CacheRules:
-        return catalog.rules(self.provider, self.model, self.wire)
+    dialect: Dialect | None
+    """The provider's variant of the wire; None where it has none."""
+    rules: CacheRules
+    profile: Profile
 
 
 def is_request(fields: dict[str, Any]) -> bool:
@@ -188,8 +189,10 @@ def request_of(
     place: str,
     defaults: RequestDefaults = _NO_DEFAULTS,
     chains: ResponseChains | None = None,
+    members: Members | None = None,
 ) -> SentRequest:
-    """A request and its bill, from the bytes that were sent."""
+    """A request and its bill, from the bytes that were sent. `members` are those of its body, where
+    they were read before."""
     if defaults.origin is not None:
         codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
     else:
@@ -197,7 +200,8 @@ def request_of(
     provider = defaults.provider or provider
     if (reason := unsupported(provider, logged.model)) is not None:
         raise InvalidRequest(reason, path="provider")
-    members = object_members(logged.request, "$", request_error)
+    if members is None:
+        members = object_members(logged.request, "$", request_error)
     hints, chained = hints_of(logged.headers, members), None
     if hints.previous_reply and chains is not None:
         chained = chains.complete(members, hints)
@@ -205,14 +209,16 @@ def request_of(
     model = defaults.model or logged.model or rendered.model
     if not model:
         raise InvalidRequest("the request names no model; pass --model", path="model")
-    rendered = for_model(rendered, catalog.profile(provider, model))
+    profile = catalog.profile(provider, model)
+    rules = catalog.rules(provider, model, rendered.wire)
+    rendered = for_model(rendered, profile)
     reply, failure = _reply(codec, logged)
     if chains is not None and reply is not None:
         written = codec.write_reply(reply) if logged.stream else logged.response
         chains.keep(members, hints, reply, written)
     sent = SentCall(
         rendered=rendered,
-        plan=_plan(rendered, catalog.rules(provider, model, rendered.wire), members),
+        plan=_plan(rendered, rules, members),
         at=logged.started if logged.started is not None else logged.ended,
         began=logged.began,
         usage=None if reply is None or reply.usage.uncached is None else reply.usage,
@@ -230,6 +236,9 @@ def request_of(
         failure=failure,
         service_tier=known_text(members, "service_tier"),
         diagnosis=None if reply is None else diagnosis_of(reply),
+        dialect=getattr(codec, "dialect", None),
+        rules=rules,
+        profile=profile,
     )
 
 
@@ -283,8 +292,14 @@ class RequestPairs:
         sent, hints, reply = request.sent, request.hints, request.reply_id
         scope = request.provider, request.wire
         own = *scope, request.model, sent.route
-        earlier = self._near.add(sent.rendered, request, scope=own, hints=hints, reply_id=reply)
-        other = self._anywhere.add(sent.rendered, request, scope=scope, hints=hints, reply_id=reply)
+        prompt = ComparedPrompt(sent.rendered, Plan())
+        earlier = self._near.add(
+            sent.rendered, request, scope=own, hints=hints, reply_id=reply, prompt=prompt
+        )
+        other = self._anywhere.add(
+            sent.rendered, request, scope=scope, hints=hints, reply_id=reply, prompt=prompt
+        )
+        prompt.hashed = None
         if other is not None and other.continues and not (earlier and earlier.continues):
             # The same prompt for another model is a conversation of its own.
             grown = len(sent.rendered) > len(other.call.sent.rendered)
@@ -305,13 +320,13 @@ def judge_request(
     earlier: EarlierCall[SentRequest] | None, request: SentRequest, price: Price | None
 ) -> tuple[SentCall | None, Verdict]:
     """The verdict on a request, and what it is judged against."""
-    before = comparable(earlier, request.sent.rendered, request.rules)
-    profile = catalog.profile(request.provider, request.model)
+    sent = request.sent
+    before = comparable(earlier, sent.rendered, request.rules, at=sent.at)
     return before, judge(
         before,
-        request.sent,
+        sent,
         request.rules,
         price=price,
-        profile=profile,
+        profile=request.profile,
         diagnosis=request.diagnosis,
     )

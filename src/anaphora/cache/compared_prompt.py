@@ -64,6 +64,8 @@ class ComparedPrompt(RenderedPrompt):
             return False
         if position and self.key(position - 1) != other.key(position - 1):
             return False
+        if min(self._size(position), other._size(position)) < _LONG_BLOCK:
+            return False
         mine, theirs = self._block(position), other._block(position)
         least = max(_LONG_BLOCK, len(mine) / 2, len(theirs) / 2)
         if min(len(mine), len(theirs)) < least:
@@ -72,6 +74,11 @@ class ComparedPrompt(RenderedPrompt):
         part = ceil(least / 2)
         likely = mine[:part] == theirs[:part] or mine[-part:] == theirs[-part:]
         return likely and equal_around(mine, theirs) >= least
+
+    def _size(self, position: int) -> int:
+        """The bytes of a block, with what glues it to the one before."""
+        run, first = self._run_of(position)
+        return run.log.ends[position - first] - run.log.start(position - first)
 
     def _block(self, position: int) -> bytes:
         return self._slices(position, position + 1)[0]

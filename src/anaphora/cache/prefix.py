@@ -51,11 +51,17 @@ Record = TypeVar("Record", bound=SentRecord)
 
 
 def comparable(
-    earlier: EarlierCall[Record] | None, later: Rendered, rules: CacheRules
+    earlier: EarlierCall[Record] | None,
+    later: Rendered,
+    rules: CacheRules,
+    *,
+    at: float | None = None,
 ) -> SentCall | None:
     """What the next call is judged against: the call before it in its conversation. For a new
     conversation that is the beginning it shares with an earlier call: what follows was never
-    meant to be read. None where nothing that they share can have been cached for both."""
+    meant to be read. None where nothing that they share can have been cached for both. `at` is when
+    the next call was sent: of calls in parallel, one that ended earlier may have been sent later.
+    """
     if earlier is None:
         return None
     sent, latest = earlier.call.sent, earlier.latest.sent
@@ -71,10 +77,13 @@ def comparable(
         changed = (name for name in {*was, *now} if was.get(name) != now.get(name))
         if any(rules.voided_by(name) for name in changed):  # type: ignore[arg-type]
             return None
-    if latest.at is None or sent.at is None or latest.at <= sent.at:
+    if latest.at is None or sent.at is None:
         return sent
-    answered = sent.began is None or sent.began <= latest.at
-    return replace(sent, at=latest.at, began=None if answered else sent.began)
+    used = latest.at if at is None else min(latest.at, at)
+    if used <= sent.at:
+        return sent
+    answered = sent.began is None or sent.began <= used
+    return replace(sent, at=used, began=None if answered else sent.began)
 
 
 def _beginning(sent: SentCall, chunks: int) -> SentCall:

@@ -11,6 +11,7 @@ by galloping back from the end of the prompt, and remembering a call costs what 
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -178,7 +179,8 @@ class PrefixIndex(Generic[Call]):
         Calls of different scopes are never compared. A scope is what the cache belongs to, such as
         account, provider and model; None stands for the prompt's wire and model.
         """
-        return self._look_up(rendered, _scope(rendered, scope), hints or CallHints()).earlier
+        prompt = ComparedPrompt(rendered, Plan())
+        return self._look_up(prompt, _scope(rendered, scope), hints or CallHints()).earlier
 
     def add(
         self,
@@ -188,27 +190,32 @@ class PrefixIndex(Generic[Call]):
         scope: Hashable = None,
         hints: CallHints | None = None,
         reply_id: str = "",
+        prompt: ComparedPrompt | None = None,
     ) -> EarlierCall[Call] | None:
-        """Remembers a call, and returns what `find` would have."""
+        """Remembers a call, and returns what `find` would have. `prompt` is what indexes have in
+        common that remember the same call."""
         scope = _scope(rendered, scope)
-        found = self._look_up(rendered, scope, hints or CallHints())
-        prompt, continued, earlier = found.prompt, found.continued, found.earlier
+        compared = ComparedPrompt(rendered, Plan()) if prompt is None else prompt
+        found = self._look_up(compared, scope, hints or CallHints())
+        continued, earlier = found.continued, found.earlier
         self._number += 1
-        conversation, before, known = _Conversation(), 0, prompt.leading + 1
+        conversation, before, known = _Conversation(), 0, compared.leading + 1
         if continued is not None and earlier is not None:
-            if earlier.chunks > known and len(prompt) > len(continued.prompt):
+            if earlier.chunks > known and len(compared) > len(continued.prompt):
                 # What the calls before had is in this one, unless it is an edit beside them.
                 before = continued.number
                 self._forget(continued.before)
             if continued.hints == found.hints:
                 conversation, known = continued.conversation, max(known, earlier.chunks)
-        blocks = prompt.blocks(known)
+        blocks = compared.blocks(known)
         conversation.blocks |= blocks
-        conversation.tip, prompt.hashed = self._number, None
+        conversation.tip = self._number
+        if prompt is None:
+            compared.hashed = None
         new = self._calls[self._number] = _Remembered(
             number=self._number,
             call=call,
-            prompt=prompt,
+            prompt=compared,
             hints=found.hints,
             conversation=conversation,
             size=rendered.size,
@@ -229,14 +236,13 @@ class PrefixIndex(Generic[Call]):
 
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
 
-    def _look_up(self, rendered: Rendered, scope: Hashable, hints: CallHints) -> _Lookup[Call]:
-        prompt = ComparedPrompt(rendered, Plan())
+    def _look_up(self, prompt: ComparedPrompt, scope: Hashable, hints: CallHints) -> _Lookup[Call]:
         previous = self._calls.get(self._replies.get((scope, hints.previous_reply), 0))
         hints = CallHints(conversation=hints.conversation, user=hints.user)
         groups: list[Hashable] = [scope]
         if hints.conversation or hints.user:
             groups.insert(0, (scope, hints.conversation, hints.user))
-        salts = [blake3(repr(group).encode(errors="replace")).digest(16) for group in groups]
+        salts = [_salt(repr(group)) for group in groups]
         places = {salt: self._deepest(prompt, salt) for salt in salts}
         found = _Lookup(prompt, hints, places, previous or self._continued(prompt, hints, places))
         if found.continued is not None:
@@ -426,6 +432,12 @@ class PrefixIndex(Generic[Call]):
         dropped = len(branch.keys) > needed
         del branch.keys[needed:]
         return dropped or not uses
+
+
+@functools.lru_cache(maxsize=1024)
+def _salt(group: str) -> bytes:
+    """The part of keys that tells groups of calls apart."""
+    return blake3(group.encode(errors="replace")).digest(16)
 
 
 def _scope(rendered: Rendered, scope: Hashable) -> Hashable:

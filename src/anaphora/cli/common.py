@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -350,7 +351,13 @@ def print_json(value: Any) -> None:
 def report_problems(problems: Iterable[object]) -> None:
     """Print problems with the input to standard error."""
     for problem in problems:
-        click.echo(f"anaphora: {problem}", err=True)
+        print_error_line(f"anaphora: {problem}")
+
+
+def print_error_line(text: str | bytes) -> None:
+    """To standard error. Where that is closed or full nothing else changes: the exit code stays."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 def stop(code: int) -> NoReturn:

@@ -37,6 +37,7 @@ def command(
     mode: Literal["all", "new", "once"],
     key_file: Path | None,
     folder: Path,
+    upstreams: tuple[str, ...],
     rules: Path | None,
     port: int,
     as_json: bool,
@@ -61,4 +62,4 @@ def command(
         sign = None if key_file is None else SigningKey.read(key_file)
         return Player(folder, mode, rules=rules, secrets=secrets, sign=sign)
 
-    run_recorded(words, player, port=port, as_json=as_json)
+    run_recorded(words, player, upstreams=upstreams, port=port, as_json=as_json)

@@ -12,7 +12,8 @@ import click
 
 from anaphora.wording import counted
 
-from .common import FOUND, report_problems, require, stop
+from .common import FOUND, print_error_line, report_problems, require, stop
+from .upstreams import routes_of, upstream_option
 
 if TYPE_CHECKING:
     from anaphora.replay.player import Player
@@ -42,6 +43,7 @@ def recording_options(command: T) -> T:
             metavar="FILE",
             help="More match rules, besides those for known programs and of DIR/replay.toml.",
         ),
+        upstream_option,
         click.option(
             "--dir",
             "folder",
@@ -60,6 +62,7 @@ def run_recorded(
     command: Sequence[str],
     player: Callable[[Sequence[str]], Player],
     *,
+    upstreams: tuple[str, ...] = (),
     pace: bool = False,
     port: int = 0,
     as_json: bool = False,
@@ -70,16 +73,16 @@ def run_recorded(
     environment."""
     require("record and replay", "granian", "starlette", extra="proxy")
     from anaphora.proxy import launch
-    from anaphora.proxy.programs import environment, notices, upstreams_from
+    from anaphora.proxy.programs import environment, notices, refuse_loop
     from anaphora.proxy.recording import RecordedUpstream
-    from anaphora.proxy.routes import default_routes
     from anaphora.proxy.server import running
 
     launch.find(command, os.environ)
-    routes = default_routes(upstreams_from(os.environ, command))
+    routes = routes_of(command, upstreams)
     play = player(secrets_of(os.environ))
     report_problems(notices(os.environ, command))
     with running(routes, upstream=RecordedUpstream(play, pace=pace), port=port) as proxy:
+        refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
         environ, words = environment(proxy, os.environ, command)
         if prepare is not None:
             environ = prepare(environ, command)
@@ -105,7 +108,7 @@ def report_recorded(player: Player, *, as_json: bool) -> bool:
         import msgspec
 
         value = {"folder": str(player.store.folder), **msgspec.structs.asdict(report)}
-        click.echo(msgspec.json.encode(value), err=True)
+        print_error_line(msgspec.json.encode(value))
     else:
         done = []
         if player.mode != "none":

@@ -44,6 +44,7 @@ def command(
     pace: bool,
     signed_by: str | None,
     folder: Path,
+    upstreams: tuple[str, ...],
     rules: Path | None,
     port: int,
     as_json: bool,
@@ -83,6 +84,7 @@ def command(
     run_recorded(
         command_after_dashes(ctx),
         player,
+        upstreams=upstreams,
         pace=pace,
         port=port,
         as_json=as_json,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,9 +15,10 @@ from anaphora.wording import counted
 
 from .common import FOUND, require, stop
 from .recorded_run import report_recorded, secrets_of
+from .upstreams import routes_of, upstream_option
 
 if TYPE_CHECKING:
-    from anaphora.proxy.exchange import Observer, ProxyRoute
+    from anaphora.proxy.exchange import Observer
     from anaphora.proxy.judging import Judge
     from anaphora.proxy.page import WatchPage
     from anaphora.proxy.placing import Placer
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: The port without a command: variables that were exported stay valid for the next run.
 _PORT = 8788
-#: A route of a provider that the catalog does not have.
-_ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -45,13 +43,7 @@ _ROUTE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per call, and one for the summary."
 )
-@click.option(
-    "--upstream",
-    "upstreams",
-    multiple=True,
-    metavar="PROVIDER=URL",
-    help="Send the calls of a provider to another address, such as a gateway.",
-)
+@upstream_option
 @click.option(
     "--place",
     is_flag=True,
@@ -126,7 +118,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     if words and as_json and options.log is None:
         reason = "--json with a command needs --log FILE: standard output is the command's."
         raise click.UsageError(reason)
-    routes = _routes(words, options.upstreams)
+    routes = routes_of(words, options.upstreams)
     if words:
         launch.find(words, os.environ)
     with contextlib.ExitStack() as stack:
@@ -152,36 +144,6 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     return code
 
 
-# ── Routes ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _routes(words: Sequence[str], upstreams: tuple[str, ...]) -> list[ProxyRoute]:
-    """The routes of the catalog's providers, at the addresses that the user's settings and
-    --upstream name, and of providers that the catalog does not have."""
-    from anaphora import catalog
-    from anaphora.proxy.exchange import ProxyRoute
-    from anaphora.proxy.programs import upstreams_from
-    from anaphora.proxy.routes import checked_upstream, default_routes
-    from anaphora.yaml_values import nearest
-
-    known = {row.provider for row in catalog.dialects().rows}
-    named, others = upstreams_from(os.environ, words), []
-    for text in upstreams:
-        name, equals, url = text.partition("=")
-        if not equals or not _ROUTE_NAME.fullmatch(name):
-            raise click.BadParameter("write PROVIDER=URL", param_hint="--upstream")
-        provider = catalog.dialects().provider_named(name, known)
-        if provider is not None:
-            named[provider] = url
-        elif near := nearest(name, sorted(known)):
-            reason = f"no provider {name!r}. Did you mean {near!r}?"
-            raise click.BadParameter(reason, param_hint="--upstream")
-        else:
-            url = checked_upstream(url, name)
-            others.append(ProxyRoute(prefix=f"/{name}", provider="", upstream=url))
-    return [*default_routes(named), *others]
-
-
 # ── Output ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -195,12 +157,13 @@ def _output(
     from .watch_output import WatchOutput, announce, default_log, opened_log
 
     lines: IO[str] = sys.stderr if words else sys.stdout
+    name = "standard error" if words else "standard output"
     if log is None and words and _is_terminal():
         log = default_log() if owns_terminal(words) else None
     if log is not None:
-        lines = stack.enter_context(opened_log(log))
+        lines, name = stack.enter_context(opened_log(log)), str(log)
         announce(f"calls are listed in {log}")
-    return WatchOutput(lines, as_json=as_json)
+    return WatchOutput(lines, name, as_json=as_json)
 
 
 def _audited(stack: contextlib.ExitStack, judge: Judge, audit: Path | None) -> Iterator[Observer]:

@@ -51,13 +51,13 @@ def call_lines(call: JudgedCall) -> Iterator[Line]:
 
 
 def _judged_line(start: str, call: JudgedCall, verdict: Verdict) -> Line:
-    usage = call.usage or call.predicted
+    usage = call.input_usage
     assert usage is not None
     total, read = usage.input or 0, usage.read or 0
     share = f" ({read / total:.0%})" if total else ""
     tokens = f"read {read:,} of {counted(total, 'token')}{share}"
-    if call.usage is None:
-        tokens += ", predicted: no bill"
+    if call.predicted is not None:
+        tokens += f", predicted: {'no bill' if call.usage is None else 'the bill has no reads'}"
     cost = "" if call.cost_usd is None else f", {format_usd(call.cost_usd)}"
     place = f"conversation {call.conversation}, turn {call.turn}"
     result = verdict.result.replace("_", " ")
@@ -85,13 +85,17 @@ def summary_lines(summary: WatchSummary) -> Iterator[Line]:
     judged, side = summary.judged, summary.side_calls
     yield _counts(summary), "bold"
     if summary.share_read is not None:
-        share = f"{summary.share_read:.0%} of {counted(judged.input, 'input token')}"
+        share = f"{summary.share_read:.0%} of {counted(judged.reported, 'input token')}"
         yield f"{share} read from the cache"
+    if judged.unreported:
+        tokens = counted(judged.unreported, "input token")
+        yield f"{tokens} in bills that do not say what was read, in no share", "dim"
     if summary.spent_usd is not None:
         yield _spent(summary)
     no_bill = judged.no_bill + side.no_bill
     if no_bill:
-        yield f"{counted(no_bill, 'call')} without a bill, in no sum", "yellow"
+        calls = f"{counted(no_bill, 'call')} without a bill"
+        yield f"{calls}: losses are predicted, and no other sum counts them", "yellow"
     if summary.unpriced:
         yield unpriced_note(summary.unpriced), "dim"
     if summary.lost:

@@ -25,43 +25,58 @@ from .watch_lines import call_lines, json_line, summary_fields, summary_lines
 
 class WatchOutput:
     """Lines of calls go to `lines`, as JSON or for people. The summary goes there too, and to
-    standard error where that is not the same."""
+    standard error where that is not the same.
 
-    def __init__(self, lines: IO[str], *, as_json: bool) -> None:
+    Where they cannot be written any more (a full disk, a closed pipe), the command is not
+    disturbed: the reason is reported with the summary.
+    """
+
+    def __init__(self, lines: IO[str], name: str, *, as_json: bool) -> None:
+        """`name` is that of the file."""
         self._file = lines
+        self._name = name
         self._as_json = as_json
         self._lock = threading.Lock()
         on_terminal = lines in (sys.stdout, sys.stderr)
         self._terminal = Terminal(file=None if on_terminal else lines, stderr=lines is sys.stderr)
         self._summary_apart = not on_terminal
+        self._failure = ""
 
     def start(self, url: str, page: str | None, exports: Mapping[str, str]) -> None:
-        """Tells a machine where the proxy is."""
+        """Tells a machine where the proxy is. Raises where it cannot be written."""
         if self._as_json:
-            self._write("start", {"url": url, "page": page, "exports": dict(exports)})
+            self._write(self._json("start", {"url": url, "page": page, "exports": dict(exports)}))
+        if self._failure:
+            raise Io(self._failure)
 
     def call(self, call: JudgedCall) -> None:
-        if self._as_json:
-            self._write("call", call.fields())
-        else:
-            self.print(call_lines(call))
+        self._write(self._json("call", call.fields()) if self._as_json else call_lines(call))
 
     def summary(self, summary: WatchSummary) -> None:
-        if self._as_json:
-            self._write("summary", summary_fields(summary))
-        else:
-            self.print(summary_lines(summary))
-        if self._summary_apart:
-            print_lines(Terminal(stderr=True), summary_lines(summary))
+        fields, lines = summary_fields(summary), summary_lines(summary)
+        self._write(self._json("summary", fields) if self._as_json else lines)
+        if self._failure:
+            announce(self._failure)
+        if self._summary_apart or (self._failure and self._file is not sys.stderr):
+            with contextlib.suppress(OSError):
+                print_lines(Terminal(stderr=True), summary_lines(summary))
 
-    def print(self, lines: Iterator[Line]) -> None:
-        with self._lock:
-            print_lines(self._terminal, lines)
+    @staticmethod
+    def _json(kind: str, fields: dict[str, object]) -> str:
+        return json_line(kind, fields) + "\n"
 
-    def _write(self, kind: str, fields: dict[str, object]) -> None:
+    def _write(self, written: str | Iterator[Line]) -> None:
         with self._lock:
-            self._file.write(json_line(kind, fields) + "\n")
-            self._file.flush()
+            if self._failure:
+                return
+            try:
+                if isinstance(written, str):
+                    self._file.write(written)
+                    self._file.flush()
+                else:
+                    print_lines(self._terminal, written)
+            except OSError as problem:
+                self._failure = f"{self._name}: cannot be written: {problem.strerror or problem}"
 
 
 @contextlib.contextmanager
@@ -71,8 +86,13 @@ def opened_log(path: Path) -> Iterator[IO[str]]:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError as problem:
         raise Io(f"{path}: cannot be written: {problem.strerror or problem}") from None
-    with open(descriptor, "a", encoding="utf-8", errors="replace") as file:
+    file = open(descriptor, "a", encoding="utf-8", errors="replace")  # noqa: SIM115
+    try:
         yield file
+    finally:
+        # Every line was flushed: what could not be written was reported then.
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 def default_log() -> Path:

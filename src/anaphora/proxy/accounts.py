@@ -11,7 +11,7 @@ from blake3 import blake3
 from .exchange import Headers, ProxyRoute
 
 #: Headers and query parameters that hold credentials.
-_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
+_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"})
 _QUERY = ("key", "api_key", "access_token")
 #: Of those, the ones that do not stand for an account.
 _NO_ACCOUNT = ("cookie",)

@@ -21,13 +21,13 @@ from msgspec.structs import replace
 
 from anaphora import catalog
 from anaphora.analysis.request_log import LoggedCall, counts_tokens, wire_at
-from anaphora.cache import CallHints, PrefixIndex, hints_of
+from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.plan import AppMemory, MatchedCallPlanner
 from anaphora.cache.plan.memory import ConversationState
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, for_model
-from anaphora.wire.reading import object_members, request_error
+from anaphora.wire.reading import Members, object_members, request_error
 from anaphora.wire.splicing import places_of, plannable
 
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
@@ -80,23 +80,46 @@ def read_request(
     path: str,
     headers: Mapping[str, str],
     body: bytes,
-    rendered: Rendered | None = None,
 ) -> ReadRequest | None:
     """None where it is not a call of a model, or of a provider that is not known. Header names are
-    in lower case; `rendered` is the request where it was split before. Raises `InvalidRequest` for
-    one that cannot be read."""
+    in lower case. Raises `InvalidRequest` for one that cannot be read."""
     wire = wire_at(path)
-    encoded = headers.get("content-encoding", "identity").lower() not in ("", "identity")
+    encoded = is_encoded(headers)
     if method != "POST" or wire is None or not provider or encoded or counts_tokens(path):
         return None
     logged = LoggedCall(request=body, response=b"", wire=wire, provider=provider, path=path)
     codec, provider = logged.codec()
-    dialect: Dialect | None = getattr(codec, "dialect", None)
     members = object_members(body, "$", request_error)
-    if rendered is None:
-        rendered = codec.split(members, (), path)
-        rendered = for_model(rendered, catalog.profile(provider, rendered.model))
-    rules = catalog.rules(provider, rendered.model, rendered.wire)
+    rendered = codec.split(members, (), path)
+    return read_split(
+        for_model(rendered, catalog.profile(provider, rendered.model)),
+        members,
+        hints_of(headers, members),
+        catalog.rules(provider, rendered.model, rendered.wire),
+        provider,
+        getattr(codec, "dialect", None),
+    )
+
+
+def may_take_markers(rules: CacheRules) -> bool:
+    """Whether some request of a model takes markers or a cache key."""
+    return rules.slots.value > 0 or rules.key_requests is not None
+
+
+def is_encoded(headers: Mapping[str, str]) -> bool:
+    """Whether the body is compressed: markers cannot be placed in it."""
+    return headers.get("content-encoding", "identity").lower() not in ("", "identity")
+
+
+def read_split(
+    rendered: Rendered,
+    members: Members,
+    hints: CallHints,
+    rules: CacheRules,
+    provider: str,
+    dialect: Dialect | None,
+) -> ReadRequest:
+    """A request that was split before."""
     rendered = plannable(rendered, members, rules, dialect)
     marks = places_of(rendered.wire) is not None and bool(rendered.markers)
     keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
@@ -106,7 +129,7 @@ def read_request(
         dialect=dialect,
         rendered=rendered,
         rules=rules,
-        hints=hints_of(headers, members),
+        hints=hints,
         takes_markers=not stored and ((marks and rules.slots.value > 0) or keyed),
     )
 
@@ -122,14 +145,39 @@ class ConversationPlans:
 
     def add(self, request: ReadRequest, *, scope: Hashable, at: float) -> PlannedCall:
         """Plans a request and remembers it. `scope` is the account."""
-        rendered = request.rendered
+        own = _own_scope(request, scope)
+        call = self._start(request, own)
+        found = self._index.add(request.rendered, call, scope=own, hints=request.hints)
+        return self._plan(call, request, found, own, at)
+
+    def add_found(
+        self,
+        request: ReadRequest,
+        found: EarlierCall[PlannedCall] | None,
+        *,
+        scope: Hashable,
+        at: float,
+    ) -> PlannedCall:
+        """The same for a request whose earlier call is known: none is looked for, and whoever found
+        it remembers the request."""
+        own = _own_scope(request, scope)
+        return self._plan(self._start(request, own), request, found, own, at)
+
+    def _start(self, request: ReadRequest, scope: Hashable) -> PlannedCall:
+        memory = self._memory(scope, request.rules)
+        return PlannedCall(plan=None, state=memory.start(), chunks=len(request.rendered))
+
+    def _plan(
+        self,
+        call: PlannedCall,
+        request: ReadRequest,
+        found: EarlierCall[PlannedCall] | None,
+        scope: Hashable,
+        at: float,
+    ) -> PlannedCall:
+        memory, rendered, state = self._memories[scope], request.rendered, None
         if self._own_markers == "replace":
             rendered = replace(rendered, marks=())
-        scope = scope, request.provider, rendered.wire, rendered.model
-        memory = self._memory(scope, request.rules)
-        call = PlannedCall(plan=None, state=memory.start(), chunks=len(rendered))
-        found = self._index.add(rendered, call, scope=scope, hints=request.hints)
-        state = None
         if found is not None and found.continues:
             before = found.call
             state = memory.fork(before.state) if before.continued else before.state
@@ -156,6 +204,11 @@ class ConversationPlans:
                 self._memories.popitem(last=False)
         self._memories.move_to_end(scope)
         return memory
+
+
+def _own_scope(request: ReadRequest, scope: Hashable) -> Hashable:
+    """The model at an account."""
+    return scope, request.provider, request.rendered.wire, request.rendered.model
 
 
 def _without_changing_end(rendered: Rendered, call: PlannedCall) -> Rendered:

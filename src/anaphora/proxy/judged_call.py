@@ -52,11 +52,16 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     usage: Usage | None = None
     """The bill; None where the response has none."""
     predicted: Usage | None = None
-    """What the bill should be, where there is none."""
+    """What the bill should be, where there is none or it does not say what was read."""
     cost_usd: Decimal | None = None
     verdict: Verdict | None = None
     notices: tuple[Notice, ...] = ()
     """Addresses in the response that bypass the proxy."""
+
+    @property
+    def input_usage(self) -> Usage | None:
+        """What was read, written and neither, by the bill; as predicted where that does not say."""
+        return self.usage if self.predicted is None else self.predicted
 
     @property
     def lost(self) -> int:

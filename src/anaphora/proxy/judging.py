@@ -34,6 +34,7 @@ from anaphora.client.in_flight import cost_of
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
+from anaphora.wire.reading import Members, object_members, request_error
 
 from .accounts import Accounts, credentials
 from .exchange import RelayedCall
@@ -45,6 +46,8 @@ from .summary import Totals
 _MOST_DECODED = 64 * 1024 * 1024
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000
+#: Credentials for which a redactor is kept.
+_MOST_REDACTORS = 16
 _FIRST_ERROR = 400
 
 
@@ -66,6 +69,8 @@ class Judge:
         self._chains = ResponseChains(most_bytes=most_bytes)
         self._prices: PriceBook | None = None
         self._accounts = Accounts()
+        self._redactors: dict[tuple[str, ...], Redactor] = {}
+        """By the credentials of recent calls, which are mostly those of the next one."""
         self._joined: dict[str, int] = {}
         """The conversations of recent calls, by the place of their request."""
         self.totals = Totals()
@@ -104,7 +109,7 @@ class Judge:
 
     def _judge(self, call: RelayedCall) -> JudgedCall:
         path = unquote(call.path)
-        redact = Redactor(credentials(call.request_headers, call.query))
+        redact = self._redactor_of(call)
         judged = JudgedCall(
             number=call.number,
             at=call.started,
@@ -128,6 +133,15 @@ class Judge:
         judged.reason = redact(judged.reason)
         return judged
 
+    def _redactor_of(self, call: RelayedCall) -> Redactor:
+        secrets = tuple(credentials(call.request_headers, call.query))
+        redactor = self._redactors.get(secrets)
+        if redactor is None:
+            if len(self._redactors) >= _MOST_REDACTORS:
+                self._redactors.clear()
+            redactor = self._redactors[secrets] = Redactor(secrets)
+        return redactor
+
     def _read(self, call: RelayedCall, judged: JudgedCall, path: str, redact: Redactor) -> None:
         """Reads the request and the bill, and adds the verdict."""
         try:
@@ -135,17 +149,23 @@ class Judge:
         except UnknownCompression as problem:
             answer, judged.reason = b"", f"the answer is {problem}"
         logged = _logged(call, judged.wire, path, answer)
-        request = request_of(logged, str(call.number), chains=self._chains)
+        members = object_members(logged.request, "$", request_error)
+        request = request_of(logged, str(call.number), chains=self._chains, members=members)
         judged.model = request.model
         if request.failure or (not answer and call.outcome != "complete"):
             judged.kind, judged.reason = "error", request.failure
             return
         account = self._accounts.digest(call.route, call.request_headers, call.query)
         request = replace(request, sent=replace(request.sent, route=account))
-        self._compare(call, judged, request, redact)
+        self._compare(call, judged, request, members, redact)
 
     def _compare(
-        self, call: RelayedCall, judged: JudgedCall, request: SentRequest, redact: Redactor
+        self,
+        call: RelayedCall,
+        judged: JudgedCall,
+        request: SentRequest,
+        members: Members,
+        redact: Redactor,
     ) -> None:
         """Adds the verdict, the bill and the price."""
         earlier, sent = self._pairs.add(request), request.sent
@@ -160,12 +180,13 @@ class Judge:
         if sent.usage is not None:
             judged.usage = replace(sent.usage, raw=None)
             judged.cost_usd = cost_of(sent.usage, price, sent.marks)
-        else:
+        if sent.usage is None or sent.usage.read is None:
             judged.predicted = predict_usage(before, sent, request.rules)
-        self.savings.add(call, request, price)
+        self.savings.add(call, request, members, earlier, price)
         if before is not None and earlier is not None:
             judged.compared_with = int(earlier.call.place)
-            judged.gap = None if before.at is None else judged.at - before.at
+            then = earlier.call.sent.at
+            judged.gap = None if then is None else judged.at - then
         number = None if earlier is None else self._joined.get(earlier.call.place)
         if earlier is not None and number is not None and not earlier.continues:
             if before is not None:
@@ -189,7 +210,7 @@ def _unjudged(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
         return call.outcome, _why_ended(call)
     if call.method == "POST" and counts_tokens(path):
-        return "counts_tokens", "counts tokens: not billed"
+        return "counts_tokens", "not billed"
     if call.status >= _FIRST_ERROR:
         return "error", _error(call, wire)
     if call.method != "POST" or not wire:

@@ -96,12 +96,14 @@ def _shown(call: JudgedCall) -> dict[str, Any]:
         "side_call": call.side_call,
         "cost_usd": None if call.cost_usd is None else str(call.cost_usd),
         "broke": call.broke,
-        "no_bill": call.predicted is not None,
+        "no_bill": call.verdict is not None and call.usage is None,
+        "notices": [notice.message for notice in call.notices],
     }
-    usage = call.usage or call.predicted
+    usage = call.input_usage
     if usage is not None:
         fields["read"], fields["uncached"] = usage.read or 0, usage.uncached or 0
-        fields["written"], fields["output"] = usage.written or {}, usage.output
+        fields["written"] = usage.written or {}
+        fields["output"] = None if call.usage is None else call.usage.output
     if call.kind in ("error", "failed"):
         fields["error"] = call.reason
     else:

@@ -46,16 +46,8 @@ class RecordedUpstream:
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         if not isinstance(request.body, bytes):
             return await self._send_unrecorded(request)
-        asked = ReplayRequest(
-            method=request.method,
-            provider=request.route.provider,
-            path=request.path,
-            query=request.query,
-            headers=dict(request.headers),
-            body=request.body,
-        )
         try:
-            answer = await look_up(self.player, asked)
+            answer = await look_up(self.player, _asked(request, request.body))
         except NoFixture as problem:
             return _refusal(request, str(problem))
         if isinstance(answer, Fixture):
@@ -76,7 +68,7 @@ class RecordedUpstream:
         reason = f"the request is larger than {KEPT_BYTES // 1024**2} MB, and is not recorded"
         if self.player.mode == "none":
             return _refusal(request, reason)
-        self.player.fail(f"{request.method} {request.path}: {reason}")
+        self.player.fail(_asked(request, b""), reason)
         return await self._network().send(request)
 
     async def _record(self, request: UpstreamRequest, recording: Recording) -> UpstreamResponse:
@@ -94,6 +86,17 @@ class RecordedUpstream:
         if self._upstream is None:
             self._upstream = NetworkUpstream()
         return self._upstream
+
+
+def _asked(request: UpstreamRequest, body: bytes) -> ReplayRequest:
+    return ReplayRequest(
+        method=request.method,
+        provider=request.route.provider,
+        path=request.path,
+        query=request.query,
+        headers=dict(request.headers),
+        body=body,
+    )
 
 
 def _readable(request: UpstreamRequest) -> UpstreamRequest:

@@ -51,8 +51,10 @@ _HOP_BY_HOP = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer"
     " transfer-encoding upgrade expect".split()
 )
-#: Values of Connection that name no header.
+#: Values of Connection that name no header,
 _OPTIONS = frozenset({"", "close", "keep-alive"})
+#: or one without which there is no request.
+_KEPT = _OPTIONS | {"host"}
 _NO_BODY = frozenset({204, 304})
 
 
@@ -297,7 +299,7 @@ def _without_hops(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     dropped = _HOP_BY_HOP
     for name, value in pairs:
         if name == "connection" and value.lower() not in _OPTIONS:
-            dropped = dropped | {option.strip().lower() for option in value.split(",")} - _OPTIONS
+            dropped = dropped | {option.strip().lower() for option in value.split(",")} - _KEPT
     return [pair for pair in pairs if pair[0] not in dropped]
 
 

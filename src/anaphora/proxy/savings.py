@@ -1,7 +1,7 @@
 """What a program's traffic would have cost with our markers.
 
     savings = Savings()
-    savings.add(call, request, price)       each call, when it was judged
+    savings.add(call, request, members, earlier, price)     each call, when it was judged
     print(savings.result())
 
 The simulator plays the same requests twice, at the times they were made: as the program sent them,
@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis.sent_requests import SentRequest
+from anaphora.cache import EarlierCall
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
 from anaphora.cache.verdict import format_usd
 from anaphora.catalog import CacheRules, Price
@@ -29,13 +30,25 @@ from anaphora.errors import AnaphoraError
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Usage
+from anaphora.wire.reading import Members
 from anaphora.wording import counted
 
-from .conversation_plans import ConversationPlans, OwnMarkers, PlannedCall, read_request
+from .conversation_plans import (
+    ConversationPlans,
+    OwnMarkers,
+    PlannedCall,
+    ReadRequest,
+    is_encoded,
+    may_take_markers,
+    read_request,
+    read_split,
+)
 from .exchange import RelayedCall
 
 #: Models whose caches are simulated, and the prefixes that each one remembers.
 _MOST_MODELS, _MOST_PREFIXES = 64, 10_000
+#: Calls whose plans are remembered, for those that continue them.
+_MOST_PLANNED = 4096
 
 
 class TokenCosts(msgspec.Struct):
@@ -112,6 +125,7 @@ class _Simulators(msgspec.Struct, frozen=True, eq=False):
 
     as_sent: Simulator
     with_markers: Simulator
+    """The same one where no request of the model takes markers."""
 
 
 class Savings:
@@ -119,15 +133,25 @@ class Savings:
 
     def __init__(self, own_markers: OwnMarkers = "keep") -> None:
         self._plans = ConversationPlans(own_markers)
+        self._planned: OrderedDict[str, PlannedCall] = OrderedDict()
+        """The latest calls, by the place of their request."""
         self._simulators: OrderedDict[tuple[str, str, str], _Simulators] = OrderedDict()
         self._billed, self._simulated, self._with_markers = TokenCosts(), TokenCosts(), TokenCosts()
         self._calls = self._left_out = self._placed = 0
 
-    def add(self, call: RelayedCall, request: SentRequest, price: Price | None) -> None:
-        """A call that was answered, as the judge read it."""
+    def add(
+        self,
+        call: RelayedCall,
+        request: SentRequest,
+        members: Members,
+        earlier: EarlierCall[SentRequest] | None,
+        price: Price | None,
+    ) -> None:
+        """A call that was answered, as the judge read it: the request and the members of its body,
+        and the call before it."""
         self._placed += call.sent_body is not None
         try:
-            compared = self._compare(call, request, price)
+            compared = self._compare(call, request, members, earlier, price)
         except AnaphoraError:
             compared = False  # the judge says what is wrong with it
         except Exception as problem:
@@ -147,21 +171,19 @@ class Savings:
             with_markers=replace(self._with_markers),
         )
 
-    def _compare(self, call: RelayedCall, request: SentRequest, price: Price | None) -> bool:
-        if call.request_body is None or not request.sent.complete:
-            return False
+    def _compare(
+        self,
+        call: RelayedCall,
+        request: SentRequest,
+        members: Members,
+        earlier: EarlierCall[SentRequest] | None,
+        price: Price | None,
+    ) -> bool:
         sent = request.sent
-        read = read_request(
-            call.method,
-            call.route.provider,
-            unquote(call.path),
-            dict(call.request_headers),
-            call.request_body,
-            None if call.sent_body is not None else sent.rendered,
-        )
+        read = _read(call, request, members) if sent.complete else None
         if read is None:
             return False
-        planned = self._plans.add(read, scope=sent.route, at=call.started)
+        planned = self._plan(call, request, read, earlier)
         rendered = _billed_prompt(read.rendered, planned, sent.usage)
         if call.sent_body is not None:
             own = Plan(marks=rendered.marks, automatic=rendered.automatic)
@@ -170,9 +192,33 @@ class Savings:
             own = sent.marks
             ours = own if planned.plan is None else planned.plan
         simulators = self._simulators_of(request, read.rules)
-        as_sent = _simulate(simulators.as_sent, rendered, own, call, request)
-        with_markers = _simulate(simulators.with_markers, rendered, ours, call, request)
+        prompt = RenderedPrompt(rendered, own)
+        as_sent = with_markers = _simulate(simulators.as_sent, prompt, call, request)
+        if simulators.with_markers is not simulators.as_sent:
+            prompt.mark(ours)
+            with_markers = _simulate(simulators.with_markers, prompt, call, request)
         return self._add_up(request, price, (own, as_sent), (ours, with_markers))
+
+    def _plan(
+        self,
+        call: RelayedCall,
+        request: SentRequest,
+        read: ReadRequest,
+        earlier: EarlierCall[SentRequest] | None,
+    ) -> PlannedCall:
+        """The markers that the planner chooses, after the call that the judge found."""
+        found = None
+        if earlier is not None and earlier.continues and _same_cache(earlier.call, request):
+            before = self._planned.get(earlier.call.place)
+            if before is not None:
+                found = EarlierCall(
+                    call=before, continues=True, chunks=earlier.chunks, latest=before
+                )
+        planned = self._plans.add_found(read, found, scope=request.sent.route, at=call.started)
+        self._planned[request.place] = planned
+        if len(self._planned) > _MOST_PLANNED:
+            self._planned.popitem(last=False)
+        return planned
 
     def _add_up(
         self,
@@ -204,12 +250,32 @@ class Savings:
         key = request.provider, request.wire, request.model
         known = self._simulators.get(key)
         if known is None:
-            one, two = (Simulator(rules, most=_MOST_PREFIXES) for _ in range(2))
+            one = two = Simulator(rules, most=_MOST_PREFIXES)
+            if may_take_markers(rules):
+                two = Simulator(rules, most=_MOST_PREFIXES)
             known = self._simulators[key] = _Simulators(one, two)
             if len(self._simulators) > _MOST_MODELS:
                 self._simulators.popitem(last=False)
         self._simulators.move_to_end(key)
         return known
+
+
+def _read(call: RelayedCall, request: SentRequest, members: Members) -> ReadRequest | None:
+    """The request as the program sent it, for the planner."""
+    headers = dict(call.request_headers)
+    if call.request_body is None or is_encoded(headers):
+        return None
+    if call.sent_body is not None:
+        path = unquote(call.path)
+        return read_request(call.method, call.route.provider, path, headers, call.request_body)
+    rendered, provider = request.sent.rendered, request.provider
+    return read_split(rendered, members, request.hints, request.rules, provider, request.dialect)
+
+
+def _same_cache(one: SentRequest, two: SentRequest) -> bool:
+    """Whether two requests are of one model at one account."""
+    of_one = one.provider, one.wire, one.model, one.sent.route
+    return of_one == (two.provider, two.wire, two.model, two.sent.route)
 
 
 def _billed_prompt(rendered: Rendered, planned: PlannedCall, usage: Usage | None) -> Rendered:
@@ -222,11 +288,11 @@ def _billed_prompt(rendered: Rendered, planned: PlannedCall, usage: Usage | None
 
 
 def _simulate(
-    simulator: Simulator, rendered: Rendered, plan: Plan, call: RelayedCall, request: SentRequest
+    simulator: Simulator, prompt: RenderedPrompt, call: RelayedCall, request: SentRequest
 ) -> Outcome:
     sent = request.sent
     return simulator.call(
-        RenderedPrompt(rendered, plan),
+        prompt,
         at=call.started,
         began=sent.began,
         ended=call.started + call.ended,

@@ -12,6 +12,7 @@ It runs in a thread of its own, until the block ends.
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -90,6 +91,9 @@ def running(
     seen_by = ObserverThread(observers)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
+    froze = not gc.get_freeze_count()
+    if froze:
+        gc.freeze()  # looking through what is here already would hold up the relay, again and again
     try:
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
         app = _ProxyApp(handler, HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT))
@@ -98,6 +102,8 @@ def running(
     finally:
         sys.setswitchinterval(interval)
         seen_by.close()
+        if froze:
+            gc.unfreeze()
 
 
 class _ProxyApp(ServedApp):

@@ -35,6 +35,8 @@ class CallSums(msgspec.Struct):
     no_bill: int = 0
     """Calls whose response has no bill: they are in no other sum."""
     input: int = 0
+    unreported: int = 0
+    """Input tokens of bills that do not say what was read: they are in no share."""
     read: int = 0
     written: int = 0
     output: int = 0
@@ -47,8 +49,13 @@ class CallSums(msgspec.Struct):
 
     @property
     def share_read(self) -> float | None:
-        """The share of the input that was read from the cache."""
-        return self.read / self.input if self.input else None
+        """The share of the input that was read from the cache, where bills say so."""
+        return self.read / self.reported if self.reported else None
+
+    @property
+    def reported(self) -> int:
+        """Input tokens of bills that say what was read."""
+        return self.input - self.unreported
 
     def add(self, call: JudgedCall) -> None:
         self.calls += 1
@@ -57,6 +64,7 @@ class CallSums(msgspec.Struct):
             self.no_bill += 1
             return
         self.input += usage.input or 0
+        self.unreported += (usage.input or 0) if usage.read is None else 0
         self.read += usage.read or 0
         self.written += usage.written_total or 0
         self.output += usage.output or 0

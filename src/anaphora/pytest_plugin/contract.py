@@ -127,7 +127,7 @@ class CacheContract:
         summary = summarise(self._judge)
         least, share = self.limits.min_read_share, summary.share_read
         if least is not None and (share is None or share < least):
-            shown = "unknown: no call has a bill" if share is None else f"{share:.1%}"
+            shown = "unknown: no bill says it" if share is None else f"{share:.1%}"
             found.append(
                 f"Read from the cache: {shown}. The contract asks for {least:.1%} or more."
             )

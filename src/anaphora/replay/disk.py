@@ -138,7 +138,10 @@ def remove(path: str) -> None:
 def create_folder(folder: Path, writer: Writer) -> None:
     """The folder with an empty index, where it does not exist yet."""
     with io_errors(folder, "cannot be created"):
-        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        # `parents=True` would create those with the mode that the umask allows.
+        for place in (*reversed(folder.parents), folder):
+            if not place.is_dir():
+                place.mkdir(mode=FOLDER_MODE, exist_ok=True)
         if not os.path.lexists(folder / INDEX):
             writer.create(INDEX, HEADER)
 

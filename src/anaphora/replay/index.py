@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -90,12 +90,6 @@ def whole(entries: Iterable[FixtureEntry]) -> bytes:
     return HEADER + appended(entries, len(HEADER))
 
 
-def read(data: bytes, place: str) -> Sequence[FixtureEntry]:
-    """The entries; raises `NewerSchema`, and `FixtureIntegrityFailed` for what is not an index."""
-    entries = read_own_form(data)
-    return read_toml(data, place) if entries is None else entries
-
-
 def read_own_form(data: bytes) -> list[FixtureEntry] | None:
     """None where the index has another form."""
     if not data.startswith(HEADER):
@@ -126,6 +120,7 @@ def read_entries(data: bytes, start: int = 0) -> list[FixtureEntry] | None:
 
 
 def read_toml(data: bytes, place: str) -> list[FixtureEntry]:
+    """The entries; raises `NewerSchema`, and `FixtureIntegrityFailed` for what is not an index."""
     try:
         table = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:

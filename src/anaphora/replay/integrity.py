@@ -32,7 +32,16 @@ from blake3 import blake3
 from anaphora.errors import FixtureIntegrityFailed, Io
 
 from .fixture import beginning, from_file
-from .index import BESIDE, ENTRY_START, INDEX, FixtureEntry, folded, path_problem, read
+from .index import (
+    BESIDE,
+    ENTRY_START,
+    INDEX,
+    FixtureEntry,
+    folded,
+    path_problem,
+    read_own_form,
+    read_toml,
+)
 
 PENDING = ".pending-"
 TEMPORARY = ".tmp-"
@@ -69,6 +78,8 @@ class CheckedFolder:
         self.folder = folder
         self.index = b""
         """As it was read, without an entry that was cut off."""
+        self.own_form = True
+        """The index is as a recorder writes it, and can be continued at its end."""
         self.cut_off = 0
         """Bytes of an entry that was not written to its end."""
         self.identity: tuple[int, int] = (0, 0)
@@ -208,11 +219,17 @@ def _read_index(checked: CheckedFolder, files: _Scan) -> None:
     checked.identity = found.st_dev, found.st_ino
     place = os.path.join(checked.folder, INDEX)
     try:
-        checked.entries = list(read(checked.index, place))
+        _read_entries(checked, checked.index, place)
     except FixtureIntegrityFailed as problem:
         if not (files.pending and _cut_off(checked, place)):
             message = str(problem).removeprefix(f"{place}: ")
             checked.problem("index", INDEX, message)
+
+
+def _read_entries(checked: CheckedFolder, data: bytes, place: str) -> None:
+    entries = read_own_form(data)
+    checked.own_form = entries is not None
+    checked.entries = read_toml(data, place) if entries is None else entries
 
 
 def _cut_off(checked: CheckedFolder, place: str) -> bool:
@@ -221,7 +238,7 @@ def _cut_off(checked: CheckedFolder, place: str) -> bool:
     if end < 0:
         return False
     try:
-        checked.entries = list(read(checked.index[:end], place))
+        _read_entries(checked, checked.index[:end], place)
     except FixtureIntegrityFailed:
         return False
     checked.cut_off = len(checked.index) - end
@@ -281,10 +298,10 @@ def _judge_kind(checked: CheckedFolder, item: os.DirEntry[str], path: str) -> No
 
 def _judge_unlisted(checked: CheckedFolder, files: _Scan, path: str) -> None:
     item = files.names[path]
-    if path in BESIDE:
-        return
     if not item.is_file(follow_symlinks=False):
         _judge_kind(checked, item, path)
+    elif path in BESIDE:
+        return
     elif path in files.pending and not path_problem(path):
         checked.interrupted.append(path)
     else:

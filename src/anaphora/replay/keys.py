@@ -4,16 +4,16 @@ Two requests have the same key when they have the same method, provider, path, q
 credentials, model and body. A body is compared as JSON: neither the order of members nor white
 space counts, and neither do cache markers (the wire's `split` takes them out, and the role of
 Gemini's system instruction with them) and the fields in `IDENTIFIERS`, which name a session, a user
-or a cache and do not change the answer. Headers are not
-in the key: they hold credentials. Other bodies, and JSON that is nested more than a
-hundred levels deep, are compared by their bytes, in forms with files without the boundary, which is
-random.
+or a cache and do not change the answer, in calls of a model. Headers are not in the key: they hold
+credentials. Other bodies, and JSON that is nested more than a hundred levels deep or has a member
+twice, are compared by their bytes, in forms with files without the boundary, which is random.
 
 The key is taken before secrets are removed from what is stored.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -174,7 +174,7 @@ def compared_request(request: ReplayRequest) -> ComparedRequest:
     body = _decoded(request)
     try:
         members = msgspec.json.decode(body) if body else None
-        is_json = not _is_deep(members)
+        is_json = not _is_deep(members) and not _has_member_twice(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         is_json = False
     if not is_json:
@@ -191,7 +191,7 @@ def compared_request(request: ReplayRequest) -> ComparedRequest:
                 model = rendered.model
             except (AnaphoraError, msgspec.DecodeError):
                 pass  # not a valid request, which is recorded with the error that it got
-        for place in _PLACES:
+        for place in _PLACES if model else ():
             _remove(members, place)
     return msgspec.structs.replace(compared, model=model, body=members)
 
@@ -242,6 +242,24 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return True
+
+
+def _has_member_twice(body: bytes) -> bool:
+    """Whether an object names a member twice: readers disagree about which one counts."""
+    try:
+        json.loads(body or b"null", object_pairs_hook=_unique)
+    except _MemberTwice:
+        return True
+    return False
+
+
+class _MemberTwice(Exception):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise _MemberTwice
 
 
 _PLACES = tuple(tuple(place.replace("[]", ".[]").split(".")) for place in IDENTIFIERS)

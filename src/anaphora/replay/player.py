@@ -129,6 +129,11 @@ class Player:
     def look_up(self, request: ReplayRequest) -> Fixture | Recording:
         """The recorded answer; or, where the request is to be sent, the place for its answer.
         Raises `NoFixture`."""
+        found = self.find(request)
+        return self.answer_miss(request, found) if isinstance(found, RequestKey) else found
+
+    def find(self, request: ReplayRequest) -> Fixture | Recording | RequestKey:
+        """As `look_up`; the key where a request is neither recorded nor to be sent."""
         exact = exact_digest(request)
         if not self._records_all:
             recorded = self.store.key_of_exact(exact)
@@ -147,7 +152,7 @@ class Player:
             return fixture
         if self.mode == "new":
             return self._begin(request, key, exact)
-        return self._answer_miss(request, key)
+        return key
 
     def _next(self, key: str, *, request: bool = True) -> Fixture | None:
         """The next recorded answer to a request; None after the last. Without `request`, its body
@@ -184,7 +189,9 @@ class Player:
             with self._lock:
                 self._known = {**self._known, **replaced}
 
-    def _answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
+    def answer_miss(self, request: ReplayRequest, key: RequestKey) -> Fixture:
+        """The nearest recording, if it may be served; else raises `NoFixture`. Reads all recordings
+        the first time."""
         times = len(self.store.by_key(key.key))
         if times:
             reason = (
@@ -201,7 +208,7 @@ class Player:
         if self.match != "nearest" or not servable:
             raise self._miss(request, key, reason)
         with self._lock:
-            self._differences.append(f"{request.method} {request.path}: {reason}")
+            self._differences.append(f"{self._named(request)}: {reason}")
         answer = self._next(fixture.key)
         if answer is None:
             with self._lock:
@@ -209,9 +216,23 @@ class Player:
             return self.store.by_key(fixture.key)[-1]
         return answer
 
+    def _shown(self, request: ReplayRequest) -> ReplayRequest:
+        """The request without secrets."""
+        redaction = self._redaction.with_credentials(tuple(request.headers.items()), request.query)
+        return msgspec.structs.replace(
+            request,
+            path=redaction.text(request.path),
+            query=redaction.query(request.query),
+            body=redaction.body(request.body),
+        )
+
+    def _named(self, request: ReplayRequest) -> str:
+        """How messages name a request."""
+        return f"{request.method} {self._shown(msgspec.structs.replace(request, body=b'')).path}"
+
     def _miss(self, request: ReplayRequest, key: RequestKey, reason: str) -> NoFixture:
         with self._lock:
-            self._misses.append(f"{request.method} {request.path}: {reason}")
+            self._misses.append(f"{self._named(request)}: {reason}")
         return NoFixture(model=key.model, prompt_hash=key.key, reason=reason)
 
     def _nearest(
@@ -219,10 +240,7 @@ class Player:
     ) -> tuple[Fixture, RequestDifference | None, bool] | None:
         """The recording that is most like a request, the first difference, and whether its answer
         has the form that is asked for."""
-        headers = tuple(request.headers.items())
-        redaction = self._redaction.with_credentials(headers, request.query)
-        shown = msgspec.structs.replace(request, body=redaction.body(request.body))
-        asked = self._compared(shown)
+        asked = self._compared(self._shown(request))
         names = nearest(RequestOutline.of(asked), self._recorded_outlines().items())
         best: tuple[int, Fixture, RequestDifference | None, bool] | None = None
         for name in names:
@@ -268,8 +286,12 @@ class Player:
                 self._waiting.pop(recording.key.key, None)
 
     def _submit(self, recording: Recording) -> None:
-        if recording.fixture is not None:
+        if recording.fixture is None:
+            return
+        try:
             self._writer.submit(self._write, recording)
+        except RuntimeError:  # the interpreter is shutting down
+            self._failures.append(f"{self._named(recording.request)}: the program was ending")
 
     def _write(self, recording: Recording) -> None:
         request, fixture = recording.request, recording.fixture
@@ -285,15 +307,16 @@ class Player:
             # The program has its answer, and keeps it. `close` raises.
             known = isinstance(problem, AnaphoraError)
             why = str(problem) if known else f"{type(problem).__name__}"
-            self.fail(f"{request.method} {request.path}: {why}")
+            self.fail(request, why)
         else:
             with self._lock:
                 self._recorded += 1
 
-    def fail(self, reason: str) -> None:
-        """Note why an answer is not recorded."""
+    def fail(self, request: ReplayRequest, reason: str) -> None:
+        """Note why the answer to a request is not recorded."""
+        named = self._named(request)
         with self._lock:
-            self._failures.append(reason)
+            self._failures.append(f"{named}: {reason}")
 
     def flush(self) -> None:
         """Wait until everything that has ended is written, or cannot be."""
@@ -361,7 +384,7 @@ class Recording:
         if self.is_over:
             return
         if reason:
-            self._player.fail(f"{self.request.method} {self.request.path}: {reason}")
+            self._player.fail(self.request, reason)
         self._end()
 
     def _end(self) -> None:

@@ -3,7 +3,7 @@
     redaction = Redaction(secrets=[key], patterns=[r"acme-[0-9]{12}"])
     fixture = fixture_of(exchange…, redaction=redaction)
 
-Secrets are the given ones and the credentials of the request itself: its authentication headers,
+Secrets are the given ones and the credentials of the exchange itself: authentication headers,
 cookies, and `?key=`. They are found as they are, JSON-escaped, percent-encoded and base64-encoded,
 also where a stream is cut within one. Keys of well-known providers are found by their form.
 Patterns are regular expressions, searched for as they are.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import re
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
@@ -27,8 +28,8 @@ from anaphora.redaction import MASK, Redactor, is_placeholder
 
 from .decoded import decoded, is_decodable
 from .fixture import Fixture, FixtureHeaders, FixturePiece
-from .secret_forms import secret_patterns
-from .spread import spread_edits
+from .secret_forms import SecretForm, secret_patterns
+from .spread import spread_edits, strings_by_index, strings_by_name
 
 #: A range of bytes, and what takes its place.
 Edit: TypeAlias = tuple[int, int, bytes]
@@ -42,7 +43,7 @@ _SECRET_HEADERS = frozenset(
 )
 _SECRET_NAME = re.compile(
     r"(?:^|[-_.])(?:api[-_]?key|key|(?:access|auth|id|refresh|security|session|bearer)?[-_]?token"
-    r"|secret|password|passwd|credentials?|authorization|cookie|sig|signature)$",
+    r"|secret|password|passwd|credentials?|auth|authorization|cookie|sig|signature)$",
     re.IGNORECASE,
 )
 #: Headers that describe the body's encoding and length, and the connection; a replayed response
@@ -67,10 +68,13 @@ KNOWN_KEYS = tuple(
     for start in starts.split()
 )
 
-_SCHEME = re.compile(r"(bearer|basic|token|key|negotiate)\s+", re.IGNORECASE)
+#: `Bearer `, `Basic `, `ApiKey `
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)\s+")
 _PARAMETER = re.compile(r"([^&=?#]+)=([^&#]*)")
 #: A value in a header that is a URL with a key.
-_URL_KEY = re.compile(r"([?&](?:key|api[-_]?key|(?:access_)?token|sig(?:nature)?)=)[^&\s\"'<>]+")
+_URL_KEY = re.compile(
+    r"([?&](?:[\w.-]*[-_.])?(?:key|api[-_]?key|token|sig(?:nature)?)=)[^&\s\"'<>]+", re.IGNORECASE
+)
 
 
 class Redaction:
@@ -80,7 +84,7 @@ class Redaction:
         """Secrets that are too short to be one, such as `none`, are ignored."""
         self._given = tuple(patterns)
         self._secrets = tuple(dict.fromkeys(each for each in secrets if not is_placeholder(each)))
-        self._forms = [form for secret in self._secrets for form in secret_patterns(secret)]
+        self._forms = _forms(self._secrets)
         self._patterns = [_compiled(each) for each in self._given]
         self._errors = Redactor(self._secrets)
         self._last: Redaction | None = None
@@ -90,14 +94,20 @@ class Redaction:
         return f"<Redaction of {len(self._secrets)} secrets, {len(self._given)} patterns>"
 
     def with_credentials(self, headers: FixtureHeaders, query: str = "") -> Redaction:
-        """The same, which also knows the credentials of this request."""
+        """The same, which also knows the credentials in these headers and this query."""
         found = [*_header_secrets(headers), *_query_secrets(query)]
-        new = [each for each in found if each not in self._secrets and not is_placeholder(each)]
+        new = [
+            each
+            for each in dict.fromkeys(found)
+            if each not in self._secrets and not is_placeholder(each)
+        ]
         if not new:
             return self
         secrets = (*self._secrets, *new)
         if self._last is None or self._last._secrets != secrets:
-            self._last = Redaction(secrets, self._given)
+            self._last = made = copy.copy(self)
+            made._secrets, made._errors, made._last = secrets, Redactor(secrets), None
+            made._forms = [*self._forms, *_forms(new)]
         return self._last
 
     def headers(self, headers: FixtureHeaders) -> FixtureHeaders:
@@ -140,8 +150,9 @@ class Redaction:
         `stream`, also one that the events of a stream share."""
         pieces = edited(pieces, self._edits(b"".join([each.data for each in pieces])))
         if stream:
-            data = b"".join([each.data for each in pieces])
-            pieces = edited(pieces, spread_edits(data, self._edits))
+            for groups in (strings_by_name, strings_by_index):
+                data = b"".join([each.data for each in pieces])
+                pieces = edited(pieces, spread_edits(data, groups(data), self._edits))
         return tuple(pieces)
 
     def _edits(self, data: bytes) -> list[Edit]:
@@ -158,6 +169,10 @@ class Redaction:
             if match.end() > match.start()
         ]
         return without_overlap(found)
+
+
+def _forms(secrets: Iterable[str]) -> list[SecretForm]:
+    return [form for secret in secrets for form in secret_patterns(secret)]
 
 
 def without_overlap(edits: list[Edit]) -> list[Edit]:
@@ -206,7 +221,9 @@ def fixture_of(
     """The fixture to store for an exchange as it was received: decompressed, and without secrets.
     Only its key is taken over as it is. Raises `Parse` where the response is compressed in a way
     that cannot be read here, and could not be searched for secrets."""
+    cookies = tuple(each for each in fixture.headers if each[0].lower() == "set-cookie")
     redaction = redaction.with_credentials(request_headers, fixture.query)
+    redaction = redaction.with_credentials(cookies)
     encoding = _header(fixture.headers, "content-encoding")
     received = decoded(fixture.pieces, encoding)
     stored = redaction.pieces(received, stream=True)
@@ -267,19 +284,24 @@ def _header_secrets(headers: FixtureHeaders) -> Iterable[str]:
         name = name.lower()
         if name == "cookie":
             yield from (each.partition("=")[2].strip() for each in value.split(";"))
+        elif name == "set-cookie":
+            yield value.partition(";")[0].partition("=")[2].strip()
         elif name in _SECRET_HEADERS or _SECRET_NAME.search(name):
+            value = value.strip()
             scheme = _SCHEME.match(value)
             secret = value[scheme.end() :] if scheme else value
-            yield secret.strip()
+            yield value if is_placeholder(secret) else secret
             if scheme and scheme[1].lower() == "basic":
                 yield _password(secret)
 
 
 def _password(credentials: str) -> str:
+    """The password; the user where there is none: some services take a key in its place."""
     try:
-        return base64.b64decode(credentials.strip()).decode().partition(":")[2]
+        user, _, password = base64.b64decode(credentials.strip()).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
         return ""
+    return password or user
 
 
 def _query_secrets(query: str) -> Iterable[str]:

@@ -18,6 +18,7 @@ import binascii
 import importlib.util
 import os
 import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from anaphora.errors import InvalidRequest, Io, MissingExtra, NewerSchema, Signa
 from .disk import FILE_MODE, io_errors, write_all
 from .fixture import SCHEMA_VERSION
 from .index import SIGNATURE
+from .integrity import read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -175,7 +177,9 @@ def signer_of(folder: Path, state: IndexState, expected: str | None) -> str:
     folder is not signed, or cryptography is not installed. Raises `SignatureMismatch`."""
     place = folder / SIGNATURE
     try:
-        data = place.read_bytes()
+        if not stat.S_ISREG(os.lstat(place).st_mode):
+            raise SignatureMismatch(f"{place}: must be a file, not a link, a folder or a pipe")
+        data = read_file(str(place))
     except FileNotFoundError:
         if expected is None:
             return ""

@@ -1,6 +1,7 @@
 """Finds secrets that the events of a stream share: a model writes a key in several deltas.
 
-The strings of one name (`"text"`, `"content"`, `"delta"`, …) are read as one text, in their order.
+The strings of one name (`"text"`, `"content"`, `"delta"`, …) are read as one text, in their order:
+those of the whole stream, and those of each part of the answer.
 """
 
 from __future__ import annotations
@@ -8,23 +9,46 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from anaphora.canonical import string
 
 _MEMBER = re.compile(rb'"([A-Za-z_]{1,40})"\s*:\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)"')
+#: The place of an event in the answer: `"index": 1`, `"output_index": 0`.
+_INDEX = re.compile(rb'"([a-z_]*index)"\s*:\s*([0-9]+)')
 #: Edits of a text.
 _Edits = Callable[[bytes], Sequence[tuple[int, int, bytes]]]
 
 
-def spread_edits(data: bytes, edits_of: _Edits) -> list[tuple[int, int, bytes]]:
-    """The edits of a stream that replace such secrets."""
+#: Strings that are read as one text: where each begins and ends.
+_Groups = Iterable[Sequence[tuple[int, int]]]
+
+
+def strings_by_name(data: bytes) -> _Groups:
     strings: dict[bytes, list[tuple[int, int]]] = {}
     for found in _MEMBER.finditer(data):
-        if found.end(2) > found.start(2):
-            strings.setdefault(found[1], []).append(found.span(2))
+        strings.setdefault(found[1], []).append(found.span(2))
+    return strings.values()
+
+
+def strings_by_index(data: bytes) -> _Groups:
+    """Those of one name and in one part of the answer: events of several choices or tool calls
+    alternate. Empty where no event has an index."""
+    strings: dict[tuple[bytes, ...], list[tuple[int, int]]] = {}
+    begin = 0
+    for line in data.splitlines(keepends=True) if _INDEX.search(data) else ():
+        indices = [each for found in _INDEX.finditer(line) for each in found.groups()]
+        for found in _MEMBER.finditer(data, begin, begin + len(line)):
+            strings.setdefault((found[1], *indices), []).append(found.span(2))
+        begin += len(line)
+    return strings.values()
+
+
+def spread_edits(data: bytes, groups: _Groups, edits_of: _Edits) -> list[tuple[int, int, bytes]]:
+    """The edits of a stream that replace such secrets."""
     made: list[tuple[int, int, bytes]] = []
-    for spans in strings.values():
+    for group in groups:
+        spans = [(start, end) for start, end in group if end > start]
         if len(spans) > 1:
             made += _group_edits(data, spans, edits_of)
     return sorted(made)

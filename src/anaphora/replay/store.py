@@ -131,35 +131,48 @@ class FixtureStore:
 
     def add_all(self, fixtures: Iterable[Fixture]) -> list[Fixture]:
         """Write all of them or none."""
-        with self._mutex, io_errors(self.folder), self._index() as index:
-            self._refresh(index)
-            self._check_signed()
-            numbered = self._numbered(fixtures)
-            files = [to_file(fixture) for fixture in numbered]
-            entries = [
-                FixtureEntry(
-                    file_name(fixture.key, fixture.number),
-                    blake3(data).hexdigest(),
-                    fixture.key,
-                    fixture.number,
-                    fixture.exact,
-                )
-                for fixture, data in zip(numbered, files, strict=True)
-            ]
-            self._write(index, entries, files)
-            for entry, data in zip(entries, files, strict=True):
-                self._include(entry, data)
-            return numbered
+        fixtures = list(fixtures)
+        with self._mutex, io_errors(self.folder):
+            while True:
+                with self._index() as index:
+                    self._refresh(index)
+                    self._check_signed()
+                    if self._checked.own_form:
+                        return self._add(index, fixtures)
+                    # An index that was written by hand may end in a way that nothing can follow.
+                    with self._without(()):
+                        pass
+
+    def _add(self, index: int, fixtures: Iterable[Fixture]) -> list[Fixture]:
+        numbered = self._numbered(fixtures)
+        files = [to_file(fixture) for fixture in numbered]
+        entries = [
+            FixtureEntry(
+                file_name(fixture.key, fixture.number),
+                blake3(data).hexdigest(),
+                fixture.key,
+                fixture.number,
+                fixture.exact,
+            )
+            for fixture, data in zip(numbered, files, strict=True)
+        ]
+        self._write(index, entries, files)
+        for entry, data in zip(entries, files, strict=True):
+            self._include(entry, data)
+        return numbered
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove fixtures and their entries."""
+        """Remove fixtures and their entries. Those that another process has removed are gone."""
         with self._mutex, io_errors(self.folder), self._index() as index:
-            self._refresh(index)
-            self._check_signed()
-            gone = dict.fromkeys(paths)
-            for path in gone:
+            wanted = list(dict.fromkeys(paths))
+            for path in wanted:
                 if path not in self._entries:
                     raise InvalidRequest(f"no fixture of {self.folder}", path=path)
+            self._refresh(index)
+            self._check_signed()
+            gone = {path: None for path in wanted if path in self._entries}
+            if not gone:
+                return
             with self._without(gone):
                 for path in gone:
                     remove(self._writer.place(path))
@@ -187,6 +200,7 @@ class FixtureStore:
                 self._write_signature(state)
             self._arrange(left)
             self._state, self._size = state, len(data)
+            self._checked.own_form = True
             found = os.fstat(index)
             self._identity = found.st_dev, found.st_ino
             yield

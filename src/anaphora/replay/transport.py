@@ -22,7 +22,7 @@ from anaphora.client.transport import HttpRequest, HttpResponse, HttpTransport
 from anaphora.errors import Phase, Transport
 
 from .fixture import Fixture, FixtureHeaders
-from .keys import ReplayRequest
+from .keys import ReplayRequest, RequestKey
 from .player import Match, Mode, Player, Recording, Repeat, ReplayReport
 from .signing import SigningKey
 
@@ -126,10 +126,13 @@ class RecordedTransport:
 
 
 async def look_up(player: Player, request: ReplayRequest) -> Fixture | Recording:
-    """As `Player.look_up`, without blocking the event loop for large requests."""
-    if len(request.body) <= _LARGE:
-        return player.look_up(request)
-    return await asyncio.to_thread(player.look_up, request)
+    """As `Player.look_up`, without blocking the event loop for large requests and misses."""
+    if len(request.body) > _LARGE:
+        return await asyncio.to_thread(player.look_up, request)
+    found = player.find(request)
+    if isinstance(found, RequestKey):
+        return await asyncio.to_thread(player.answer_miss, request, found)
+    return found
 
 
 def _replay_request(request: HttpRequest) -> ReplayRequest:

@@ -174,7 +174,7 @@ def extend_log(
     The first `shared` messages are the last turn's: their chunks are kept, and only the rest is
     rendered.
     """
-    shared = settled_count(messages, shared)
+    shared = settled_count(messages, shared, 0 if last is None else len(last.source))
     if last is None or not shared:
         append = LogAppend()
         add(append, messages[:], None)
@@ -191,10 +191,11 @@ def extend_log(
     return log, end
 
 
-def settled_count(messages: Conversation, shared: int) -> int:
-    """How many of the shared messages keep their bytes: reasoning that was left out at their end is
-    sent if the assistant continues in the new messages (see parts.py)."""
-    if shared < len(messages):
+def settled_count(messages: Conversation, shared: int, before: int) -> int:
+    """How many of the shared messages keep their bytes: reasoning at their end is sent if the
+    assistant continues in the messages behind them (see parts.py), which may be new or gone.
+    `before` is how many messages the last turn had."""
+    if shared < max(len(messages), before):
         while shared and not _settles_reasoning(messages[shared - 1]):
             shared -= 1
     return shared

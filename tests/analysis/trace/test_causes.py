@@ -50,6 +50,7 @@ CASES: list[tuple[str | None, Outcome, TraceUsage, dict[str, Any]]] = [
     ("out_of_order", expected(5000), bill(written=5200), {"gap": -3.0}),
     ("prompt_changed", expected(5000), bill(written=4800), {}),
     ("routing", expected(5120), bill(input=5200), {"implicit": True, "granule": 128}),
+    ("expired", expected(5120), bill(input=5200), {"implicit": True, "lapsed": expected(0)}),
     ("within_granule", expected(5120), bill(read=4992), {"implicit": True, "granule": 128}),
     ("older_entry", expected(5000), bill(read=4000, written=1200), {"older": True}),
     (

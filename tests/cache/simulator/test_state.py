@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 from support.prompts import marked, unmarked
 
-from anaphora import catalog
-from anaphora.cache.simulator import Mark, Simulator, TokenRuns
+from anaphora import catalog, wire
+from anaphora.cache.simulator import Mark, RenderedPrompt, Simulator, TokenRuns
 from anaphora.cache.simulator.markers import EntryTable
 from anaphora.cache.simulator.prefix_tree import PrefixTree
+from anaphora.rendered import Plan
 
 ANTHROPIC = catalog.rules("anthropic", "claude-sonnet-4-5")
 OPENAI = catalog.rules("openai", "gpt-4.1")
@@ -118,3 +120,16 @@ def test_equal_scopes_of_other_types_are_separate() -> None:
     prompt = TokenRuns([("a", 10_000)], markers=(Mark(0, "5m"),))
     cache.call(prompt, at=0.0, scope=1)
     assert [cache.predict(prompt, at=1.0, scope=scope).read for scope in (1, True)] == [10_000, 0]
+
+
+def test_texts_are_those_of_the_single_blocks() -> None:
+    tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("find", "read")]
+    turns = [("user", "Where?"), ("assistant", "There."), ("user", "And then?")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    body = {"model": "m", "max_tokens": 9, "system": "Be short.", "tools": tools}
+    data = json.dumps({**body, "messages": messages}).encode()
+    prompt = RenderedPrompt(wire.get("anthropic").split(data), Plan())
+    assert len(prompt) == 6
+    for begin in range(len(prompt) + 1):
+        texts = [prompt.data(position) for position in range(begin, len(prompt))]
+        assert prompt.texts(begin) == texts

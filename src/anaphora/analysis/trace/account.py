@@ -3,13 +3,15 @@ a token, and how long the beginnings are that a recording leaves out."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable
 
 import msgspec
 
 from anaphora.catalog import CacheRules
-from anaphora.values import Ttl
+from anaphora.values import TTL_SECONDS, Ttl
 
 #: The assumed tokens of a system prompt and tools that are not recorded.
 _UNKNOWN = 3000
@@ -22,6 +24,12 @@ _FACTOR = 3.0
 _HEAVIEST = 2000
 #: How far a read may end from the end of a reply, where it ends there at all.
 _NEAR = 8
+#: So many conversations in a row that do not read the beginning of others have one of their own.
+_NOT_SHARED = 2
+#: Seconds in which no provider is known to drop entries: a miss has another reason.
+_SHORTEST_LIFE = 60.0
+#: Seconds by which idle times differ at least.
+_LEAST_GAP = 0.001
 
 
 class BilledLengths(dict[Hashable, int]):
@@ -114,6 +122,8 @@ class Leads:
         self._latest: dict[bool, Lead] = {}
         self._by_length: dict[int, Lead] = {}
         self._groups: set[str] = set()
+        self._not_read: Counter[bool] = Counter()
+        """New conversations in a row that should have read the latest one, and read nothing."""
 
     def begin(self, group: str, message: Hashable) -> Beginning:
         """The likely beginning of a new conversation."""
@@ -123,9 +133,18 @@ class Leads:
         if same is not None:
             return Beginning(same.lead, same.rest, opens)
         lead = self._latest.get(opens) or self._latest.get(not opens) or Lead()
+        if self._not_read[opens] >= _NOT_SHARED:
+            lead = Lead(total=lead.total)
         begun = self._by_message[group, message] = Beginning(lead, ("rest", group), opens)
         self._latest[opens] = lead
         return begun
+
+    def miss(self, begun: Beginning, *, expected: bool, read: bool) -> None:
+        """Learns from the first bill of a conversation whether conversations share a beginning."""
+        if read:
+            self._not_read[begun.opens_group] = 0
+        elif expected:
+            self._not_read[begun.opens_group] += 1
 
     def learn(self, begun: Beginning, read: int, total: int, *, may_be_cut: bool) -> None:
         """Learns from the first bill of a conversation: what it read of its beginning, and how many
@@ -182,6 +201,42 @@ class EarlyReads:
         self._others += not repeated
 
 
+class Lifetime:
+    """How long entries can be read after their last use, where the rules have a stand-in: for ever,
+    until bills show that they are gone after some time."""
+
+    def __init__(self, stated: float) -> None:
+        self.stated = stated
+        """Seconds, by the rules."""
+        self._found: list[float] = []
+        self._gone: list[float] = []
+        """Idle times after which the prompt was read or not, in order."""
+
+    @property
+    def seconds(self) -> float:
+        """Less than the shortest idle time after which more prompts were gone than were found after
+        that time or a longer one."""
+        first = bisect_left(range(len(self._gone)), True, key=self._expired)
+        return self._gone[first] - _LEAST_GAP if first < len(self._gone) else math.inf
+
+    @property
+    def shown(self) -> float:
+        """The longest of the stated time and those after which something was read."""
+        return min(self.seconds, max([self.stated, *self._found[-1:]]))
+
+    def learn(self, idle: float, *, found: bool) -> None:
+        """A prompt was idle for so many seconds, and then read or not."""
+        if idle > _SHORTEST_LIFE:
+            insort(self._found if found else self._gone, idle)
+
+    def _expired(self, index: int) -> bool:
+        """Whether prompts are gone after the idle time of that index."""
+        idle = self._gone[index]
+        found = len(self._found) - bisect_left(self._found, idle)
+        # One of them may be a miss at random.
+        return index > found
+
+
 class Account:
     """What the bills of one account's conversations with one model have shown. A call may go to
     another model, which has a cache of its own."""
@@ -194,6 +249,8 @@ class Account:
         self.leads = Leads()
         self.reply_ends = ReplyEnds()
         self.early_reads = EarlyReads()
+        self.lifetime = _lifetime(rules)
+        """None where the rules have a verified figure, or entries are at markers."""
         self.ttls: tuple[Ttl, Ttl] = ("5m", "5m")
         """The TTLs of assumed markers: before the messages, and behind the last."""
 
@@ -206,3 +263,13 @@ class Account:
     @property
     def has_markers(self) -> bool:
         return self.rules.mechanism.value != "implicit" and self.rules.slots.value > 0
+
+
+def _lifetime(rules: CacheRules) -> Lifetime | None:
+    ttl = rules.default_ttl
+    if ttl is None or rules.automatic_breakpoint.value not in ("granules", "units"):
+        return None
+    # Where a provider has handles too, the TTLs on record are theirs.
+    of_handles = rules.mechanism.value == "both" and not rules.slots.value
+    stand_in = of_handles or not ttl.verified
+    return Lifetime(float(TTL_SECONDS[ttl.value])) if stand_in else None

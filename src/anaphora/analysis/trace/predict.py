@@ -6,6 +6,7 @@ a call reads what the previous call of the conversation left in the cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
@@ -19,6 +20,7 @@ from .account import Account
 from .blocks import KnownBlocks
 from .format import Trace, TraceCall, TraceUsage
 from .prompts import Replay, in_order
+from .sent_blocks import CallPrompt
 
 HitClass: TypeAlias = Literal["hit", "partial", "miss"]
 """Whether all, some or none of what the previous call left in the cache was read."""
@@ -28,6 +30,7 @@ CAUSE_TEXTS: dict[str, str] = {
     "written_by_others": "written by a call that is not recorded: others have the same beginning",
     "unrecorded_write": "more was cached than was billed before: aborted calls also write",
     "began_earlier": "only the end of the call is recorded; it began before the entry expired",
+    "expired": "idle for longer than entries live by the rules, which is not certain",
     "outlived": "the entry was read after its TTL",
     "prompt_changed": "fewer tokens were sent than before: the beginning was edited or dropped",
     "out_of_order": "the clock ran backwards: calls of two branches, or out of order",
@@ -64,6 +67,9 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     baseline: int | None
     """What the previous call left in the cache: what it read and wrote at markers, or else all of
     its prompt in granules. None for a first call, and when it left nothing."""
+    lapsed: Outcome | None = None
+    """The outcome if entries expire as the rules say, where that is a stand-in and bills have not
+    shown it; None where it is the same."""
     previous: int | None = None
     """The tokens of the previous billed prompt of the conversation."""
     older: bool = False
@@ -138,6 +144,8 @@ def _less(call: Predicted, read: int) -> str:
         return "out_of_order"
     if call.baseline is not None and call.billed.total < call.baseline:
         return "prompt_changed"
+    if call.lapsed is not None and read <= call.lapsed.read:
+        return "expired"
     if call.implicit:
         return "routing"
     if read and call.older:
@@ -198,11 +206,14 @@ class Predictor:
         params = replay.cache_params(call, in_loop=in_loop)
         simulator, rules = self._simulator(replay), replay.rules
         prompt = replay.prompt(call, params, account)
-        outcome = simulator.predict(prompt, at=at)
+        idle = _gap(before, call)
+        outcome, lapsed, alive = self._outcomes(simulator, account, prompt, at, idle)
         chances = replay.chances(call, prompt, account, simulator, at)
         older = billed is not None and billed.cache_read in replay.left
         changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:
+            if idle is not None:
+                replay.learn_lifetime(billed.cache_read, prompt, alive, account, idle)
             replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
             replay.learn(call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, params, account)
@@ -219,12 +230,13 @@ class Predictor:
             recorded_model=replay.recorded_model,
             wire=replay.wire,
             at=call.at,
-            gap=_gap(before, call),
+            gap=idle,
             in_loop=in_loop,
             outcome=outcome if changed is None else _changed_at(outcome, changed),
             chances=chances if changed is None else (),
             billed=billed,
             baseline=None if before is None else _left_by(before, rules),
+            lapsed=lapsed,
             previous=None if before is None or before.usage is None else before.usage.total,
             older=older,
             ends_only=call.t is None and call.dur is None,
@@ -232,6 +244,34 @@ class Predictor:
             granule=rules.granule_tokens.value,
             delay=rules.visibility_delay.value,
         )
+
+    def _outcomes(
+        self,
+        simulator: Simulator,
+        account: Account,
+        prompt: CallPrompt,
+        at: float,
+        idle: float | None,
+    ) -> tuple[Outcome, Outcome | None, Outcome]:
+        """The outcome, where entries live as long as the account's bills show; if they live as long
+        as the rules say, where that is shorter; and if they live for ever."""
+        lifetime = account.lifetime
+        if lifetime is None or self._elsewhere is not None:
+            outcome = simulator.predict(prompt, at=at)
+            return outcome, None, outcome
+        lapsed = alive = None
+        seconds = lifetime.seconds
+        if idle is not None and lifetime.stated < idle <= seconds:
+            simulator.lifetime = lifetime.stated
+            lapsed = simulator.predict(prompt, at=at)
+        if idle is not None and idle > seconds:
+            simulator.lifetime = math.inf
+            alive = simulator.predict(prompt, at=at)
+        # A new conversation may have another beginning too: it reads what is known to be there.
+        simulator.lifetime = lifetime.shown if idle is None else seconds
+        outcome = simulator.predict(prompt, at=at)
+        simulator.lifetime = seconds
+        return outcome, None if lapsed == outcome else lapsed, alive or outcome
 
 
 def _changed_at(outcome: Outcome, tokens: int) -> Outcome:

@@ -288,6 +288,20 @@ class Replay:
             account.early_reads.latest.pop(self.trace.group, None)
             account.early_reads.latest |= {self.trace.group: read} if early else {}
 
+    def learn_lifetime(
+        self, read: int, prompt: CallPrompt, alive: Outcome, account: Account, idle: float
+    ) -> None:
+        """Learns whether what the last call left could still be read; `alive` is the outcome if it
+        could. Others may have used the beginning since, so that a read of no more says nothing."""
+        if account.lifetime is not None:
+            beginning = 0
+            if idle > account.lifetime.stated:
+                beginning = prompt.tokens(prompt.leading) + self.rules.granule_tokens.value
+            if read > beginning:
+                account.lifetime.learn(idle, found=True)
+            elif alive.read > beginning:
+                account.lifetime.learn(idle, found=False)
+
     def learn(
         self,
         call: TraceCall,
@@ -410,6 +424,8 @@ class Replay:
         if begun is None:
             return
         read = billed.cache_read
+        if first:
+            account.leads.miss(begun, expected=expected > 0, read=read > 0)
         if not first and (expected or not read):
             return
         recorded = self._counted(call, account).recorded_tokens

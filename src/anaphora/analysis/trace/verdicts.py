@@ -65,11 +65,14 @@ class _RenderedTrace:
             usage=call.usage.usage(),
             complete=False,  # messages are recorded, not the bytes that were sent
         )
+        outcome, lapsed = predicted.outcome, predicted.lapsed
+        if lapsed is not None and call.usage.cache_read <= lapsed.read:
+            outcome = lapsed
         verdict = judge(
             self._before,
             sent,
             rules,
-            outcome=predicted.outcome,
+            outcome=outcome,
             price=None if price is None else price(provider, model, call.at, predicted.wire),
             profile=profile,
         )

@@ -212,10 +212,9 @@ class PrefixTree:
                 return chain
             chain = self._branch(chain, position + 1, len(prompt))
         first = chain.end
-        for new in range(first, len(prompt)):
-            key = key_of(new)
-            chain.keys.append(key)
-            self._chains[key] = chain
+        keys = [key_of(new) for new in range(first, len(prompt))]
+        chain.keys += keys
+        self._chains.update(dict.fromkeys(keys, chain))
         if self._keeps_texts:
             self._keep_texts(chain, prompt, first)
         self.use(chain, len(prompt) - 1, at)
@@ -303,7 +302,7 @@ class PrefixTree:
 
     def _keep_texts(self, chain: Chain, prompt: PromptView, first: int) -> None:
         """Keeps the blocks from `first` on; earlier ones of the chain may have been dropped."""
-        new = [prompt.data(position) for position in range(first, len(prompt))]
+        new = prompt.texts(first)
         chain.texts += new
         if not any(new):
             return
@@ -342,4 +341,5 @@ def _first_text(chain: Chain) -> bytes:
 
 def _size(texts: list[bytes]) -> int:
     """What blocks take; nothing where they are not kept."""
-    return sum(len(text) + _BYTES_OVERHEAD for text in texts if text)
+    kept = list(filter(None, texts))
+    return sum(map(len, kept)) + _BYTES_OVERHEAD * len(kept)

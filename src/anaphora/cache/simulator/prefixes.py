@@ -37,7 +37,9 @@ class PrefixCache:
         # A self-hosted server always computes the last token: the output follows it.
         self._uncached_tail = 1 if rules.isolation.value == "server" else 0
         ttl, ttls = rules.default_ttl, rules.ttls.value
-        self._lifetime = TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0
+        self.lifetime = float(TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0)
+        """Seconds after its last use in which a prompt can be read: by the rules, unless bills have
+        shown another."""
         self._tree = PrefixTree(
             MOST_BLOCKS if most is None else most, keeps_texts=rules.caches_tokens
         )
@@ -73,7 +75,7 @@ class PrefixCache:
             if 0 <= match.position < len(prompt) - 1:
                 # A beginning that two prompts share is noticed, and kept from then on.
                 chain.persist(match.position)
-        self._tree.purge(made.at, 2 * self._lifetime)
+        self._tree.purge(made.at, 2 * self.lifetime)
         return written
 
     def refresh(self, prompt: PromptView, key_of: KeyOf, _: PrefixLookup, at: float) -> None:
@@ -136,7 +138,7 @@ class PrefixCache:
     def _look_up(self, prompt: PromptView, key_of: KeyOf, at: float) -> PrefixLookup:
         match = self._tree.match(prompt, key_of)
         chain, position = match.chain, match.position
-        since = at - self._lifetime
+        since = at - self.lifetime
         reason: Reason = "new"
         detail = ""
         while chain is not None:

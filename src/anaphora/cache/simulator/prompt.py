@@ -6,6 +6,7 @@ everything up to there. Keys and token counts are computed on demand.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from hashlib import sha256
@@ -147,6 +148,12 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
     return keys
 
 
+@functools.lru_cache(maxsize=256)
+def _digest(data: bytes) -> bytes:
+    """Scopes and parameters are mostly the same from call to call."""
+    return blake3(data).digest(SALT)
+
+
 def salt_of(key: Hashable) -> Hashable:
     """The part of an entry key that is common to one account under the same parameters."""
     if isinstance(key, bytes):
@@ -212,11 +219,11 @@ class ScopedKeys:
 
     def _salt(self, params: Mapping[str, bytes], section: Section, scope: Hashable) -> bytes:
         """Scope and the parameters that invalidate the section."""
-        hashed = blake3(repr(scope).encode(errors="replace"))
+        parts = [repr(scope).encode(errors="replace")]
         for name, value in sorted(params.items()):
             if section in self._invalidated(name):
-                hashed.update(b"%s\0%d\0" % (name.encode(), len(value)) + value)
-        return hashed.digest(SALT)
+                parts.append(b"%s\0%d\0" % (name.encode(), len(value)) + value)
+        return _digest(b"".join(parts))
 
     def _invalidated(self, name: str) -> tuple[Section, ...]:
         return self._rules.voided_by(name)  # type: ignore[arg-type]

@@ -100,6 +100,17 @@ class Simulator(HandleSimulator):
         entries = sum(map(len, {self._marked, self._unmarked}))
         return entries + len(self._keys) + super().__len__()
 
+    @property
+    def lifetime(self) -> float | None:
+        """Seconds that a prompt without markers can be read after its last use, which bills may
+        show to be other than the rules say; None where the provider has no such cache."""
+        return self._unmarked.lifetime if isinstance(self._unmarked, PrefixCache) else None
+
+    @lifetime.setter
+    def lifetime(self, seconds: float) -> None:
+        if isinstance(self._unmarked, PrefixCache):
+            self._unmarked.lifetime = seconds
+
     def predict(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> Outcome:
         """What a call at that time would read and write. Changes nothing."""
         if prompt.held:

@@ -56,6 +56,23 @@ class RenderedBlocks:
         data = log.slice(log.start(index), log.ends[index])
         return data if index else run.lead + data
 
+    def texts(self, begin: int) -> list[bytes]:
+        """The data of all blocks from there on."""
+        texts: list[bytes] = []
+        for run, first in self._runs:
+            if first + run.count > begin:
+                log, low = run.log, max(0, begin - first)
+                start, cut = log.start(low), 0
+                ends = log.ends[low : run.count]
+                data = log.slice(start, ends[-1])
+                new = len(texts)
+                for end in ends:
+                    texts.append(data[cut : end - start])
+                    cut = end - start
+                if not low:
+                    texts[new] = run.lead + texts[new]
+        return texts
+
     def from_model(self, position: int) -> bool:
         run, first = self._run_of(position)
         if run.section != "messages":
@@ -164,6 +181,9 @@ class TokenRuns:
 
     def data(self, position: int) -> bytes:
         return b"" if self._texts is None else self._texts[position]
+
+    def texts(self, begin: int) -> list[bytes]:
+        return [self.data(position) for position in range(begin, len(self))]
 
     def tokens_within(self, position: int, size: int) -> int:
         """The tokens before the byte `size` of a block."""

@@ -262,7 +262,11 @@ def _clock(
     if rules.readable_from.value != "request_start" and earlier.began is not None:
         readable = earlier.began
     older = 0 if earlier.usage is None else earlier.usage.read or 0
-    if later.at <= readable + rules.visibility_delay.value and gap >= 0 and read >= older:
+    if later.at <= readable + rules.visibility_delay.value and read >= older:
+        if gap < 0:
+            when = f"{-gap:.1f} s before" if gap <= -0.05 else "at the same time as"
+            text = f"it was sent {when} the call it is compared with, whose write was not readable"
+            return Cause("not_yet_visible", f"{text} yet")
         verb = "was not" if later.at <= readable else "may not have been"
         text = f"the previous call was only {gap:.1f} s earlier, so its write {verb} readable yet"
         return Cause("not_yet_visible", text)

@@ -24,8 +24,11 @@ def predict(
     simulator = Simulator(rules)
     # The later prompt carries the bill of the earlier one.
     before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
-    wrote = simulator.predict(before, at=earlier.at or 0.0, scope=earlier.route)
-    simulated = outcome or _simulate_pair(simulator, before, earlier, later)
+    if outcome is None:
+        wrote, simulated = _simulate_pair(simulator, before, earlier, later)
+    else:
+        wrote = simulator.predict(before, at=earlier.at or 0.0, scope=earlier.route)
+        simulated = outcome
     expected = predict_read(wrote, earlier.usage, simulated, rules)
     predictor = simulator.slot_predictor()
     if predictor is not None and earlier.usage is not None:
@@ -41,18 +44,22 @@ def predict_usage(earlier: SentCall | None, later: SentCall, rules: CacheRules) 
         return Simulator(rules).predict(prompt, at=at, scope=later.route).usage()
     bills = updated_bills(earlier, rules)
     later = replace(later, rendered=replace(later.rendered, bills=bills))
-    return predict(earlier, later, rules, None).outcome.usage()
+    expected = predict(earlier, later, rules, None)
+    usage = expected.outcome.usage()
+    # The slots of a server also keep replies, which the simulated outcome does not have.
+    more = expected.read - (usage.read or 0)
+    return replace(usage, read=expected.read, uncached=max(0, (usage.uncached or 0) - more))
 
 
 def _simulate_pair(
     simulator: Simulator, before: RenderedPrompt, earlier: SentCall, later: SentCall
-) -> Outcome:
-    """The later call, after the earlier one in an empty cache."""
+) -> tuple[Outcome, Outcome]:
+    """The earlier call in an empty cache, and the later one after it."""
     start = earlier.at if earlier.at is not None else 0.0
     then = start + _UNKNOWN_GAP
     if earlier.at is not None and later.at is not None:
         then = max(start, later.at)
-    simulator.call(
+    wrote = simulator.call(
         before,
         at=start,
         began=earlier.began,
@@ -60,7 +67,7 @@ def _simulate_pair(
         scope=earlier.route,
     )
     after = RenderedPrompt(later.rendered, later.marks)
-    return simulator.predict(after, at=then, scope=later.route)
+    return wrote, simulator.predict(after, at=then, scope=later.route)
 
 
 def predict_read(

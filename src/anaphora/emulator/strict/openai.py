@@ -84,11 +84,12 @@ def _stream_options(request: CheckedRequest) -> None:
         raise rejected(message, param="stream_options")
 
 
-def _tool_choice(request: CheckedRequest) -> None:
-    """A choice needs tools (writer/writer-framework#1013), and a name one of them."""
+def _tool_choice(request: CheckedRequest, without_tools: tuple[str | None, ...] = (None,)) -> None:
+    """A choice needs tools (writer/writer-framework#1013), but for `without_tools`; and a name one
+    of them."""
     choice = request.body.get("tool_choice")
     tools = request.body.get("tools")
-    if choice is not None and not tools:
+    if not tools and choice not in without_tools:
         message = (
             "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are "
             "specified."
@@ -369,7 +370,8 @@ RESPONSES_CHECKS = WireChecks(
         _text_format,
         _sampling,
         _stream_options,
-        _tool_choice,
+        # Codex sends auto with every request.
+        partial(_tool_choice, without_tools=(None, "auto", "none")),
         _overflow,
     ),
 )

@@ -165,7 +165,8 @@ class _CandidateBuilder:
     """The parts of one candidate, and the fields beside them.
 
     A chunk holds whole parts, except that text comes in pieces: adjacent texts that are both
-    thoughts, or both not, are one part. A signature may come with any piece of it.
+    thoughts, or both not, are one part. A signature may come with any piece of it; one that comes
+    without text ends the part.
     """
 
     def __init__(self) -> None:
@@ -180,6 +181,8 @@ class _CandidateBuilder:
         self._kind: type[Text | Thinking] | None = None
         """a text or a thought, with its signature in the form that the whole part has it,"""
         self._seal: Any = None
+        self._sealed = False
+        """and whether nothing can be added to it;"""
         self._call: _OpenCall | None = None
         """or a call whose arguments come in pieces."""
         self._extra_size = 0
@@ -265,17 +268,23 @@ class _CandidateBuilder:
     def _text(self, kind: type[Text | Thinking], text: str, seal: Any) -> list[Event]:
         """A piece of a text, and perhaps its signature."""
         events: list[Event] = []
-        if kind is not self._kind or not (seal is None or self._seal in (None, seal)):
+        if not self._continues(kind, text, seal):
             if not text and seal is None:
                 return []
             events = self._end_open()
-            self._kind, self._seal = kind, None
+            self._kind, self._seal, self._sealed = kind, None, False
             events += self._begin(kind.__name__.lower(), self._finish_text)
         if seal is not None:
-            self._seal = seal
+            self._seal, self._sealed = seal, not text
         if text:
             events.append(self.build.add_text(self._count - 1, text))
         return events
+
+    def _continues(self, kind: type[Text | Thinking], text: str, seal: Any) -> bool:
+        """Whether a piece belongs to the open part."""
+        if kind is not self._kind or (self._sealed and text):
+            return False
+        return seal is None or self._seal in (None, seal)
 
     def _finish_text(self, text: str) -> Part:
         if self._kind is Text:

@@ -1,0 +1,120 @@
+"""Generated recordings of caches that are not as the catalog says: predictions are never worse than
+"a call reads what the one before it left"."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from support.generated_traces import Kind, recording
+from support.small_traces import at, bill, trace_of
+
+from anaphora import catalog
+from anaphora.analysis.trace.account import Lifetime
+from anaphora.analysis.trace.format import Trace, TraceUsage
+from anaphora.analysis.trace.predict import Predicted, Predictor
+
+MODELS = [
+    ("mistral", "mistral-large-latest"),
+    ("xai", "grok-4"),
+    ("zai", "glm-4.6"),
+    ("openai", "gpt-5.4"),
+    ("moonshot", "kimi-k2"),
+    ("google", "gemini-2.5-pro"),
+    ("deepseek", "deepseek-chat"),
+]
+GAPS = {"short": (5.0, 20.0), "all long": (900.0,), "mixed": (10.0, 20.0, 400.0, 900.0)}
+LIVES = {"two minutes": 120.0, "an hour": 3600.0, "for ever": math.inf}
+
+
+def play(traces: list[Trace]) -> list[Predicted]:
+    return list(Predictor().play(traces))
+
+
+@pytest.mark.parametrize("life", LIVES)
+@pytest.mark.parametrize("gaps", GAPS)
+@pytest.mark.parametrize("provider, model", MODELS)
+def test_predictions_are_never_worse_than_the_baseline(
+    provider: str, model: str, gaps: str, life: str
+) -> None:
+    replies = catalog.rules(provider, model).reply_cached(None)
+    for seed, beginning in enumerate(("shared", "partly", "own", "none")):
+        kind = Kind(provider, model, LIVES[life], GAPS[gaps], beginning, replies=replies)
+        pairs = [call for call in play(recording(kind, seed)) if call.is_pair]
+        bills = [call.billed.cache_read for call in pairs if call.billed is not None]
+        baseline = [call.baseline == read for call, read in zip(pairs, bills, strict=True)]
+        assert pairs
+        assert sum(call.exact for call in pairs) >= sum(baseline), beginning
+        classes = [call.expected == call.happened for call in pairs]
+        assert sum(classes) >= sum(call.baseline_class == call.happened for call in pairs), (
+            beginning
+        )
+
+
+def idle_for(*gaps: tuple[float, bool], total: int = 8000) -> Trace:
+    """A Mistral conversation: the time before each call after the second, and whether it read its
+    prompt."""
+    calls, now, left = [at(0, 1, TraceUsage(input=total))], 0.0, total // 64 * 64
+    for number, (gap, read) in enumerate([(10.0, True), *gaps], 1):
+        now, total = now + gap, total + 640
+        found = left if read else 0
+        usage = TraceUsage(input=total - found, cache_read=found)
+        calls.append(at(now, 1 + 2 * number, usage))
+        left = total // 64 * 64
+    return trace_of(*calls, provider="mistral", model="mistral-large-latest")
+
+
+def test_a_stand_in_lifetime_is_not_believed_before_bills_show_it() -> None:
+    """The rules say five minutes, and no source does."""
+    calls = play([idle_for((900, True), (900, False), (900, False), (900, False), (900, False))])
+    assert [call.outcome.read > 0 for call in calls[2:]] == [True, True, True, True, False]
+    assert [call.cause for call in calls[2:]] == [None, "expired", "expired", "expired", None]
+
+
+def test_what_is_read_after_a_longer_time_shows_that_it_lives_longer() -> None:
+    gone, found = (400.0, False), (2000.0, True)
+    calls = play([idle_for(gone, gone, gone, found, found, found, (400.0, True))])
+    assert calls[4].outcome.read == 0
+    assert calls[-1].exact
+
+
+def test_a_verified_lifetime_is_kept() -> None:
+    trace = trace_of(at(0, 1, bill(written=5000)), at(400, 3, bill(read=5000, written=10)))
+    last = play([trace])[-1]
+    assert (last.outcome.read, last.lapsed) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "seen, seconds",
+    [
+        ([], math.inf),
+        ([(900, False)], math.inf),
+        ([(900, False), (1000, False)], 1000),
+        ([(30, False), (30, False), (30, False)], math.inf),
+        ([(900, False), (1000, False), (2000, True)], math.inf),
+        ([(900, False), (1000, False), (500, True)], 1000),
+    ],
+)
+def test_lifetimes_by_bills(seen: list[tuple[float, bool]], seconds: float) -> None:
+    lifetime = Lifetime(300.0)
+    for idle, found in seen:
+        lifetime.learn(idle, found=found)
+    assert lifetime.seconds == pytest.approx(seconds)
+
+
+def new_conversation(number: int, read: int) -> Trace:
+    usage = TraceUsage(input=6000 - read, cache_read=read)
+    return trace_of(
+        at(number * 20.0, 1, usage),
+        id=f"conversation {number}",
+        group=f"group {number}",
+        provider="mistral",
+        model="mistral-large-latest",
+    )
+
+
+def test_conversations_that_share_no_unrecorded_beginning_are_learned_from_bills() -> None:
+    own = [new_conversation(number, 0) for number in range(5)]
+    assert [call.outcome.read > 0 for call in play(own)] == [False, True, True, False, False]
+    shared = [new_conversation(number, 5120) for number in range(5, 8)]
+    assert [call.outcome.read for call in play([*own, *shared])][5:] == [0, 5120, 5120]
