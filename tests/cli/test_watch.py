@@ -174,6 +174,7 @@ def test_other_calls_are_counted_and_not_judged(watched: Any) -> None:
     assert sorted(kinds) == ["cancelled", "counts_tokens", "error", "error", "other"]
     retried, unknown = [call for call in calls if call["kind"] == "error"]
     assert (retried["status"], unknown["status"]) == (429, 404)
+    assert (retried["model"], unknown["model"]) == ("claude-opus-5-5", "no-such-model")
     assert "no-such-model" in unknown["reason"]
     assert summary["calls"] == len(calls) == 16
     assert summary["kinds"] == {

@@ -112,6 +112,13 @@ def test_failed_calls_have_rows_without_text(
     assert b"CANARY" not in stored(tmp_path)
 
 
+def test_rows_tell_streams_from_whole_answers(emu: Emulator, tmp_path: Path) -> None:
+    with relayed(emu, tmp_path / "audit") as url:
+        post(url, body("Hello"))
+        post(url, body("Hello") | {"stream": True})
+    assert [row.streamed for row in rows_of(tmp_path / "audit")] == [False, True]
+
+
 def test_no_prompt_response_or_key_is_stored(emu: Emulator, tmp_path: Path) -> None:
     with relayed(emu, tmp_path / "audit") as url:
         answer = json.loads(post(url, body("USERCANARY")))

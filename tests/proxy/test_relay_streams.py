@@ -171,6 +171,10 @@ def test_upstream_that_ends_within_the_body_ends_the_connection(head: bytes, res
         (b"", "no response (the server disconnected)"),
         (b"garbage\r\n\r\n", "the response is not HTTP"),
         (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", "the response is not HTTP"),
+        (
+            b"HTTP/1.1 200 OK\r\nX-A: \x01\r\nContent-Length: 2\r\n\r\n{}",
+            "the response has an invalid character in the header x-a",
+        ),
     ],
 )
 def test_upstream_without_a_response_is_a_502(answer: bytes, reason: str) -> None:

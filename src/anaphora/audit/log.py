@@ -7,6 +7,7 @@ import platform
 import time
 import weakref
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -23,7 +24,7 @@ from anaphora.values import Notice
 
 from .call_rows import BlockDigests, blocks_of, current_labels, prompt_digest, row_of_record
 from .chain import ChainHead
-from .envelope import AuditBlock, AuditEnvelope, AuditRow, RecoveryRow, StartRow
+from .envelope import AuditBlock, AuditEnvelope, AuditRow, RecoveryRow, StartRow, encode
 from .log_file import SEGMENT_BYTES, FileStore, Recovered
 from .log_sqlite import SqliteStore, is_sqlite
 from .reading import check_name, hash_of_row
@@ -65,7 +66,8 @@ class AuditLog:
             raise InvalidRequest(f"must be > 0, got {keep_days}", path="keep_days")
         if segment_bytes < 1:
             raise InvalidRequest(f"must be ≥ 1, got {segment_bytes}", path="segment_bytes")
-        self.path = Path(path)
+        # Absolute: the process may change its directory.
+        self.path = Path(path).absolute()
         self.app = label(app)
         self.node = label(platform.node() if node is None else node)
         self._required = required
@@ -73,7 +75,7 @@ class AuditLog:
             self.path,
             app=self.app,
             node=self.node,
-            anchor=None if anchor is None else Path(anchor),
+            anchor=None if anchor is None else Path(anchor).absolute(),
             keep_days=keep_days,
             segment_bytes=segment_bytes,
             on_error=on_error,
@@ -112,9 +114,11 @@ class AuditLog:
         return self._writer.failing is not None
 
     def append(self, envelope: AuditEnvelope) -> None:
-        """Takes the row of a call, without waiting. Its epoch, app and node are the log's."""
+        """Takes the row of a call, without waiting. Its epoch, app and node are the log's. Raises
+        `InvalidRequest` for one that could not be read again."""
+        row = _checked(envelope)
         row = replace(
-            envelope,
+            row,
             epoch=self.epoch,
             app=envelope.app or self.app,
             node=envelope.node or self.node,
@@ -172,6 +176,15 @@ class AuditLog:
     def close(self) -> None:
         """Commits all rows, and frees the log for another writer."""
         self._close()
+
+
+def _checked(envelope: AuditEnvelope) -> AuditEnvelope:
+    try:
+        msgspec.json.decode(encode(envelope), type=AuditEnvelope)
+        datetime.fromtimestamp(envelope.at, UTC)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, OSError) as problem:
+        raise InvalidRequest(f"not a row of an audit log: {problem}", path="envelope") from None
+    return envelope
 
 
 def open_writer(

@@ -6,12 +6,14 @@ and at a size, so that old ones can be pruned.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -66,13 +68,13 @@ class FileReader:
 
     def start(self) -> ChainHead:
         """What the first row follows: for a pruned log, the last row that was pruned."""
-        with self.sections[0].open("rb") as file:
+        with _opened(self.sections[0]) as file:
             return _before(file.readline(_LONGEST_LINE).rstrip(b"\n"))
 
     def lines(self, section: Path, *, unfinished: bool = True) -> Iterator[bytes]:
         """The lines of a segment without their line breaks. `unfinished`: also a last line without
         a line break, which is cut so that it is no row; unless it is being written now."""
-        with section.open("rb") as file:
+        with _opened(section) as file:
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
                 yield line[:-1]
             if line and unfinished and not is_locked(self.path):
@@ -172,6 +174,9 @@ class FileStore:
             if segment:  # the next attempt begins it again
                 self.close()
                 self._segment, self._torn = segment - 1, False
+            else:  # a part of a row may be there: it goes now, or before the next attempt
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, self._size)
             raise
         self._size, self._torn = self._size + len(data), False
 
@@ -224,6 +229,15 @@ class FileStore:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _opened(section: Path) -> IO[bytes]:
+    try:
+        return section.open("rb")
+    except FileNotFoundError:
+        raise Io(f"{section}: was deleted while the log was read; try again") from None
+    except OSError as error:
+        raise Io(f"{section}: cannot be read: {error.strerror or error}") from None
 
 
 def _before(first: bytes) -> ChainHead:

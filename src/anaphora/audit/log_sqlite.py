@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from anaphora.errors import ChainBroken, Io, NewerSchema
@@ -41,8 +42,9 @@ class SqliteReader:
         self.path = path
         self.sections: Sequence[Path] = (path,)
         try:
-            self._database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            self._database = _read_only(path)
             _check_version(self._database, path)
+            self._database.execute("BEGIN")  # one state of the log, also while it is written
         except sqlite3.Error as error:
             raise Io(f"{path}: holds no audit log: {error}") from None
 
@@ -132,19 +134,13 @@ class SqliteStore:
         before."""
         database = self._check_place()
         rows = [decode(lines[0])] if segment else []
-        database.execute("BEGIN IMMEDIATE")
-        try:
+        with _transaction(database):
             if rows and isinstance(rows[0].content, SegmentRow):
                 first = (rows[0].seq - 1, rows[0].content.prev)
                 database.execute("INSERT INTO start VALUES (?, ?)", first)
             database.executemany(
                 "INSERT INTO rows VALUES (?, ?)", ((_seq(line), line) for line in lines)
             )
-            database.execute("COMMIT")
-        except BaseException:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
-            raise
         self._empty = False
 
     def _check_place(self) -> sqlite3.Connection:
@@ -175,16 +171,41 @@ class SqliteStore:
 
     def remove(self, boundaries: Sequence[Boundary]) -> None:
         database = self._check_place()
-        database.execute("BEGIN IMMEDIATE")
         last = boundaries[-1]
-        database.execute("DELETE FROM rows WHERE seq <= ?", (last.through,))
-        database.execute("UPDATE start SET seq = ?, hash = ?", (last.through, last.hash))
-        database.execute("COMMIT")
+        with _transaction(database):
+            database.execute("DELETE FROM rows WHERE seq <= ?", (last.through,))
+            database.execute("UPDATE start SET seq = ?, hash = ?", (last.through, last.hash))
 
     def close(self) -> None:
         if self._database is not None:
             self._database.close()
             self._database = None
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    database = sqlite3.connect(uri, uri=True, isolation_level=None)
+    try:
+        database.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        # On a medium that cannot be written, SQLite cannot create the file for its locks.
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        database.close()
+        database = sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None)
+    return database
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
 
 
 def _seq(line: bytes) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from .log import open_writer
+from .reading import open_log
 
 
 class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +26,7 @@ def prune(path: str | Path, *, keep_days: float, anchor: str | Path | None = Non
     """Deletes the rows of earlier days; of a folder, whole segments. A row with the hash of the
     last of them is written first. Raises `Io` while a process writes the log: its own `keep_days`
     prunes it."""
+    open_log(Path(path))  # raises where there is none: a writer would begin one
     writer = open_writer(
         Path(path), node=platform.node(), anchor=None if anchor is None else Path(anchor)
     )

@@ -83,9 +83,10 @@ def verify(
     the number of rows, now and then."""
     path = Path(path)
     writing = is_locked(path)
+    # Before the log is opened, which may grow meanwhile.
+    head = None if anchor is None else read_anchor(Path(anchor))
     reader = open_log(path)
     start = reader.start()
-    head = None if anchor is None else read_anchor(Path(anchor))
     checker = ChainChecker(start, anchor=head)
     done = 0
     for section in reader.sections:

@@ -27,6 +27,8 @@ _TRIES, _PAUSE = 5, 0.01
 
 
 def beside(log: Path, suffix: str) -> Path:
+    """Beside the log itself, also where `.` or a link names it: one log has one lock."""
+    log = log.resolve()
     return log.with_name(log.name + suffix)
 
 
@@ -59,6 +61,7 @@ class WriterLock:
         self._file = file
 
     def release(self) -> None:
+        """In a forked process, where the lock is the parent's, this only closes its file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeAlias
+from weakref import WeakSet
 
 import msgspec
 
@@ -107,6 +108,7 @@ class LogWriter:
         self._thread = threading.Thread(target=self._run, name="anaphora audit", daemon=True)
 
     def start(self) -> None:
+        _running.add(self)
         self._thread.start()
 
     @property
@@ -118,8 +120,7 @@ class LogWriter:
 
     def put(self, row: PendingRow) -> None:
         """Takes a row. Raises `Io` where it cannot be kept; waits for nothing."""
-        if os.getpid() != self._process:
-            raise Io("the audit log was opened by another process; open one in each process")
+        self._check_process()
         with self._changed:
             if self._closing:
                 raise Io("the audit log is closed")
@@ -132,9 +133,14 @@ class LogWriter:
             if len(self._queue) == 1:
                 self._changed.notify_all()
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise Io("the audit log was opened by another process; open one in each process")
+
     def flush(self, timeout: float | None = None) -> None:
         """Returns when all rows so far are on the disk. Raises `Io` where a commit fails, or time
         runs out."""
+        self._check_process()
         with self._changed:
             goal, failures = self._taken, self._failures
             ended = self._changed.wait_for(
@@ -225,7 +231,7 @@ class LogWriter:
             line, head = seal(head, first)
             lines.append(line)
         for row in rows:
-            line, head = seal(head, row)
+            line, head = self._sealed(head, row)
             lines.append(line)
         self.store.append(lines, segment)
         self.head = head
@@ -236,6 +242,13 @@ class LogWriter:
                 self.prune(self._keep_days, now)
             except (OSError, sqlite3.Error, AnaphoraError) as problem:  # the rows are written
                 self._report(problem)
+
+    def _sealed(self, head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead]:
+        try:
+            return seal(head, row)
+        except Exception as problem:  # a row that cannot be encoded must not hold up the others
+            self._report(problem)
+            return seal(head, self._lost_row(1, _name(problem)))
 
     def prune(self, keep_days: float, now: float) -> tuple[Boundary, ...]:
         """Deletes old rows. A row that says so, with their last hash, is committed first."""
@@ -293,11 +306,28 @@ class LogWriter:
             if left:
                 self._report(Io(f"{left} rows were not written: {_message(problem)}"))
 
+    def forget_lock(self) -> None:
+        """For a forked process, which would hold the lock when the parent has ended."""
+        self._lock.release()
+
     def _release(self) -> None:
         try:
             self.store.close()
         finally:
             self._lock.release()
+
+
+#: Writers whose lock a forked process has to give up.
+_running: WeakSet[LogWriter] = WeakSet()
+
+
+def _forget_locks() -> None:
+    for writer in _running:
+        writer.forget_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
 
 
 def _message(problem: BaseException) -> str:

@@ -204,13 +204,16 @@ def export(log: Path, format_: ExportFormat | None, output: Path | None, **filte
     Parquet needs an --output and pyarrow: pip install 'anaphora[parquet]'.
     """
     format_ = format_ or _format_of(output)
+    if output is not None and log.resolve() in (output.resolve(), output.resolve().parent):
+        raise click.UsageError(f"--output {output} would overwrite the log")
     wanted = CallFilter(**filters)
     with _progress("exporting") as progress:
         found = _tracked(calls(log, wanted), progress)
         if format_ == "parquet":
             if output is None:
                 raise click.UsageError("Parquet is no text: name a file with --output")
-            export_parquet(found, output)
+            with _named(output):
+                export_parquet(found, output)
             return
         pieces = export_csv(found) if format_ == "csv" else export_lines(found)
         _write(pieces, output)
@@ -232,9 +235,15 @@ def _write(pieces: Iterator[bytes], output: Path | None) -> None:
             sys.stdout.buffer.write(piece)
         sys.stdout.flush()
         return
+    with _named(output), output.open("wb") as file:
+        file.writelines(pieces)
+
+
+@contextmanager
+def _named(output: Path) -> Iterator[None]:
+    """Errors name the file. What could be read before the log was found broken stays in it."""
     try:
-        with output.open("wb") as file:
-            file.writelines(pieces)
+        yield
     except OSError as problem:
         raise Io(f"{output}: cannot be written: {problem.strerror or problem}") from None
 

@@ -24,6 +24,9 @@ _OUTCOMES: dict[CallKind, str] = {
     "cancelled": "CancelledError",
 }
 
+#: Parts of the content types of streams.
+_STREAMS = ("event-stream", "eventstream", "ndjson")
+
 
 class ProxyAudit:
     """An observer that keeps a row of each call of a model. Among the observers it follows the
@@ -66,6 +69,7 @@ def _row(
         raw_hash=_raw_hash(call),
         outcome=_OUTCOMES[judged.kind],
         status=judged.status or None,
+        streamed=_streamed(call),
         first=None if call.began is None else round(call.began, 6),
         seconds=round(judged.seconds, 6),
         usage=usage_row(judged.usage or Usage()),
@@ -81,6 +85,14 @@ def _row(
         notices=tuple(code(notice.code) for notice in call.notices),
         blocks=blocks,
     )
+
+
+def _streamed(call: RelayedCall) -> bool:
+    """Gemini streams a JSON array where it is not asked for events."""
+    content_type = dict(call.response_headers).get("content-type", "").lower()
+    if any(kind in content_type for kind in _STREAMS):
+        return True
+    return any(piece.data.lstrip()[:1] == b"[" for piece in (call.pieces or ())[:1])
 
 
 def _raw_hash(call: RelayedCall) -> str:

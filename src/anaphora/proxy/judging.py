@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from urllib.parse import unquote
 
+import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis.price_book import PriceBook
@@ -49,6 +50,13 @@ _MOST_CALLS = 10_000
 #: Credentials for which a redactor is kept.
 _MOST_REDACTORS = 16
 _FIRST_ERROR = 400
+
+
+class _NamedModel(msgspec.Struct):
+    model: str = ""
+
+
+_named = msgspec.json.Decoder(_NamedModel).decode
 
 
 class Judge:
@@ -130,6 +138,8 @@ class Judge:
                 judged.kind, judged.reason = "not_judged", str(problem)
             if judged.kind != "judged" and call.outcome != "complete":
                 judged.kind, judged.reason = call.outcome, _why_ended(call)
+        elif judged.wire:
+            judged.model = _model_of(call)
         judged.reason = redact(judged.reason)
         return judged
 
@@ -220,6 +230,14 @@ def _unjudged(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
     if call.request_body is None or call.pieces is None:
         return "not_judged", "too large to keep"
     return "judged", ""
+
+
+def _model_of(call: RelayedCall) -> str:
+    """The model that a request names, where its body does and can be read."""
+    try:
+        return _named(call.request_body or b"").model
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return ""
 
 
 def _why_ended(call: RelayedCall) -> str:

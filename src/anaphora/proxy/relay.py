@@ -10,6 +10,7 @@ import asyncio
 import functools
 import itertools
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,8 @@ _OPTIONS = frozenset({"", "close", "keep-alive"})
 #: or one without which there is no request.
 _KEPT = _OPTIONS | {"host"}
 _NO_BODY = frozenset({204, 304})
+#: Characters that no header may have; the parser of responses takes some of them.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
 class Pages(Protocol):
@@ -263,13 +266,9 @@ class _Relaying:
 
     async def _pass_back(self, response: UpstreamResponse) -> None:
         call, exchange = self.call, self._exchange
-        call.status, call.began = response.status, self.seconds()
-        call.response_headers = headers = response.headers
-        length = _length(response.headers)
-        passed = [
-            (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in _without_hops(headers)
-        ]
+        headers = response.headers
+        length, passed = _length(headers), _encoded(_without_hops(headers))
+        call.status, call.began, call.response_headers = response.status, self.seconds(), headers
         start = {"type": "http.response.start", "status": response.status, "headers": passed}
         await exchange.send(start)
         bodiless = call.method == "HEAD" or response.status in _NO_BODY
@@ -301,6 +300,13 @@ def _without_hops(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         if name == "connection" and value.lower() not in _OPTIONS:
             dropped = dropped | {option.strip().lower() for option in value.split(",")} - _KEPT
     return [pair for pair in pairs if pair[0] not in dropped]
+
+
+def _encoded(pairs: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    for name, value in pairs:
+        if _CONTROL(value):
+            raise Transport(f"the response has an invalid character in the header {name}")
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
 
 
 @functools.lru_cache

@@ -13,9 +13,10 @@ Anaphora is imported when a fixture is used.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
 
 _MODES = ("none", "once", "new", "all")
 _MARKERS = (
-    "cache_contract(min_read_share=None, max_cost_usd=None, allow_breaks=None, live=False): limits"
-    " of the fixture cache_contract; allow_breaks is the reason why a prefix may break, live=True"
-    " sends the calls to the provider",
-    "anaphora_replay(folder=None, repeat=None, match=None, rules=None): options of the fixture"
-    " anaphora_replay",
+    "cache_contract(min_read_share=None, max_cost_usd=None, min_calls=1, allow_breaks=None,"
+    " live=False): use the fixture cache_contract with these limits; allow_breaks is the reason why"
+    " a prefix may break, live=True sends the calls to the provider",
+    "anaphora_replay(folder=None, repeat=None, match=None, rules=None): use the fixture"
+    " anaphora_replay with these options",
 )
-_LIMITS = ("min_read_share", "max_cost_usd")
+_LIMITS = ("min_read_share", "max_cost_usd", "min_calls")
+#: The fixture of the emulator, also where a project has another one of the name `emulator`.
+_EMULATOR = "_anaphora_emulator"
 #: The attribute of a test's report that holds the result of its contract, as JSON.
 _RESULT = "anaphora_cache_contract"
 _REDIRECT: pytest.StashKey[Redirect] = pytest.StashKey()
@@ -65,13 +68,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "anaphora_redirect",
-        "Set the SDKs' environment variables before tests are imported, for applications that"
-        " create their client at import.",
+        "Set the SDKs' environment variables before conftest files and tests are imported, for"
+        " applications that create their client at import.",
         type="bool",
         default=False,
     )
     parser.addini("anaphora_min_read_share", "Least share of input read from the cache, 0 to 1.")
     parser.addini("anaphora_max_cost_usd", "Most that the calls of one test may cost, in dollars.")
+    parser.addini("anaphora_min_calls", "Fewest calls of a test with a contract; 1 by default.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    if early_config.getini("anaphora_redirect"):
+        try:
+            _redirect(early_config).set_environment()
+        except pytest.fail.Exception as failure:
+            raise pytest.UsageError(str(failure)) from None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """The processes of pytest-xdist inherit the environment, and redirect it to proxies of their
+    own."""
+    if _REDIRECT in config.stash:
+        config.stash[_REDIRECT].restore_environment()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,29 +100,37 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     config.stash[_RESULTS] = []
     config.pluginmanager.register(_ResultCollector(config.stash[_RESULTS]))
-    if config.getini("anaphora_redirect"):
-        _redirect(config).set_environment()
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    redirect = config.stash.get(_REDIRECT, None)
-    if redirect is not None:
-        redirect.close()
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A marker without its fixture would check nothing: it uses the fixture."""
+    for item in items:
+        names = getattr(item, "fixturenames", None)
+        for name in ("cache_contract", "anaphora_replay"):
+            if names is not None and name not in names and item.get_closest_marker(name):
+                names = [name, *names]
+                item.fixturenames = names  # type: ignore[attr-defined]
 
 
 # ── Fixtures ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def emulator(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """A local server that answers, caches and bills like every provider. SDKs that read their base
-    URL from the environment reach it without a key; `emulator.url` is its address."""
+@pytest.fixture(name=_EMULATOR)
+def _emulator(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     redirect = _redirect(pytestconfig)
-    running = redirect.emulator()
+    with _plain_errors():
+        running = redirect.emulator()
     running.reset()
     _set(monkeypatch, redirect, keys=True)
     with redirect.to(redirect.emulated(running)):
         yield running
+
+
+@pytest.fixture
+def emulator(_anaphora_emulator: Emulator) -> Emulator:
+    """A local server that answers, caches and bills like every provider. SDKs that read their base
+    URL from the environment reach it without a key; `emulator.url` is its address."""
+    return _anaphora_emulator
 
 
 @pytest.fixture
@@ -113,15 +142,16 @@ def anaphora_replay(
 
     redirect = _redirect(pytestconfig)
     mode = mode_of(pytestconfig.getoption("--anaphora-record"))
-    marker = _marker(request, "anaphora_replay")
-    options = replay_options(marker, request.node.path)
-    live = redirect.network
-    if "emulator" in request.fixturenames:
-        live = redirect.emulated(request.getfixturevalue("emulator"))
+    with _plain_errors():
+        marker = _marker(request, "anaphora_replay")
+        options = replay_options(marker, request.node.path)
+    live, emulated = redirect.network, _EMULATOR in request.fixturenames
+    if emulated:
+        live = redirect.emulated(request.getfixturevalue(_EMULATOR))
     folder = _recordings(request, pytestconfig, marker.get("folder"))
     replayed = ReplayedTest(folder, mode, options, live, redirect.settle)
     request.node.stash[_REPLAYED] = replayed
-    _set(monkeypatch, redirect, keys=mode == "none" or "emulator" in request.fixturenames)
+    _set(monkeypatch, redirect, keys=mode == "none" or emulated)
     try:
         with redirect.to(replayed.upstream):
             yield replayed
@@ -140,7 +170,8 @@ def cache_contract(
     from .contract import CacheContract, limits_of
 
     ini = {name: pytestconfig.getini(f"anaphora_{name}") for name in _LIMITS}
-    limits = limits_of(_marker(request, "cache_contract"), ini)
+    with _plain_errors():
+        limits = limits_of(_marker(request, "cache_contract"), ini)
     redirect = _redirect(pytestconfig)
     upstream = None
     if limits.live:
@@ -148,7 +179,7 @@ def cache_contract(
     elif "anaphora_replay" in request.fixturenames:
         request.getfixturevalue("anaphora_replay")
     else:
-        request.getfixturevalue("emulator")
+        request.getfixturevalue(_EMULATOR)
     _set(monkeypatch, redirect, keys=not limits.live)
     judge = Judge()
     contract = CacheContract(judge, limits, redirect.settle)
@@ -168,14 +199,21 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     checks = [check for check in found if check is not None]
     try:
         result = yield
-    except BaseException:
-        for check in checks:
-            if problems := check.problems():
-                item.add_report_section("call", check.title, "\n\n".join(problems))
+    except Exception:
+        _add_sections(item, checks)
         raise
+    if getattr(item, "_excinfo", None):  # where pytest keeps the failure of a unittest.TestCase
+        _add_sections(item, checks)
+        return result
     for check in checks:
         check.check()
     return result
+
+
+def _add_sections(item: pytest.Item, checks: Sequence[ReplayedTest | CacheContract]) -> None:
+    for check in checks:
+        if problems := check.problems_so_far():
+            item.add_report_section("call", check.title, "\n\n".join(problems))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -183,12 +221,17 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    contract = item.stash.get(_CONTRACT, None)
-    if call.when == "call" and contract is not None:
+    if call.when == "teardown" or "cache_contract" not in getattr(item, "fixturenames", ()):
+        return report
+    if call.when == "call" or not report.passed:
         import msgspec
 
+        from .contract import result_of
+
+        contract = item.stash.get(_CONTRACT, None)
+        result = result_of(item.nodeid, contract, report.outcome)
         # A string, which pytest-xdist passes on to the process that writes the report.
-        setattr(report, _RESULT, msgspec.json.encode(contract.result(item.nodeid)).decode())
+        setattr(report, _RESULT, msgspec.json.encode(result).decode())
     return report
 
 
@@ -217,8 +260,13 @@ def pytest_terminal_summary(
 
     results = [msgspec.json.decode(each, type=ContractResult) for each in config.stash[_RESULTS]]
     path = Path(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(markdown(results), encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(markdown(results), encoding="utf-8", errors="replace")
+    except OSError as problem:
+        raise pytest.UsageError(
+            f"--anaphora-report={file}: cannot be written: {problem.strerror or problem}"
+        ) from None
     terminalreporter.write_line(f"anaphora: {len(results)} cache contracts, report in {file}")
 
 
@@ -227,11 +275,24 @@ def pytest_terminal_summary(
 
 def _redirect(config: pytest.Config) -> Redirect:
     """The proxy of this test run, started when it is first needed."""
-    from .redirect import Redirect
-
     if _REDIRECT not in config.stash:
-        config.stash[_REDIRECT] = Redirect()
+        with _plain_errors():
+            from .redirect import Redirect
+
+            config.stash[_REDIRECT] = Redirect()
+        config.add_cleanup(config.stash[_REDIRECT].close)
     return config.stash[_REDIRECT]
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Errors of the configuration as one sentence, without a traceback of this plugin."""
+    from anaphora.errors import AnaphoraError
+
+    try:
+        yield
+    except (AnaphoraError, pytest.UsageError) as problem:
+        pytest.fail(str(problem), pytrace=False)
 
 
 def _set(monkeypatch: pytest.MonkeyPatch, redirect: Redirect, *, keys: bool) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import pytest
@@ -17,10 +17,16 @@ from anaphora.wording import counted
 
 #: Breaks and failed calls that a failure shows in full.
 _SHOWN = 3
-_NO_CALLS = (
-    "no call reached the proxy of cache_contract. An application that creates its client at import"
-    " reads the base URL before the test begins: set `anaphora_redirect = true` in the pytest"
-    " configuration. A base URL that is written in the code has to be taken from the environment."
+_NO_CALLS = """\
+No call reached the proxy of cache_contract.
+  A client that is created at import reads its base URL before the test begins: set
+  `anaphora_redirect = true` in the pytest configuration.
+  A fixture that creates a client has to request cache_contract itself.
+  A base URL that is written in the code has to be taken from the environment.
+  A test that need not make calls has min_calls=0."""
+_OPEN = (
+    "A call was still open when the test ended, and is not judged: read its stream to the end, or"
+    " close it."
 )
 _KEEP = (
     "A provider reads its cache up to the first byte that differs. Move what changes (dates, ids,\n"
@@ -33,23 +39,29 @@ class ContractLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The least share of all input tokens that must be read from the cache."""
     max_cost_usd: Decimal | None = None
     """The most that all calls of the test may cost."""
+    min_calls: int = 1
+    """A test with fewer calls fails: its calls may have gone elsewhere."""
     allow_breaks: str | None = None
     """Why a prefix may break in this test."""
     live: bool = False
     """The calls go to the provider, not to the emulator."""
 
 
+ContractState: TypeAlias = Literal["held", "failed", "skipped", "not checked"]
+"""`not checked`: the test itself failed, and its contract had not been broken until then."""
+
+
 class ContractResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the report says about one test."""
 
     test: str
-    passed: bool
-    calls: int
-    share_read: float | None
-    cost_usd: Decimal | None
-    lost: int
-    lost_usd: Decimal | None
-    problems: tuple[str, ...]
+    state: ContractState
+    calls: int = 0
+    share_read: float | None = None
+    cost_usd: Decimal | None = None
+    lost: int = 0
+    lost_usd: Decimal | None = None
+    problems: tuple[str, ...] = ()
 
 
 class CacheContract:
@@ -57,10 +69,11 @@ class CacheContract:
 
     title = "prompt cache"
 
-    def __init__(self, judge: Judge, limits: ContractLimits, settle: Any) -> None:
+    def __init__(self, judge: Judge, limits: ContractLimits, settle: Callable[[], bool]) -> None:
         self._judge = judge
         self._settle = settle
         self.limits = limits
+        self.checked = False
 
     @property
     def calls(self) -> tuple[JudgedCall, ...]:
@@ -81,33 +94,44 @@ class CacheContract:
     @property
     def cost_usd(self) -> Decimal | None:
         """What the calls have cost; None where a price is unknown."""
-        summary = self.summary
-        sums = (summary.judged, summary.side_calls)
-        if any(each.unpriced or each.no_bill for each in sums):
-            return None
-        return sum((each.cost_usd for each in sums), Decimal(0))
+        return _cost_usd(self.summary)
 
     def problems(self) -> list[str]:
         """What is wrong, a paragraph each."""
+        settled = self._settle()
+        calls = self._judge.calls
+        if len(calls) < self.limits.min_calls:
+            return [self._too_few(len(calls), settled)]
+        return [*self.problems_so_far(), *(self._limits_exceeded() if calls else ())]
+
+    def problems_so_far(self) -> list[str]:
+        """What is wrong where the test itself failed: without what its end would have shown."""
         calls = self.calls
         judged = [call for call in calls if call.kind == "judged"]
-        if not calls:
-            return [_NO_CALLS]
-        found = _failures(calls) if not judged else []
+        found = _failures(calls) if calls and not judged else []
         broken = [call for call in judged if call.broke]
         if broken and self.limits.allow_breaks is None:
             found.append(_breaks(broken, len(judged)))
-        return [*found, *self._limits_exceeded()]
+        return found
+
+    def _too_few(self, calls: int, settled: bool) -> str:
+        if not settled:
+            return _OPEN
+        if not calls:
+            return _NO_CALLS
+        least = self.limits.min_calls
+        return f"The test made {counted(calls, 'call')}. The contract asks for {least} or more."
 
     def _limits_exceeded(self) -> list[str]:
         found = []
-        least, share = self.limits.min_read_share, self.share_read
+        summary = summarise(self._judge)
+        least, share = self.limits.min_read_share, summary.share_read
         if least is not None and (share is None or share < least):
             shown = "unknown: no bill says it" if share is None else f"{share:.1%}"
             found.append(
                 f"Read from the cache: {shown}. The contract asks for {least:.1%} or more."
             )
-        most, cost = self.limits.max_cost_usd, self.cost_usd
+        most, cost = self.limits.max_cost_usd, _cost_usd(summary)
         if most is not None and (cost is None or cost > most):
             shown = self._unknown_cost() if cost is None else format_usd(cost)
             found.append(f"Cost: {shown}. The contract allows {format_usd(most)}.")
@@ -119,23 +143,35 @@ class CacheContract:
 
     def check(self) -> None:
         """Fails the test where the contract does not hold."""
+        self.checked = True
         problems = self.problems()
         if problems:
             pytest.fail("\n\n".join(problems), pytrace=False)
 
-    def result(self, test: str) -> ContractResult:
-        """The outcome, for the report."""
-        problems, summary = self.problems(), self.summary
-        return ContractResult(
-            test=test,
-            passed=not problems,
-            calls=len(self.calls),
-            share_read=summary.share_read,
-            cost_usd=self.cost_usd,
-            lost=sum(call.lost for call in self.calls if call.broke),
-            lost_usd=_lost_usd(call for call in self.calls if call.broke),
-            problems=tuple(problems),
-        )
+
+def result_of(test: str, contract: CacheContract | None, outcome: str) -> ContractResult:
+    """What the report says about a test that `passed`, `failed` or was `skipped`, as expected
+    failures are."""
+    if outcome == "skipped":
+        return ContractResult(test=test, state="skipped")
+    if contract is None:
+        return ContractResult(test=test, state="not checked")
+    problems = contract.problems() if contract.checked else contract.problems_so_far()
+    calls, summary = contract.calls, contract.summary
+    broken = [call for call in calls if call.broke]
+    state: ContractState = "failed" if problems else "held"
+    if not contract.checked and not (broken and problems):
+        state, problems = "not checked", []
+    return ContractResult(
+        test=test,
+        state=state,
+        calls=len(calls),
+        share_read=summary.share_read,
+        cost_usd=contract.cost_usd,
+        lost=sum(call.lost for call in broken),
+        lost_usd=_lost_usd(broken),
+        problems=tuple(problems),
+    )
 
 
 def limits_of(options: dict[str, Any], ini: dict[str, str]) -> ContractLimits:
@@ -145,6 +181,7 @@ def limits_of(options: dict[str, Any], ini: dict[str, str]) -> ContractLimits:
     for name in options:
         if name not in known:
             raise pytest.UsageError(f"cache_contract has no {name!r}; it takes {', '.join(known)}")
+    least_calls = options.get("min_calls", ini["min_calls"] or 1)
     share = options.get("min_read_share", ini["min_read_share"] or None)
     cost = options.get("max_cost_usd", ini["max_cost_usd"] or None)
     reason = options.get("allow_breaks")
@@ -153,6 +190,7 @@ def limits_of(options: dict[str, Any], ini: dict[str, str]) -> ContractLimits:
     return ContractLimits(
         min_read_share=None if share is None else _share(share),
         max_cost_usd=None if cost is None else _dollars(cost),
+        min_calls=_calls(least_calls),
         allow_breaks=reason,
         live=bool(options.get("live", False)),
     )
@@ -166,6 +204,13 @@ def _share(value: object) -> float:
     if not 0 <= share <= 1:
         raise pytest.UsageError(f"min_read_share is a number from 0 to 1, got {value!r}")
     return share
+
+
+def _calls(value: object) -> int:
+    text = str(value)
+    if not text.isdecimal():
+        raise pytest.UsageError(f"min_calls is a number of calls, got {value!r}")
+    return int(text)
 
 
 def _dollars(value: object) -> Decimal:
@@ -213,6 +258,13 @@ def _failures(calls: Iterable[JudgedCall]) -> list[str]:
     ]
     more = [f"  … and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     return ["\n".join(["No call could be judged:", *lines[:_SHOWN], *more])]
+
+
+def _cost_usd(summary: WatchSummary) -> Decimal | None:
+    sums = (summary.judged, summary.side_calls)
+    if any(each.unpriced or each.no_bill for each in sums):
+        return None
+    return sum((each.cost_usd for each in sums), Decimal(0))
 
 
 def _lost_usd(calls: Iterable[JudgedCall]) -> Decimal | None:

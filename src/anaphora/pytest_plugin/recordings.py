@@ -29,7 +29,7 @@ class ReplayedTest:
         mode: Mode,
         options: dict[str, Any],
         live: Upstream,
-        settle: Callable[[], None],
+        settle: Callable[[], bool],
     ) -> None:
         self.folder = folder
         self.mode = mode
@@ -58,6 +58,10 @@ class ReplayedTest:
         if report.failures:
             found.append("\n  ".join(["Could not be recorded:", *report.failures]))
         return found
+
+    def problems_so_far(self) -> list[str]:
+        """What is wrong where the test itself failed."""
+        return self.problems()
 
     def _advice(self) -> str:
         return (

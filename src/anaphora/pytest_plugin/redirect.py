@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
+import msgspec
 
 from anaphora.errors import Transport
 from anaphora.proxy.exchange import RelayedCall, Upstream, UpstreamRequest, UpstreamResponse
@@ -20,8 +21,8 @@ from anaphora.proxy.upstream import NetworkUpstream
 if TYPE_CHECKING:
     from anaphora.emulator import Emulator
 
-#: Seconds to wait for calls that are still open when a test ends.
-_SETTLE_SECONDS = 5.0
+#: Seconds to wait for calls that are still open when a test ends; and as long as one stays open.
+_SETTLE_SECONDS, _OPEN_SECONDS = 5.0, 0.5
 _IDLE = (
     "no test is running that uses the fixture cache_contract, anaphora_replay or emulator; with"
     " anaphora_redirect = true only such tests can send calls"
@@ -53,11 +54,15 @@ class EmulatorUpstream:
         self._host = emulator.url.partition("://")[2]
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
-        route = replace(request.route, upstream=f"{self._url}/{request.route.provider}")
+        route = msgspec.structs.replace(
+            request.route, upstream=f"{self._url}/{request.route.provider}"
+        )
         headers = tuple(
             (name, self._host if name == "host" else value) for name, value in request.headers
         )
-        return await self._network.send(replace(request, route=route, headers=headers))
+        return await self._network.send(
+            msgspec.structs.replace(request, route=route, headers=headers)
+        )
 
     async def close(self) -> None:
         """The network is closed with the proxy."""
@@ -70,8 +75,13 @@ class Redirect:
         self._resources = contextlib.ExitStack()
         self._upstream = SwitchedUpstream()
         self._judge: Judge | None = None
+        self._since = 0.0
+        """When that judge began: calls of an earlier test, left open there, are not for it."""
+        self._patience = _SETTLE_SECONDS
         self._environ = dict(os.environ)
         """Before anything was redirected."""
+        self._set: dict[str, str] = {}
+        """Variables that are set until the end of the test run."""
         self._emulator: Emulator | None = None
         routes = default_routes(upstreams_from(self._environ))
         self.proxy: Proxy = self._resources.enter_context(
@@ -79,8 +89,10 @@ class Redirect:
         )
 
     def call_ended(self, call: RelayedCall) -> None:
-        if self._judge is not None:
-            self._judge.call_ended(call)
+        if self._judge is not None and call.started >= self._since:
+            # Numbered within the test.
+            number = len(self._judge.calls) + 1
+            self._judge.call_ended(msgspec.structs.replace(call, number=number))
 
     def variables(self, *, keys: bool) -> dict[str, str]:
         """The environment variables to set; with `keys`, also placeholders for missing keys."""
@@ -91,8 +103,16 @@ class Redirect:
 
     def set_environment(self) -> None:
         """Sets the variables until the end of the test run."""
-        os.environ.update(self.variables(keys=True))
-        self._resources.callback(self._restore, dict(self._environ))
+        self._set = self.variables(keys=True)
+        os.environ.update(self._set)
+
+    def restore_environment(self) -> None:
+        for name in self._set:
+            if name in self._environ:
+                os.environ[name] = self._environ[name]
+            else:
+                os.environ.pop(name, None)
+        self._set = {}
 
     def emulator(self) -> Emulator:
         """One emulator for all tests, started when it is first needed."""
@@ -113,25 +133,23 @@ class Redirect:
     @contextlib.contextmanager
     def to(self, upstream: Upstream | None = None, judge: Judge | None = None) -> Iterator[None]:
         """Sends the calls of a test there, and lets a judge see them."""
-        before = self._upstream.current, self._judge
+        before = self._upstream.current, self._judge, self._since
         if upstream is not None:
             self._upstream.current = upstream
         if judge is not None:
-            self._judge = judge
+            self._judge, self._since = judge, time.time()
         try:
             yield
         finally:
             self.settle()
-            self._upstream.current, self._judge = before
+            self._upstream.current, self._judge, self._since = before
 
-    def settle(self) -> None:
-        """Waits until every call of a test has ended and was judged."""
-        self.proxy.settle(_SETTLE_SECONDS)
+    def settle(self) -> bool:
+        """Waits until every call of a test has ended and was judged. False where one stays open."""
+        settled = self.proxy.settle(self._patience)
+        self._patience = _SETTLE_SECONDS if settled else _OPEN_SECONDS
+        return settled
 
     def close(self) -> None:
+        self.restore_environment()
         self._resources.close()
-
-    @staticmethod
-    def _restore(environ: dict[str, str]) -> None:
-        os.environ.clear()
-        os.environ.update(environ)
