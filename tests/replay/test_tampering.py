@@ -258,6 +258,24 @@ def pretended_interruption(folder: Path, files: list[Path]) -> None:
     flip_byte(folder, files)
 
 
+def reindexed(folder: Path, file: Path, old: bytes, new: bytes) -> None:
+    before = hash_of(file)
+    data = file.read_bytes()
+    assert old in data
+    file.write_bytes(data.replace(old, new))
+    edit_index(folder, before, hash_of(file))
+
+
+def impossible_status(folder: Path, files: list[Path]) -> None:
+    """A server cannot send it."""
+    reindexed(folder, files[0], b'"status": 200', b'"status": 42')
+
+
+def header_with_a_line_break(folder: Path, files: list[Path]) -> None:
+    header = b'[["x-a","b\\r\\nset-cookie: c"]]'
+    reindexed(folder, files[0], b'"headers": []', b'"headers": ' + header)
+
+
 FOUND: list[tuple[Change, str]] = [
     (flip_byte, "hash"),
     (append_byte, "hash"),
@@ -303,6 +321,8 @@ FOUND: list[tuple[Change, str]] = [
     (pipe_for_readme, "kind"),
     (rehashed_body, "format"),
     (not_a_fixture, "format"),
+    (impossible_status, "format"),
+    (header_with_a_line_break, "format"),
 ]
 
 name = lambda value: getattr(value, "__name__", value)  # noqa: E731
