@@ -14,6 +14,7 @@ from anaphora.analysis.trace.account import CachedReplies, Lifetime
 from anaphora.analysis.trace.format import Trace, TraceUsage
 from anaphora.analysis.trace.predict import Predicted, Predictor
 
+
 def play(traces: list[Trace]) -> list[Predicted]:
     return list(Predictor().play(traces))
 

@@ -299,7 +299,6 @@ class Predictor:
         outcome = simulator.predict(prompt, at=at)
         return outcome, None if lapsed == outcome else lapsed, alive or outcome
 
-
     def _keep_lifetime(self, simulator: Simulator, account: Account) -> None:
         """What a call leaves is kept as long as the account's bills show."""
         if account.lifetime is not None and self._elsewhere is None:

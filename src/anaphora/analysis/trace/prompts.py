@@ -297,7 +297,8 @@ class Replay:
         assert self.before.usage is not None
         most, least = outcomes[True].read, outcomes[False].read
         near = max(self.rules.granule_tokens.value, _REPLY_END)
-        if least < most and (read == least or least < read <= most + near and most - near <= read):
+        at_end = read > least and abs(read - most) <= near
+        if least < most and (read == least or at_end):
             account.replies.learn(self.before.usage.reasoning, read=read > least)
 
     def learn_lifetime(
