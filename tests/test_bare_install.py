@@ -160,7 +160,8 @@ def test_the_wheel_asks_for_no_price_package(wheel: Path, tmp_path: Path) -> Non
     (info,) = tmp_path.glob("*.dist-info")
     dist = Distribution.at(info)
     assert "genai" not in " ".join(dist.requires or ())
-    assert dist.metadata.get_all("Provides-Extra") == ["all", "cli", "emulator", "observe"]
+    extras = ["all", "cli", "emulator", "observe", "parquet", "proxy", "pytest", "sign"]
+    assert dist.metadata.get_all("Provides-Extra") == extras
 
 
 @every
@@ -252,6 +253,26 @@ def test_ask_a_provider_of_llm_yaml(
     assert passed(done).strip(), "an unknown price keeps no answer back"
     assert "no price is known for claude-fable-5-2 at main" in done.stderr
     assert "price unknown" in done.stderr
+
+
+def test_the_pytest_plugin_alone(installed: Callable[[str], Run], tmp_path: Path) -> None:
+    """With nothing but `pip install anaphora[pytest]`; without an SDK, too."""
+    test = """
+import json, os, urllib.request
+
+def test_agent(cache_contract):
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 8, "messages": []}
+    body["messages"].append({"role": "user", "content": "Hello?"})
+    headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "anthropic-version": "2023-06-01"}
+    url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    urllib.request.urlopen(request).close()
+    assert cache_contract.cost_usd > 0
+"""
+    (tmp_path / "test_agent.py").write_text(test)
+    words = ("-m", "pytest", "--assert=plain", "--anaphora-report=cache.md")
+    assert "1 passed" in passed(installed("pytest")(*words))
+    assert "✅ 1 cache contract held." in (tmp_path / "cache.md").read_text()
 
 
 def test_tables_show_prices(installed: Callable[[str], Run]) -> None:

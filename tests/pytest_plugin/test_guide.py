@@ -18,7 +18,7 @@ pytest_plugins = "pytester"
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "test-your-cache.md"
 FENCES = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-AGENT, FIRST, BROKEN, LIMITS, RECORDED = (body for tag, body in FENCES if tag == "python")
+AGENT, FIRST, BROKEN, LIMITS, EVERY, RECORDED = (body for tag, body in FENCES if tag == "python")
 OUTPUT = next(body for tag, body in FENCES if tag == "text" and "broke" in body)
 
 
@@ -44,6 +44,15 @@ def test_the_broken_prefix_is_reported_as_the_guide_shows(reader: pytest.Pyteste
     result.assert_outcomes(failed=1)
     shown = without_figures(OUTPUT)
     assert shown in without_figures(result.stdout.str())
+
+
+def test_every_test_of_a_project_is_under_contract(reader: pytest.Pytester) -> None:
+    reader.makeini("[pytest]\nanaphora_min_calls = 0\n")
+    (reader.path / "agent.py").write_text(AGENT + BROKEN)
+    (reader.path / "conftest.py").write_text(EVERY)
+    (reader.path / "test_agent.py").write_text(FIRST.replace("(cache_contract)", "()"))
+    (reader.path / "test_other.py").write_text("def test_other(): pass")
+    reader.runpytest_inprocess().assert_outcomes(passed=1, failed=1)
 
 
 def test_recorded_answers_are_replayed_without_a_network(

@@ -277,6 +277,9 @@ def _redirect(config: pytest.Config) -> Redirect:
     """The proxy of this test run, started when it is first needed."""
     if _REDIRECT not in config.stash:
         with _plain_errors():
+            from anaphora.serving.server import require_extra
+
+            require_extra("pytest", "granian", "starlette")
             from .redirect import Redirect
 
             config.stash[_REDIRECT] = Redirect()
@@ -292,7 +295,7 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except (AnaphoraError, pytest.UsageError) as problem:
-        pytest.fail(str(problem), pytrace=False)
+        raise pytest.fail.Exception(str(problem), pytrace=False) from None
 
 
 def _set(monkeypatch: pytest.MonkeyPatch, redirect: Redirect, *, keys: bool) -> None:
