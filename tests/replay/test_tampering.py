@@ -218,6 +218,11 @@ def pipe_for_readme(folder: Path, files: list[Path]) -> None:
     os.mkfifo(folder / "README.md")
 
 
+def enormous_file(folder: Path, files: list[Path]) -> None:
+    """Without its content: it would not fit on the disk, nor into memory."""
+    os.truncate(files[0], 2**40)
+
+
 def upper_case_hash(folder: Path, files: list[Path]) -> None:
     edit_index(folder, hash_of(files[0]), hash_of(files[0]).upper())
 
@@ -319,6 +324,7 @@ FOUND: list[tuple[Change, str]] = [
     (pipe_for_file, "kind"),
     (unlisted_pipe, "kind"),
     (pipe_for_readme, "kind"),
+    (enormous_file, "kind"),
     (rehashed_body, "format"),
     (not_a_fixture, "format"),
     (impossible_status, "format"),
