@@ -8,6 +8,8 @@ PINS ?=
 BIN := .venv/bin
 # A file's tests stay together: many share a server that is started once.
 PARALLEL := --numprocesses=auto --maxprocesses=8 --dist=loadfile
+# Compiled modules are kept: the suite starts many processes, and pytest rewrites every assertion.
+CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
 
 .DEFAULT_GOAL := help
@@ -27,8 +29,9 @@ demo: setup ## run the demonstration: no network, no keys
 
 test: setup ## run the test suite
 	@sh scripts/chromium.sh
+	@$(BIN)/python -m compileall -q src examples
 	@echo "test: pytest on every core"
-	@$(BIN)/python -m pytest -q $(PARALLEL)
+	@$(CACHED) $(BIN)/python -m pytest -q $(PARALLEL)
 
 # All run, so that one look shows everything that is wrong.
 check: setup ## lint, formatting, types, layers, structure

@@ -145,7 +145,7 @@ def proxy(port: int, upstream_port: int, *, watched: bool) -> None:
         pages = JudgedPage(judge)
     base = f"http://127.0.0.1:{upstream_port}"
     routes = default_routes({"anthropic": base, "openai": base, "google": base})
-    with running(routes, observers=observers, port=port, pages=pages):
+    with running(routes, observers=observers, port=port, pages=pages, own_process=True):
         threading.Event().wait()
 
 

@@ -139,12 +139,11 @@ _PLAYED: dict[str, Callable[[list[Trace]], object]] = {
 
 
 def replay_cases() -> Iterator[tuple[str, Callable[[int], Callable[[], object]]]]:
-    """What the commands do with the recorded calls, without reading the file. Each branch of a
-    session is a conversation that repeats the messages before it, so those are left out here."""
+    """What the commands do with the recorded calls, without reading the file."""
     formats: list[tuple[str, trace.Format, Callable[..., Iterator[Json]]]]
     formats = [(name, name, lines) for name, lines in _FORMATS.items()]
     for title, name, lines in [*formats, ("trace, alternating", "trace", alternating)]:
-        for rewound in (False, True)[: 2 - (title in ("claude_code", "gemini_cli"))]:
+        for rewound in (False, True):
             for played, play in _PLAYED.items():
 
                 def make(

@@ -335,7 +335,7 @@ LONG = {"model": "m", "messages": [{"role": "user", "content": GUIDE}]}
         (ANTHROPIC, b'{"model":"m","messages":[{"role":"robot"}]}', {}, "cannot be read"),
         (
             ANTHROPIC,
-            gzip.compress(b"{}"),
+            gzip.compress(b"{}", mtime=0),
             {"headers": (("content-encoding", "gzip"),)},
             "not a call of a model",
         ),

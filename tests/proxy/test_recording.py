@@ -27,7 +27,10 @@ from anaphora.proxy.recording import CompleteUpstreamResponse, RecordedUpstream
 from anaphora.proxy.routes import default_routes
 from anaphora.proxy.server import Proxy, running
 from anaphora.replay import FixtureStore, Player
+from anaphora.replay.fixture import Fixture, FixturePiece
+from anaphora.replay.keys import ReplayRequest, key_of
 from anaphora.replay.player import Mode
+from anaphora.replay.rules import MatchRules
 
 #: Where aiohttp is installed google-genai uses it, in a way that aiohttp advises against.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
@@ -270,3 +273,35 @@ def test_request_that_is_too_large_is_passed_on_and_not_recorded(
     with proxied(NOWHERE, tmp_path, "none") as (proxy, _):
         refused = post(proxy)
     assert (refused.status_code, "larger than 32 MB" in refused.text) == (400, True)
+
+
+def stored(folder: Path, **response: Any) -> None:
+    """A folder with an answer to `ASK` that no recorder wrote."""
+    request = ReplayRequest(
+        method="POST", provider="anthropic", path="/v1/messages", body=json.dumps(ASK).encode()
+    )
+    key = key_of(request, MatchRules()).key
+    FixtureStore.open(folder, create=True).add(
+        Fixture(key=key, provider="anthropic", path="/v1/messages", **response)
+    )
+
+
+def test_fixture_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
+    stored(tmp_path, status=42)
+    reason = "a response does not have status 42"
+    with (
+        proxied(NOWHERE, tmp_path, "none") as (proxy, player),
+        client(proxy) as api,
+        pytest.raises(anthropic.BadRequestError, match=reason),
+    ):
+        api.messages.create(**ASK)
+    assert reason in player.report.misses[0]
+
+
+def test_headers_of_a_fixture_do_not_frame_the_response(tmp_path: Path) -> None:
+    headers = (("content-length", "2"), ("transfer-encoding", "chunked"), ("x-name", "Zoë 😀"))
+    stored(tmp_path, headers=headers, pieces=(FixturePiece(0.0, b'{"a":1}'),))
+    with proxied(NOWHERE, tmp_path, "none") as (proxy, _):
+        answer = httpx.post(proxy.url_of("anthropic") + "/v1/messages", json=ASK)
+    assert answer.content == b'{"a":1}'
+    assert dict(answer.headers.raw)[b"x-name"] == "Zoë 😀".encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 
 import pytest
@@ -84,11 +85,16 @@ def test_nothing_is_kept_without_observers(monkeypatch: pytest.MonkeyPatch) -> N
     assert (call.request_body, call.pieces) == (None, None)
 
 
-def test_the_collector_is_as_before_when_the_proxy_has_ended() -> None:
+def test_the_interpreter_is_set_up_only_in_a_process_of_the_proxys_own() -> None:
     gc.unfreeze()
-    with socket_upstream(answering(OK)) as upstream, running([upstream.route()]):
-        assert gc.get_freeze_count()
+    interval = sys.getswitchinterval()
+    with socket_upstream(answering(OK)) as upstream:
         with running([upstream.route()]):
-            pass
-        assert gc.get_freeze_count()
-    assert gc.get_freeze_count() == 0
+            assert (gc.get_freeze_count(), sys.getswitchinterval()) == (0, interval)
+        with running([upstream.route()], own_process=True):
+            assert gc.get_freeze_count()
+            assert sys.getswitchinterval() < interval
+            with running([upstream.route()], own_process=True):
+                pass
+            assert gc.get_freeze_count()
+    assert (gc.get_freeze_count(), sys.getswitchinterval()) == (0, interval)

@@ -218,6 +218,11 @@ def pipe_for_readme(folder: Path, files: list[Path]) -> None:
     os.mkfifo(folder / "README.md")
 
 
+def enormous_file(folder: Path, files: list[Path]) -> None:
+    """Without its content: it would not fit on the disk, nor into memory."""
+    os.truncate(files[0], 2**40)
+
+
 def upper_case_hash(folder: Path, files: list[Path]) -> None:
     edit_index(folder, hash_of(files[0]), hash_of(files[0]).upper())
 
@@ -256,6 +261,24 @@ def pretended_interruption(folder: Path, files: list[Path]) -> None:
     """`.pending-NAME` excuses only a file that has no entry."""
     (folder / f".pending-{files[0].name}").touch()
     flip_byte(folder, files)
+
+
+def reindexed(folder: Path, file: Path, old: bytes, new: bytes) -> None:
+    before = hash_of(file)
+    data = file.read_bytes()
+    assert old in data
+    file.write_bytes(data.replace(old, new))
+    edit_index(folder, before, hash_of(file))
+
+
+def impossible_status(folder: Path, files: list[Path]) -> None:
+    """A server cannot send it."""
+    reindexed(folder, files[0], b'"status": 200', b'"status": 42')
+
+
+def header_with_a_line_break(folder: Path, files: list[Path]) -> None:
+    header = b'[["x-a","b\\r\\nset-cookie: c"]]'
+    reindexed(folder, files[0], b'"headers": []', b'"headers": ' + header)
 
 
 FOUND: list[tuple[Change, str]] = [
@@ -301,8 +324,11 @@ FOUND: list[tuple[Change, str]] = [
     (pipe_for_file, "kind"),
     (unlisted_pipe, "kind"),
     (pipe_for_readme, "kind"),
+    (enormous_file, "kind"),
     (rehashed_body, "format"),
     (not_a_fixture, "format"),
+    (impossible_status, "format"),
+    (header_with_a_line_break, "format"),
 ]
 
 name = lambda value: getattr(value, "__name__", value)  # noqa: E731

@@ -1,18 +1,34 @@
 """Generated recordings: conversations with an automatic cache, billed by a model of their own.
 
 The cache here is a list of prompts and the time of their last use. It shares no code with the
-simulator, and its lifetime, losses and sharing need not be those of the catalog.
+simulator, and its lifetime, losses, sharing and replies need not be those of the catalog.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from anaphora import catalog
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
+from anaphora.analysis.trace.predict import Predictor
+
+MODELS = [
+    ("mistral", "mistral-large-latest"),
+    ("xai", "grok-4"),
+    ("zai", "glm-4.6"),
+    ("openai", "gpt-4o"),
+    ("openai", "gpt-5.4"),
+    ("moonshot", "kimi-k2"),
+    ("google", "gemini-2.5-pro"),
+    ("deepseek", "deepseek-chat"),
+]
+GAPS = {"short": (5.0, 20.0), "all long": (900.0,), "mixed": (10.0, 20.0, 400.0, 900.0)}
+LIVES = {"two minutes": 120.0, "an hour": 3600.0, "for ever": math.inf}
+BEGINNINGS = ("shared", "partly", "own", "none")
 
 #: A piece of a prompt: its identity and its tokens.
 Piece = tuple[int, int]
@@ -104,6 +120,24 @@ def recording(kind: Kind, seed: int, conversations: int = 6, most_turns: int = 8
         )
         traces.append(trace)
     return traces
+
+
+class Gain(NamedTuple):
+    """How much better than the baseline the predictions of a recording are."""
+
+    pairs: int
+    exact: int
+    classes: int
+
+
+def gain(traces: list[Trace]) -> Gain:
+    pairs = [call for call in Predictor().play(traces) if call.is_pair]
+    exact = classes = 0
+    for call in pairs:
+        assert call.billed is not None
+        exact += call.exact - (call.baseline == call.billed.cache_read)
+        classes += (call.expected == call.happened) - (call.baseline_class == call.happened)
+    return Gain(len(pairs), exact, classes)
 
 
 def _inputs(draw: random.Random, turns: int) -> Iterator[tuple[int, bool]]:

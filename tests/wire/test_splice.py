@@ -567,6 +567,29 @@ def test_impossible_marks_are_rejected(mark: Mark, reason: str) -> None:
         splice("anthropic", body, mark)
 
 
+@pytest.mark.parametrize("text", ["", " \n", "\u2003"])
+@pytest.mark.parametrize("place", ["system", "system block", "message", "block"])
+def test_blank_text_takes_no_marker(text: str, place: str) -> None:
+    """Anthropic rejects a marker on it."""
+    content = [{"type": "text", "text": text}] if "block" in place else text
+    request: Json = {"model": "claude-sonnet-4-5", "max_tokens": 1, "messages": []}
+    message = {"role": "user", "content": content if "system" not in place else "Hello?"}
+    request["messages"].append(message)
+    if "system" in place:
+        request["system"] = content
+    body = json.dumps(request).encode()
+    assert markable(split("anthropic", body)) == ([1] if "system" in place else [])
+    with pytest.raises(InvalidRequest, match="takes no marker"):
+        splice("anthropic", body, Mark(0, "5m"))
+
+
+def test_marker_on_a_blank_text_is_removed_when_markers_are_replaced() -> None:
+    block = {"type": "text", "text": " ", "cache_control": {"type": "ephemeral"}}
+    request = {"model": "claude-sonnet-4-5", "max_tokens": 1}
+    body = json.dumps({**request, "messages": [{"role": "user", "content": [block]}]}).encode()
+    assert b"cache_control" not in splice("anthropic", body, replace=True)
+
+
 def test_thinking_takes_no_marker() -> None:
     thought = b'[{"type":"thinking","thinking":"","signature":""}]'
     with pytest.raises(InvalidRequest, match=r"messages\[0\].content\[0\] takes no marker"):

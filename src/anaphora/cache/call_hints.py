@@ -40,14 +40,14 @@ class CallHints(msgspec.Struct, frozen=True, kw_only=True):
 def hints_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> CallHints:
     """The hints in a request. Header names are in lower case; the fields of the body are values or
     raw JSON."""
-    named = (headers.get(name, "") for name in _CONVERSATION_HEADERS)
-    fields = (_text(body.get(name)) for name in _CONVERSATION_FIELDS)
-    users = (_text(body.get(name)) for name in _USER_FIELDS)
+    named = [headers[name] for name in _CONVERSATION_HEADERS if name in headers]
+    named += [_text(body[name]) for name in _CONVERSATION_FIELDS if name in body]
     metadata = _value(body.get("metadata"))
-    user = metadata.get("user_id") if isinstance(metadata, dict) else None
+    users = [_text(metadata.get("user_id"))] if isinstance(metadata, dict) else []
+    users += [_text(body[name]) for name in _USER_FIELDS if name in body]
     return CallHints(
-        conversation=next(filter(None, (*named, *fields)), ""),
-        user=next(filter(None, (_text(user), *users)), ""),
+        conversation=next(filter(None, named), ""),
+        user=next(filter(None, users), ""),
         previous_reply=_text(body.get("previous_response_id")),
     )
 

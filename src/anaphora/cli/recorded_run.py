@@ -81,7 +81,8 @@ def run_recorded(
     routes = routes_of(command, upstreams)
     play = player(secrets_of(os.environ))
     report_problems(notices(os.environ, command))
-    with running(routes, upstream=RecordedUpstream(play, pace=pace), port=port) as proxy:
+    upstream = RecordedUpstream(play, pace=pace)
+    with running(routes, upstream=upstream, port=port, own_process=True) as proxy:
         refuse_loop(proxy.url, (route.upstream for route in proxy.routes))
         environ, words = environment(proxy, os.environ, command)
         if prepare is not None:

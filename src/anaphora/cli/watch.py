@@ -133,6 +133,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
             observers=observers,
             place=placer,
             pages=page,
+            own_process=True,
             port=port if port is not None else 0 if words else _PORT,
         )
         code = _run(proxy, words, page, output) if words else _serve(proxy, page, output, as_json)

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from anaphora.client.transport.decoding import ACCEPT_ENCODING
-from anaphora.errors import NoFixture, Phase, RequestRejected, Transport
+from anaphora.errors import FixtureIntegrityFailed, NoFixture, Phase, RequestRejected, Transport
 from anaphora.replay.fixture import Fixture
 from anaphora.replay.keys import ReplayRequest
 from anaphora.replay.player import Player, Recording
@@ -46,9 +46,13 @@ class RecordedUpstream:
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         if not isinstance(request.body, bytes):
             return await self._send_unrecorded(request)
+        asked = _asked(request, request.body)
         try:
-            answer = await look_up(self.player, _asked(request, request.body))
+            answer = await look_up(self.player, asked)
         except NoFixture as problem:
+            return _refusal(request, str(problem))
+        except FixtureIntegrityFailed as problem:
+            self.player.note_miss(asked, str(problem))
             return _refusal(request, str(problem))
         if isinstance(answer, Fixture):
             body = ReplayedBody(answer, self._pace)
@@ -156,12 +160,23 @@ class ReplayedUpstreamResponse:
 def _framed(fixture: Fixture) -> Headers:
     """With the length of a body that came in one piece; one in several pieces is sent as they
     are."""
+    # Recordings of the client have text where the proxy has the bytes of it.
+    headers = tuple((name, _as_bytes(value)) for name, value in current_headers(fixture))
     if fixture.failure and not fixture.pieces:
         # Broke off before its first byte: the head is not sent before that.
-        return (*current_headers(fixture), ("content-length", "1"))
+        return (*headers, ("content-length", "1"))
     if len(fixture.pieces) > 1 or fixture.failure or fixture.method == "HEAD":
-        return current_headers(fixture)
-    return (*current_headers(fixture), ("content-length", str(len(fixture.payload))))
+        return headers
+    return (*headers, ("content-length", str(len(fixture.payload))))
+
+
+def _as_bytes(value: str) -> str:
+    """A header's value in latin-1, in which the proxy writes headers."""
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogateescape").decode("latin-1")
+    return value
 
 
 class RecordedUpstreamResponse:

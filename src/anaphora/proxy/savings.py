@@ -232,12 +232,14 @@ class Savings:
         if billed is None:
             return False
         costs = [(self._billed, billed, cost_of(billed, price, request.sent.marks))]
-        for sums, (plan, outcome) in (
-            (self._simulated, as_sent),
-            (self._with_markers, with_markers),
-        ):
-            usage = outcome.usage(billed.output)
-            costs.append((sums, usage, cost_of(usage, price, plan)))
+        (own, outcome), (ours, other) = as_sent, with_markers
+        usage = outcome.usage(billed.output)
+        cost_usd = cost_of(usage, price, own)
+        costs.append((self._simulated, usage, cost_usd))
+        if other != outcome or ours.marks != own.marks:
+            usage = other.usage(billed.output)
+            cost_usd = cost_of(usage, price, ours)
+        costs.append((self._with_markers, usage, cost_usd))
         if any(cost_usd is None for _, _, cost_usd in costs):
             return False
         self._calls += 1

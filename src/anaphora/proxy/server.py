@@ -81,27 +81,40 @@ def running(
     pages: Pages | None = None,
     page_paths: Collection[str] = (),
     allow_hosts: Iterable[str] = (),
+    own_process: bool = False,
 ) -> Iterator[Proxy]:
     """A proxy in its own thread, until the block ends and observers have got every call.
 
     `upstream` is the network unless given, and is closed at the end. `page_paths` are paths of
-    `pages` that a link on another site may open; `allow_hosts` as for the emulator.
+    `pages` that a link on another site may open; `allow_hosts` as for the emulator. With
+    `own_process` the interpreter is set up for the relay while it runs.
     """
     table = RouteTable(routes)
     seen_by = ObserverThread(observers)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
-    froze = not gc.get_freeze_count()
-    if froze:
-        gc.freeze()  # looking through what is here already would hold up the relay, again and again
     try:
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
         app = _ProxyApp(handler, HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT))
-        with running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address:
+        with (
+            _tuned_interpreter() if own_process else contextlib.nullcontext(),
+            running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address,
+        ):
             yield Proxy(address, table, lambda: app.is_busy or seen_by.is_busy)
     finally:
-        sys.setswitchinterval(interval)
         seen_by.close()
+
+
+@contextlib.contextmanager
+def _tuned_interpreter() -> Iterator[None]:
+    """Threads switch sooner, and the collector leaves out what is there already: looking through
+    that would hold up the relay, again and again."""
+    interval, froze = sys.getswitchinterval(), not gc.get_freeze_count()
+    sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
+    if froze:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
         if froze:
             gc.unfreeze()
 

@@ -35,6 +35,8 @@ SCHEMA_VERSION = 1
 FixtureHeaders: TypeAlias = tuple[tuple[str, str], ...]
 
 _KEY = re.compile(r"[0-9a-f]{64}")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _FAILURES = ("", "connect", "send", "first_byte", "body", "idle")
 
 
@@ -198,6 +200,8 @@ def from_file(data: bytes, place: str, *, request: bool = True) -> Fixture:
         raise FixtureIntegrityFailed(f"{place}: not a fixture: {problem}") from None
     if stored.schema_version > SCHEMA_VERSION:
         raise NewerSchema(place, version=stored.schema_version, known=SCHEMA_VERSION)
+    if reason := _response_problem(stored):
+        raise FixtureIntegrityFailed(f"{place}: not a fixture: {reason}")
     pieces = tuple(FixturePiece(seconds, _bytes(body)) for seconds, body in stored.pieces)
     try:
         fixture = Fixture(
@@ -223,6 +227,16 @@ def from_file(data: bytes, place: str, *, request: bool = True) -> Fixture:
     if blake3(fixture.payload).hexdigest() != fixture.raw_hash:
         raise FixtureIntegrityFailed(f"{place}: raw_hash is not the hash of the response's body")
     return fixture
+
+
+def _response_problem(stored: _StoredFixture) -> str:
+    """Why a server cannot send the response; empty where it can."""
+    if stored.status and not 200 <= stored.status <= 999:
+        return f"a response does not have status {stored.status}"
+    for name, value in stored.headers:
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            return f"{name!r} is not a valid header"
+    return ""
 
 
 def check_version(data: bytes, place: str) -> None:

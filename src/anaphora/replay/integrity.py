@@ -50,6 +50,9 @@ TEMPORARY = ".tmp-"
 #: when they are served.
 KEPT_BYTES = 256 * 2**20
 
+#: The largest body that is recorded, JSON-escaped, fits.
+_LARGEST = 2 * 2**30
+
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _READ |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -138,6 +141,8 @@ def read_file(path: str) -> bytes:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(0, "not a regular file")
+        if found.st_size > _LARGEST:
+            raise OSError(0, f"larger than {_LARGEST >> 30} GB")
         data = os.read(file, found.st_size + 1)
         if len(data) == found.st_size:
             return data

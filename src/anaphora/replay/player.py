@@ -216,6 +216,12 @@ class Player:
             return self.store.by_key(fixture.key)[-1]
         return answer
 
+    def note_miss(self, request: ReplayRequest, reason: str) -> None:
+        """Note why a request is not answered from the recordings."""
+        named = self._named(request)
+        with self._lock:
+            self._misses.append(f"{named}: {reason}")
+
     def _shown(self, request: ReplayRequest) -> ReplayRequest:
         """The request without secrets."""
         redaction = self._redaction.with_credentials(tuple(request.headers.items()), request.query)
@@ -231,8 +237,7 @@ class Player:
         return f"{request.method} {self._shown(msgspec.structs.replace(request, body=b'')).path}"
 
     def _miss(self, request: ReplayRequest, key: RequestKey, reason: str) -> NoFixture:
-        with self._lock:
-            self._misses.append(f"{self._named(request)}: {reason}")
+        self.note_miss(request, reason)
         return NoFixture(model=key.model, prompt_hash=key.key, reason=reason)
 
     def _nearest(

@@ -48,7 +48,7 @@ _SECRET_NAME = re.compile(
 )
 #: Headers that describe the body's encoding and length, and the connection; a replayed response
 #: has its own.
-_NOT_STORED = frozenset(
+NOT_STORED = frozenset(
     "content-encoding content-length transfer-encoding connection keep-alive"
     " proxy-authenticate te trailer upgrade".split()
 )
@@ -232,7 +232,7 @@ def fixture_of(
     sent = _request_body(fixture.request, _header(request_headers, "content-encoding"))
     request = b"" if sent is None else redaction.body(sent)
     altered = _joined(stored) != _joined(received) or request != sent
-    kept = tuple(each for each in fixture.headers if each[0].lower() not in _NOT_STORED)
+    kept = tuple(each for each in fixture.headers if each[0].lower() not in NOT_STORED)
     return msgspec.structs.replace(
         fixture,
         provider=redaction.text(fixture.provider),

@@ -24,6 +24,7 @@ from anaphora.errors import Phase, Transport
 from .fixture import Fixture, FixtureHeaders
 from .keys import ReplayRequest, RequestKey
 from .player import Match, Mode, Player, Recording, Repeat, ReplayReport
+from .redact import NOT_STORED
 from .signing import SigningKey
 
 #: Larger bodies are compared in another thread.
@@ -269,10 +270,12 @@ class ReplayedResponse:
 
 
 def current_headers(fixture: Fixture) -> FixtureHeaders:
-    """The headers, where a date until which to wait is as far ahead as it was."""
+    """The headers, where a date until which to wait is as far ahead as it was. Those about the
+    length and the connection, which a file may name, are the server's own."""
     return tuple(
         (name, _moved(value, fixture.recorded) if name == "retry-after" else value)
         for name, value in fixture.headers
+        if name.lower() not in NOT_STORED
     )
 
 

@@ -175,6 +175,9 @@ class _Splicing:
             known = " or ".join(self._rendered.markers) or "none"
             reason = f"this provider has no TTL of {mark.ttl}; use {known}"
             raise InvalidRequest(reason, path="plan.marks")
+        run, index = self._rendered.locate(mark.chunk)
+        if mark.splice is None and run.log.splices[index] < 0:
+            raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
         target = self._target((mark.chunk, mark.splice))
         start, end = target.block
         if target.opening:
@@ -226,8 +229,6 @@ class _Splicing:
         run, index = self._rendered.locate(chunk)
         name, position, block = _steps(run, index)
         places, path = self._places, f"$.{name}"
-        if inside is None and run.log.splices[index] < 0:
-            raise InvalidRequest(f"{run.path(index)} takes no marker", path="plan.marks")
         field = self._member(name)
         if is_text(self._body, field):
             if run.section != "messages":

@@ -361,7 +361,8 @@ def test_law_10_a_new_date_in_the_tail_touches_only_the_tail() -> None:
 
 
 def test_planning_hashes_only_new_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One key for each block and one salt for each section, however many turns there are."""
+    """One key for each block and at most one salt for each section, however many turns there are:
+    salts are known from other conversations, too."""
     from anaphora.cache.simulator import prompt as module
 
     made = 0
@@ -382,7 +383,7 @@ def test_planning_hashes_only_new_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
         conversation.add(question(number), Message.assistant("ok"))
         conversation.turn(number * 10.0)
     assert conversation.last is not None
-    assert made == len(conversation.last) + 3
+    assert len(conversation.last) <= made <= len(conversation.last) + 3
 
 
 # ── Advice ───────────────────────────────────────────────────────────────────────────────────────

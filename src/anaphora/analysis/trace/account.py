@@ -26,6 +26,8 @@ _HEAVIEST = 2000
 _NEAR = 8
 #: So many conversations in a row that do not read the beginning of others have one of their own.
 _NOT_SHARED = 2
+#: So many bills in a row show that what the ones before them have shown is no longer so.
+_MOST_CERTAIN = 3
 #: Seconds in which no provider is known to drop entries: a miss has another reason.
 _SHORTEST_LIFE = 60.0
 #: Seconds by which idle times differ at least.
@@ -181,6 +183,31 @@ class ReplyEnds:
             self._seen[difference] += 1
 
 
+class CachedReplies:
+    """Whether a reply can be read with its prompt, as most of the latest bills show. Before the
+    first that does, only the prompt is expected, whatever the rules say: an account that does not
+    fit them is never predicted worse than one of which nothing is known. Replies with hidden
+    reasoning, without, and those of which it is not known are told apart."""
+
+    def __init__(self) -> None:
+        self._certainty: dict[bool | None, int] = {}
+        """By whether reasoning was hidden: 0 and more where replies were read."""
+
+    def cached(self, reasoning: int | None) -> bool:
+        """Whether a reply with so many tokens of hidden reasoning can be read; None: not known."""
+        return self._certainty.get(_hidden(reasoning), -1) >= 0
+
+    def learn(self, reasoning: int | None, *, read: bool) -> None:
+        """Such a reply was read, or only its prompt."""
+        hidden, step = _hidden(reasoning), 1 if read else -1
+        before = self._certainty.get(hidden, -1 if read else 0)
+        self._certainty[hidden] = max(-_MOST_CERTAIN, min(before + step, _MOST_CERTAIN - 1))
+
+
+def _hidden(reasoning: int | None) -> bool | None:
+    return None if reasoning is None else reasoning > 0
+
+
 class EarlyReads:
     """How often a read that ended before the expected end is followed by another that ends there.
     Where that is usual, the client changes its beginning from call to call, and what is recorded of
@@ -248,6 +275,7 @@ class Account:
         self.scale = TokenScale(per_token)
         self.leads = Leads()
         self.reply_ends = ReplyEnds()
+        self.replies = CachedReplies()
         self.early_reads = EarlyReads()
         self.lifetime = _lifetime(rules)
         """None where the rules have a verified figure, or entries are at markers."""

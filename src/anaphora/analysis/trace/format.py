@@ -216,7 +216,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: The messages in all branches of a session that are read: so many, and so often all of its own.
-_BRANCH_MESSAGES, _BRANCHES = 1_000_000, 50
+_BRANCH_MESSAGES, _BRANCHES = 100_000, 20
 #: Calls that are named in a sentence about several.
 _NAMED_CALLS = 5
 

@@ -207,13 +207,17 @@ class Predictor:
         simulator, rules = self._simulator(replay), replay.rules
         prompt = replay.prompt(call, params, account)
         idle = _gap(before, call)
+        with_replies = self._with_replies(simulator, account, prompt, at, before)
         outcome, lapsed, alive = self._outcomes(simulator, account, prompt, at, idle)
         chances = replay.chances(call, prompt, account, simulator, at)
+        self._keep_lifetime(simulator, account)
         older = billed is not None and billed.cache_read in replay.left
         changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:
             if idle is not None:
                 replay.learn_lifetime(billed.cache_read, prompt, alive, account, idle)
+            if with_replies is not None:
+                replay.learn_replies(billed.cache_read, with_replies, account)
             replay.learn_early(billed.cache_read, outcome.read, account, in_loop=in_loop)
             replay.learn(call, billed, (prompt, outcome), account)
             prompt = replay.prompt(call, params, account)
@@ -245,6 +249,28 @@ class Predictor:
             delay=rules.visibility_delay.value,
         )
 
+    def _with_replies(
+        self,
+        simulator: Simulator,
+        account: Account,
+        prompt: CallPrompt,
+        at: float,
+        before: TraceCall | None,
+    ) -> dict[bool, Outcome] | None:
+        """The outcomes if the last reply can be read and if not; from here on it can where the
+        account's bills say so. None where there is no such reply or its bill shows nothing."""
+        simulator.replies_cached = None
+        if self._elsewhere is not None or before is None or before.usage is None:
+            return None
+        if _is_marked(before, simulator.rules):
+            return None
+        outcomes = {}
+        for cached in (True, False):
+            simulator.replies_cached = cached
+            outcomes[cached] = simulator.predict(prompt, at=at)
+        simulator.replies_cached = account.replies.cached(before.usage.reasoning)
+        return outcomes
+
     def _outcomes(
         self,
         simulator: Simulator,
@@ -254,7 +280,8 @@ class Predictor:
         idle: float | None,
     ) -> tuple[Outcome, Outcome | None, Outcome]:
         """The outcome, where entries live as long as the account's bills show; if they live as long
-        as the rules say, where that is shorter; and if they live for ever."""
+        as the rules say, where that is shorter; and if they live for ever. The simulator's lifetime
+        is then the one of the first."""
         lifetime = account.lifetime
         if lifetime is None or self._elsewhere is not None:
             outcome = simulator.predict(prompt, at=at)
@@ -270,8 +297,12 @@ class Predictor:
         # A new conversation may have another beginning too: it reads what is known to be there.
         simulator.lifetime = lifetime.shown if idle is None else seconds
         outcome = simulator.predict(prompt, at=at)
-        simulator.lifetime = seconds
         return outcome, None if lapsed == outcome else lapsed, alive or outcome
+
+    def _keep_lifetime(self, simulator: Simulator, account: Account) -> None:
+        """What a call leaves is kept as long as the account's bills show."""
+        if account.lifetime is not None and self._elsewhere is None:
+            simulator.lifetime = account.lifetime.seconds
 
 
 def _changed_at(outcome: Outcome, tokens: int) -> Outcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from anaphora import catalog
@@ -37,6 +37,8 @@ _SAME_ENTRY = 0.25
 _NEAR_MINIMUM = 1.5
 #: Tokens of framing that the bytes do not show.
 _FRAMING = 64
+#: Tokens by which a read of a reply may end before or behind its estimated end.
+_REPLY_END = 8
 #: The reasons of spans that were found in the cache.
 _FOUND = ("found", "not_whole_granule", "below_minimum")
 
@@ -288,6 +290,17 @@ class Replay:
             account.early_reads.latest.pop(self.trace.group, None)
             account.early_reads.latest |= {self.trace.group: read} if early else {}
 
+    def learn_replies(self, read: int, outcomes: Mapping[bool, Outcome], account: Account) -> None:
+        """Learns whether the last reply could be read with its prompt; `outcomes` are those if it
+        could and if it could not."""
+        assert self.before is not None
+        assert self.before.usage is not None
+        most, least = outcomes[True].read, outcomes[False].read
+        near = max(self.rules.granule_tokens.value, _REPLY_END)
+        at_end = read > least and abs(read - most) <= near
+        if least < most and (read == least or at_end):
+            account.replies.learn(self.before.usage.reasoning, read=read > least)
+
     def learn_lifetime(
         self, read: int, prompt: CallPrompt, alive: Outcome, account: Account, idle: float
     ) -> None:
@@ -331,7 +344,7 @@ class Replay:
                 self._learn_longer(call, billed, prompt, account)
         self._learn_found(call, billed.cache_read, prompt, found, account)
         reply = self.blocks.reply(call)
-        if self.rules.reply_cached(billed.reasoning) and billed.output and reply:
+        if account.replies.cached(billed.reasoning) and billed.output and reply:
             # The reply is cached with the reasoning in it.
             key = sent.key(end)
             for block in reply:

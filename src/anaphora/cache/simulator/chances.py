@@ -166,7 +166,7 @@ def find_chances(
     chances: list[Chance] = []
     missed = rules.missed
     if rules.first_missed is not None and isinstance(cache, PrefixCache):
-        missed = rules.first_missed if cache.sent_once(lookup) else missed
+        missed = rules.first_missed if cache.sent_once(prompt, lookup) else missed
     if missed is not None and missed.value:
         chances.append(Chance(missed.value, "missed", cache.lose(prompt, lookup)[0]))
     older: Outcome | None = None

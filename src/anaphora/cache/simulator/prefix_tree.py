@@ -49,6 +49,7 @@ class Chain:
         "parent",
         "reaches",
         "replied",
+        "reply_cached",
         "texts",
         "units",
         "uses",
@@ -70,7 +71,9 @@ class Chain:
         self.units: list[int] = []
         """Positions where the provider persisted a whole unit, in order."""
         self.replied = -1
-        """The end of the last prompt whose reply is cached with it; -1 where none is."""
+        """The end of the last prompt that was answered; -1 where none was."""
+        self.reply_cached = False
+        """Whether the reply to that prompt is cached with it, by the rules."""
 
     @property
     def end(self) -> int:
@@ -137,6 +140,7 @@ class Chain:
             self.add_reach(end - 1, min(reach.readable for reach in rest.reaches))
         if self.replied >= end:
             rest.replied, self.replied = self.replied, -1
+            rest.reply_cached = self.reply_cached
         return rest
 
     def persist(self, position: int) -> None:

@@ -40,6 +40,8 @@ class PrefixCache:
         self.lifetime = float(TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0)
         """Seconds after its last use in which a prompt can be read: by the rules, unless bills have
         shown another."""
+        self.replies_cached: bool | None = None
+        """Whether replies can be read, where bills have shown it; None: as the rules say."""
         self._tree = PrefixTree(
             MOST_BLOCKS if most is None else most, keeps_texts=rules.caches_tokens
         )
@@ -52,10 +54,13 @@ class PrefixCache:
         return self._outcome(prompt, lookup), lookup
 
     @staticmethod
-    def sent_once(lookup: PrefixLookup) -> bool:
-        """Whether the prompt that is found was sent by one call, the first of its conversation."""
+    def sent_once(prompt: PromptView, lookup: PrefixLookup) -> bool:
+        """Whether the prompt that is found was sent by one call, the first of its conversation,
+        which may begin with the system prompt and tools of others."""
         chain = lookup.match.chain
-        return chain is not None and chain.parent is None and len(chain.reaches) == 1
+        if chain is None or len(chain.reaches) != 1:
+            return False
+        return chain.parent is None or chain.begin <= prompt.leading + 1 < chain.end
 
     def lose(self, prompt: PromptView, lookup: PrefixLookup) -> tuple[Outcome, PrefixLookup]:
         """The same when the provider lost the prefix."""
@@ -69,7 +74,8 @@ class PrefixCache:
         chain = self._tree.add(prompt, key_of, match, made.lives_from)
         written = self._write(chain, len(prompt) - 1, made.at, made.readable)
         if chain is not None:
-            chain.replied = len(prompt) - 1 if self._rules.reply_cached(made.reasoning) else -1
+            chain.replied = len(prompt) - 1
+            chain.reply_cached = self._rules.reply_cached(made.reasoning)
         if chain is not None and self._units:
             chain.persist(len(prompt) - 1)
             if 0 <= match.position < len(prompt) - 1:
@@ -99,7 +105,7 @@ class PrefixCache:
         end = len(prompt) - 1
         chain = self._tree.chain_of(key_of(end)) if end >= 0 else None
         used = 0.0 if chain is None else chain.last_used(end)
-        replied = None if chain is None else chain.replied == end
+        replied = None if chain is None else chain.reply_cached and chain.replied == end
         times: list[tuple[int, float]] = []
         units: list[int] = []
         while chain is not None and len(times) + len(units) < MOST_SAVED:
@@ -126,8 +132,8 @@ class PrefixCache:
         chain = self._tree.add(prompt, key_of, match, saved.used)
         assert chain is not None
         cached = saved.reply_cached
-        if self._rules.reply_cached(None) if cached is None else cached:
-            chain.replied = end
+        chain.replied = end
+        chain.reply_cached = self._rules.reply_cached(None) if cached is None else cached
         for position, readable in saved.times:
             if chain.begin <= position <= end:
                 chain.add_reach(position, readable)
@@ -165,7 +171,8 @@ class PrefixCache:
 
     def _kept(self, prompt: PromptView, chain: Chain, position: int) -> int:
         """What the provider kept of a readable prefix, with the reply where it is cached."""
-        if position == chain.end - 1 == chain.replied:
+        cached = chain.reply_cached if self.replies_cached is None else self.replies_cached
+        if cached and position == chain.end - 1 == chain.replied:
             replied = position
             while replied + 1 < len(prompt) and prompt.from_model(replied + 1):
                 replied += 1

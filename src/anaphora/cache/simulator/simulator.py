@@ -111,6 +111,17 @@ class Simulator(HandleSimulator):
         if isinstance(self._unmarked, PrefixCache):
             self._unmarked.lifetime = seconds
 
+    @property
+    def replies_cached(self) -> bool | None:
+        """Whether a reply can be read with its prompt, which bills may show to be other than the
+        rules say; None: as they say."""
+        return self._unmarked.replies_cached if isinstance(self._unmarked, PrefixCache) else None
+
+    @replies_cached.setter
+    def replies_cached(self, cached: bool | None) -> None:
+        if isinstance(self._unmarked, PrefixCache):
+            self._unmarked.replies_cached = cached
+
     def predict(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> Outcome:
         """What a call at that time would read and write. Changes nothing."""
         if prompt.held:

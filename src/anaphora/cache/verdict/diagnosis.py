@@ -39,9 +39,15 @@ _CODES: dict[str, _Codes] = {
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+#: In the names of both fields that hold a diagnosis.
+_NAME = "diagnostics"
+
+
 def diagnosis_of(reply: Reply) -> Diagnosis | None:
     """The diagnosis in a reply; None where there is none, or the comparison is not finished."""
     for extras in (reply.extras or {}).values():
+        if _NAME not in extras:
+            continue  # nearly always
         try:
             fields = _decode(extras)
         except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -411,7 +411,8 @@ def _split_section(section: Section, raw: bytes) -> SplitSection | None:
             deferred.append(placed(name, len(blocks), encode_members(members)))
             continue
         labels.append(f"tool {name}" if name else f"{section}{index}")
-        blocks.append(SplitBlock(Kind.OTHER, encode_members(members), BEFORE_BRACE, marks))
+        splice = BEFORE_BRACE if tools or not _is_blank_block(members) else None
+        blocks.append(SplitBlock(Kind.OTHER, encode_members(members), splice, marks))
         paths.append(f"{section}[{index}]")
     lead = b'"%b":[' % section.encode()
     if not deferred:
@@ -439,7 +440,8 @@ def _split_message(raw: msgspec.Raw, path: str) -> SplitMessage:
         role = RoleWithFields(role, encode_members(rest)[1:-1])
     if bytes(content)[:1] == b'"':
         text = b'{"type":"text","text":' + bytes(content) + b"}"
-        return SplitMessage(role, opening(role), [SplitBlock(Kind.TEXT, text, BEFORE_BRACE)])
+        splice = None if _is_blank(bytes(content)) else BEFORE_BRACE
+        return SplitMessage(role, opening(role), [SplitBlock(Kind.TEXT, text, splice)])
     path = f"{path}.content"
     elements = enumerate(list_elements(content, path, request_error))
     blocks = [_split_block(block, f"{path}[{index}]") for index, block in elements]
@@ -451,9 +453,20 @@ def _split_block(raw: msgspec.Raw, path: str) -> SplitBlock:
     kind = required_text(members, "type", path)
     if kind == "tool_result" and bytes(members.get("content", b""))[:1] == b"[":
         marks = [*_take_inner_marks(members, f"{path}.content"), *marks]
-    blank = kind == "text" and not known_text(members, "text").strip()
-    splice = BEFORE_BRACE if kind in _MARKABLE and not blank else None
+    splice = BEFORE_BRACE if kind in _MARKABLE and not _is_blank_block(members) else None
     return SplitBlock(_KINDS.get(kind, Kind.OTHER), encode_members(members), splice, marks)
+
+
+def _is_blank_block(members: Members) -> bool:
+    """A text block without text, on which the provider rejects a marker."""
+    return known_text(members, "type") == "text" and _is_blank(bytes(members.get("text", b"")))
+
+
+def _is_blank(text: bytes) -> bool:
+    # Decoded only where it does not begin with a letter or the like.
+    if b"!" <= text[1:2] <= b"~" and text[1:2] not in b'"\\':
+        return False
+    return not known_text({"text": msgspec.Raw(text)}, "text").strip()
 
 
 def _take_inner_marks(members: Members, path: str) -> _Marks:
