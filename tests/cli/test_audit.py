@@ -266,3 +266,11 @@ def test_no_command_changes_a_log(run: Any, log: Path) -> None:
 @pytest.mark.parametrize("share, text", [(0, ""), (1, "█" * 40), (0.5, "█" * 20), (1 / 80, "▌")])
 def test_bars_have_eighths(share: float, text: str) -> None:
     assert bar(share) == text
+
+
+def test_csv_quotes_names_that_begin_like_a_formula(run: Any, tmp_path: Path) -> None:
+    with AuditLog(tmp_path / "audit") as log:
+        log.append(AuditEnvelope(at=1.0, model="=cmd()"))
+    shown = run("audit", "export", str(tmp_path / "audit"), "--format", "csv").stdout
+    (row,) = csv.DictReader(io.StringIO(shown))
+    assert row["model"] == "'=cmd()"
