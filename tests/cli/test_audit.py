@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.audit_logs import BACKENDS, envelope
 
-from anaphora.audit import AuditBlock, AuditLog, AuditUsage, calls
+from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, calls
 from anaphora.cli.audit_report import bar
 
 DAY = 86_400.0
