@@ -165,7 +165,7 @@ def test_export_writes_json_lines_and_csv(run: Any, log: Path, tmp_path: Path) -
     )
     assert json.loads(table[0]["blocks"])[0]["label"] == "rules"
     assert table[7]["cost_nano_usd"] == ""
-    assert table[6]["labels"].startswith("'="), "no spreadsheet runs it"
+    assert json.loads(table[6]["labels"]) == ["=cmd()"], "no spreadsheet runs it"
 
 
 def test_export_writes_parquet(run: Any, log: Path, tmp_path: Path) -> None:
