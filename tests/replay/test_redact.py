@@ -207,11 +207,27 @@ def test_other_words_stay(text: str) -> None:
 
 
 def test_patterns_of_the_user(tmp_path: object) -> None:
-    redaction = Redaction(patterns=[r"acme-[0-9]{6}", r"x*"])
+    redaction = Redaction(patterns=[r"acme-[0-9]{6}", r"(?<=y)x*"])
     made = stored(b"by acme-123", b"456, not acme-1", redaction=redaction)
     assert [piece.data for piece in made.pieces] == [b"by <secret>", b", not acme-1"]
-    with pytest.raises(InvalidRequest, match=r"patterns: not a regular expression: '\['"):
-        Redaction(patterns=["["])
+    for wrong, reason in (("[", "not a regular expression"), ("(a+)+b", "may take more than")):
+        with pytest.raises(InvalidRequest, match=f"patterns: .*: {reason}"):
+            Redaction(patterns=[wrong])
+
+
+@pytest.mark.parametrize(
+    "pattern, text",
+    [
+        (r"Zoë+-[0-9]", "Zoëëë-1"),
+        (r"ü\w+", "übersicht"),
+        (r"eyJ[A-Za-z0-9]+", "eyJ" + "a" * 5000),
+        (r"key: \S+", "key: " + "ß" * 2000),
+    ],
+)
+def test_patterns_are_about_characters(pattern: str, text: str) -> None:
+    redaction = Redaction(patterns=[pattern])
+    assert redaction.body(f"ö {text} {text}".encode()) == "ö <secret> <secret>".encode()
+    assert redaction.body(b"\xff " + text.encode()) == b"\xff <secret>"
 
 
 def raw_deflate(data: bytes) -> bytes:
