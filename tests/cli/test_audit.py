@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.audit_logs import BACKENDS, envelope
 
-from anaphora.audit import AuditBlock, AuditLog, AuditUsage, calls
+from anaphora.audit import AuditBlock, AuditEnvelope, AuditLog, AuditUsage, calls
 from anaphora.cli.audit_report import bar
 
 DAY = 86_400.0
@@ -165,7 +165,7 @@ def test_export_writes_json_lines_and_csv(run: Any, log: Path, tmp_path: Path) -
     )
     assert json.loads(table[0]["blocks"])[0]["label"] == "rules"
     assert table[7]["cost_nano_usd"] == ""
-    assert table[6]["labels"].startswith("'="), "no spreadsheet runs it"
+    assert json.loads(table[6]["labels"]) == ["=cmd()"], "no spreadsheet runs it"
 
 
 def test_export_writes_parquet(run: Any, log: Path, tmp_path: Path) -> None:
@@ -266,3 +266,11 @@ def test_no_command_changes_a_log(run: Any, log: Path) -> None:
 @pytest.mark.parametrize("share, text", [(0, ""), (1, "█" * 40), (0.5, "█" * 20), (1 / 80, "▌")])
 def test_bars_have_eighths(share: float, text: str) -> None:
     assert bar(share) == text
+
+
+def test_csv_quotes_names_that_begin_like_a_formula(run: Any, tmp_path: Path) -> None:
+    with AuditLog(tmp_path / "audit") as log:
+        log.append(AuditEnvelope(at=1.0, model="=cmd()"))
+    shown = run("audit", "export", str(tmp_path / "audit"), "--format", "csv").stdout
+    (row,) = csv.DictReader(io.StringIO(shown))
+    assert row["model"] == "'=cmd()"

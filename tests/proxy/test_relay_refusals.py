@@ -46,6 +46,8 @@ LENGTHS = {
     "two lengths": ("Content-Length: 3\r\nContent-Length: 4\r\n", b"abcd"),
     "a list of lengths": ("Content-Length: 3, 4\r\n", b"abcd"),
     "a signed length": ("Content-Length: +3\r\n", b"abc"),
+    "a folded length": ("Content-Length: 3\r\n 4\r\n", b"abcd"),
+    "a blank before the colon": ("Content-Length : 3\r\n", b"abc"),
     "no number": ("Content-Length: 0x3\r\n", b"abc"),
     "an unknown coding": ("Transfer-Encoding: gzip\r\n", b"3\r\nabc\r\n0\r\n\r\n"),
     "chunked is not last": ("Transfer-Encoding: chunked, gzip\r\n", b"3\r\nabc\r\n0\r\n\r\n"),

@@ -223,14 +223,16 @@ def test_a_client_that_is_created_at_import(project: pytest.Pytester) -> None:
     project.runpytest_inprocess().assert_outcomes(passed=2)
 
 
-def test_a_failed_test_shows_the_break_too(project: pytest.Pytester) -> None:
+@pytest.mark.parametrize("failure", ["assert 1 == 2", "pytest.fail('assert 1 == 2')"])
+def test_a_failed_test_shows_the_break_too(project: pytest.Pytester, failure: str) -> None:
     project.makepyfile(
-        """
+        f"""
+        import pytest
         from agent import GUIDE, run_agent
 
         def test_agent(cache_contract):
-            run_agent(lambda turn: f"It is 10:0{turn}. " + GUIDE)
-            assert 1 == 2
+            run_agent(lambda turn: f"It is 10:0{{turn}}. " + GUIDE)
+            {failure}
         """
     )
     result = project.runpytest_inprocess()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
 import re
 import shlex
 from pathlib import Path
+from typing import Self
 
 import anthropic  # noqa: F401 - tests in this process would import it again each time
 import pytest
@@ -37,7 +40,22 @@ def test_the_first_test_and_the_limits_pass(reader: pytest.Pytester) -> None:
     reader.runpytest_inprocess().assert_outcomes(passed=2)
 
 
-def test_the_broken_prefix_is_reported_as_the_guide_shows(reader: pytest.Pytester) -> None:
+class Ticking(datetime.datetime):
+    """A clock that moves 130.209 ms each time it is asked, as between the calls in the guide: which
+    character changes first depends on it."""
+
+    times = itertools.count()
+
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Self:
+        first = cls(2026, 11, 16, 7, 59, 20, 36_560, tz)
+        return first + next(cls.times) * datetime.timedelta(microseconds=130_209)
+
+
+def test_the_broken_prefix_is_reported_as_the_guide_shows(
+    reader: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datetime, "datetime", Ticking)
     (reader.path / "agent.py").write_text(AGENT + BROKEN)
     (reader.path / "test_agent.py").write_text(FIRST)
     result = reader.runpytest_inprocess()

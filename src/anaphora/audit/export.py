@@ -160,10 +160,8 @@ def _cell(value: Any, kind: str) -> str:
         return ""
     if kind == "timestamp":
         return datetime.datetime.fromtimestamp(value, datetime.UTC).isoformat()
-    if kind == "blocks":
+    if kind in ("strings", "blocks"):
         return msgspec.json.encode(value).decode()
-    if kind not in ("string", "strings"):
-        return str(value)
-    text = value if isinstance(value, str) else " ".join(value)
+    text = str(value)
     # A spreadsheet would run a name that begins like a formula.
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    return f"'{text}" if kind == "string" and text[:1] in ("=", "+", "-", "@") else text

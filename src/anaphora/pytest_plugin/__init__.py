@@ -199,7 +199,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     checks = [check for check in found if check is not None]
     try:
         result = yield
-    except Exception:
+    except (Exception, pytest.fail.Exception):
         _add_sections(item, checks)
         raise
     if getattr(item, "_excinfo", None):  # where pytest keeps the failure of a unittest.TestCase

@@ -74,16 +74,23 @@ class CacheContract:
         self._settle = settle
         self.limits = limits
         self.checked = False
+        self._ended: bool | None = None
+
+    def _settled(self) -> bool:
+        """Waits until all calls have ended; after the test, once."""
+        if self._ended is None or not self.checked:
+            self._ended = self._settle()
+        return self._ended
 
     @property
     def calls(self) -> tuple[JudgedCall, ...]:
         """The calls so far, in the order they ended."""
-        self._settle()
+        self._settled()
         return self._judge.calls
 
     @property
     def summary(self) -> WatchSummary:
-        self._settle()
+        self._settled()
         return summarise(self._judge)
 
     @property
@@ -98,7 +105,7 @@ class CacheContract:
 
     def problems(self) -> list[str]:
         """What is wrong, a paragraph each."""
-        settled = self._settle()
+        settled = self._settled()
         calls = self._judge.calls
         if len(calls) < self.limits.min_calls:
             return [self._too_few(len(calls), settled)]
@@ -143,6 +150,7 @@ class CacheContract:
 
     def check(self) -> None:
         """Fails the test where the contract does not hold."""
+        self._settled()
         self.checked = True
         problems = self.problems()
         if problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import signal
@@ -52,11 +53,6 @@ def running(
     address = ServerAddress(host, free_port(host, port))
     server, loop = _server(app, address, extra), asyncio.new_event_loop()
 
-    async def run() -> None:
-        await server.serve()
-        # Its threads still need the interpreter: one that is shutting down aborts the process.
-        await asyncio.sleep(_THREADS_SECONDS)
-
     async def stop() -> None:
         try:
             await app.close()
@@ -65,7 +61,7 @@ def running(
 
     def main() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(run())
+            runner.run(server.serve())
 
     thread = threading.Thread(target=main, name=f"anaphora-{name}", daemon=True)
     thread.start()
@@ -77,6 +73,19 @@ def running(
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 asyncio.run_coroutine_threadsafe(stop(), loop)
         thread.join(_START_SECONDS)
+        _wait_at_exit()
+
+
+def _wait_at_exit() -> None:
+    """Granian's threads still need the interpreter when the server has ended: one that is shutting
+    down aborts the process."""
+    ended = time.monotonic()
+    atexit.unregister(_wait_for_threads)
+    atexit.register(_wait_for_threads, ended + _THREADS_SECONDS)
+
+
+def _wait_for_threads(until: float) -> None:
+    time.sleep(max(0.0, until - time.monotonic()))
 
 
 def serve(server: contextlib.AbstractContextManager[Any], ready: Callable[[Any], None]) -> None:
