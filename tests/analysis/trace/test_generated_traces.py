@@ -10,6 +10,7 @@ import pytest
 from support.generated_traces import BEGINNINGS, GAPS, LIVES, MODELS, Kind, gain, recording
 from support.small_traces import at, bill, trace_of
 
+from anaphora import catalog
 from anaphora.analysis.trace.account import CachedReplies, Lifetime
 from anaphora.analysis.trace.format import Trace, TraceUsage
 from anaphora.analysis.trace.predict import Predicted, Predictor
@@ -58,17 +59,19 @@ def test_replies_that_are_read_are_learned_from_bills(provider: str, model: str)
 )
 def test_whether_replies_are_cached_by_bills(bills: str, cached: bool) -> None:
     """r: a reply was read, p: only its prompt."""
-    replies = CachedReplies()
+    replies = CachedReplies(catalog.rules("deepseek", "deepseek-chat"))
     for one in bills:
-        replies.learn(0, read=one == "r")
-    assert replies.cached(0) is cached
+        replies.learn(None, read=one == "r")
+    assert replies.cached(None) is cached
 
 
 def test_replies_with_hidden_reasoning_are_told_apart() -> None:
-    replies = CachedReplies()
-    replies.learn(0, read=True)
-    replies.learn(90, read=False)
+    """The rules say that a reply is read where no reasoning was hidden."""
+    replies = CachedReplies(catalog.rules("openai", "gpt-5.4"))
     assert [replies.cached(reasoning) for reasoning in (0, 90, None)] == [True, False, False]
+    replies.learn(0, read=False)
+    replies.learn(90, read=True)
+    assert [replies.cached(reasoning) for reasoning in (0, 90, None)] == [False, True, False]
 
 
 def idle_for(*gaps: tuple[float, bool], total: int = 8000) -> Trace:
@@ -86,15 +89,16 @@ def idle_for(*gaps: tuple[float, bool], total: int = 8000) -> Trace:
 
 def test_a_stand_in_lifetime_is_not_believed_before_bills_show_it() -> None:
     """The rules say five minutes, and no source does."""
-    calls = play([idle_for((900, True), (900, False), (900, False), (900, False), (900, False))])
-    assert [call.outcome.read > 0 for call in calls[2:]] == [True, True, True, True, False]
-    assert [call.cause for call in calls[2:]] == [None, "expired", "expired", "expired", None]
+    gone = (900, False)
+    calls = play([idle_for((900, True), gone, gone, gone, gone, gone)])
+    assert [call.outcome.read > 0 for call in calls[2:]] == [True, True, True, True, True, False]
+    assert [call.cause for call in calls[2:]] == [None, *["expired"] * 4, None]
 
 
 def test_what_is_read_after_a_longer_time_shows_that_it_lives_longer() -> None:
     gone, found = (400.0, False), (2000.0, True)
-    calls = play([idle_for(gone, gone, gone, found, found, found, (400.0, True))])
-    assert calls[4].outcome.read == 0
+    calls = play([idle_for(gone, gone, gone, gone, found, found, found, (400.0, True))])
+    assert calls[5].outcome.read == 0
     assert calls[-1].exact
 
 
@@ -109,10 +113,11 @@ def test_a_verified_lifetime_is_kept() -> None:
     [
         ([], math.inf),
         ([(900, False)], math.inf),
-        ([(900, False), (1000, False)], 1000),
+        ([(900, False), (1000, False)], math.inf),
+        ([(900, False), (1000, False), (1100, False)], 1100),
         ([(30, False), (30, False), (30, False)], math.inf),
         ([(900, False), (1000, False), (2000, True)], math.inf),
-        ([(900, False), (1000, False), (500, True)], 1000),
+        ([(900, False), (1000, False), (1100, False), (500, True)], 1100),
     ],
 )
 def test_lifetimes_by_bills(seen: list[tuple[float, bool]], seconds: float) -> None:

@@ -28,6 +28,8 @@ _NEAR = 8
 _NOT_SHARED = 2
 #: So many bills in a row show that what the ones before them have shown is no longer so.
 _MOST_CERTAIN = 3
+#: So many reads that end early or find nothing may be misses at random.
+_AT_RANDOM = 2
 #: Seconds in which no provider is known to drop entries: a miss has another reason.
 _SHORTEST_LIFE = 60.0
 #: Seconds by which idle times differ at least.
@@ -185,17 +187,22 @@ class ReplyEnds:
 
 class CachedReplies:
     """Whether a reply can be read with its prompt, as most of the latest bills show. Before the
-    first that does, only the prompt is expected, whatever the rules say: an account that does not
-    fit them is never predicted worse than one of which nothing is known. Replies with hidden
-    reasoning, without, and those of which it is not known are told apart."""
+    first that does, the rules decide about replies of which it is known whether reasoning was
+    hidden; of the others only the prompt is expected, so that an account that does not fit the
+    rules is not predicted worse than one of which nothing is known. Replies with hidden reasoning,
+    without, and those of which it is not known are told apart."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: CacheRules) -> None:
+        self._rules = rules
         self._certainty: dict[bool | None, int] = {}
         """By whether reasoning was hidden: 0 and more where replies were read."""
 
     def cached(self, reasoning: int | None) -> bool:
         """Whether a reply with so many tokens of hidden reasoning can be read; None: not known."""
-        return self._certainty.get(_hidden(reasoning), -1) >= 0
+        certainty = self._certainty.get(_hidden(reasoning))
+        if certainty is None:
+            return reasoning is not None and self._rules.reply_cached(reasoning)
+        return certainty >= 0
 
     def learn(self, reasoning: int | None, *, read: bool) -> None:
         """Such a reply was read, or only its prompt."""
@@ -214,7 +221,7 @@ class EarlyReads:
     it does not show that."""
 
     def __init__(self) -> None:
-        self._repeated, self._others = 0, 1
+        self._repeated, self._others = 0, _AT_RANDOM
         self.latest: dict[str, int] = {}
         """By group: what the latest call outside of a tool loop read, when that was less than
         expected. Conversations of one run are alike."""
@@ -260,8 +267,7 @@ class Lifetime:
         """Whether prompts are gone after the idle time of that index."""
         idle = self._gone[index]
         found = len(self._found) - bisect_left(self._found, idle)
-        # One of them may be a miss at random.
-        return index > found
+        return index + 1 - _AT_RANDOM > found
 
 
 class Account:
@@ -275,7 +281,7 @@ class Account:
         self.scale = TokenScale(per_token)
         self.leads = Leads()
         self.reply_ends = ReplyEnds()
-        self.replies = CachedReplies()
+        self.replies = CachedReplies(rules)
         self.early_reads = EarlyReads()
         self.lifetime = _lifetime(rules)
         """None where the rules have a verified figure, or entries are at markers."""
