@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit_logs import BACKENDS, envelope, settle, written
+from support.audit_logs import BACKENDS, envelope, settle, with_tests, written
 
 from anaphora.audit import AuditEnvelope, AuditLog, prune, rows, verify
 from anaphora.audit.envelope import LostRow, PrunedRow, RecoveryRow, SegmentRow, StartRow
@@ -128,7 +128,8 @@ def test_a_log_that_is_not_closed_is_closed_at_exit(name: str, tmp_path: Path) -
         "from support.audit_logs import envelope;"
         "log = AuditLog(Path(sys.argv[1])); log.append(envelope(7))"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / name)], check=True)
+    command = [sys.executable, "-c", program, str(tmp_path / name)]
+    subprocess.run(command, check=True, env=with_tests())
     assert kinds(tmp_path / name) == ["Segment", "Start", "AuditEnvelope", "Stop"]
 
 

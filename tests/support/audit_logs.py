@@ -99,10 +99,18 @@ for line in sys.stdin:
 """
 
 
+def with_tests() -> dict[str, str]:
+    """The environment of a process that imports this package."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 @contextmanager
 def _server() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", _SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=with_tests(),
     )
     assert process.stdin is not None
     assert process.stdout is not None
