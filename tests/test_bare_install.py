@@ -292,6 +292,26 @@ def test_a_missing_extra_is_named_without_a_traceback(installed: Callable[[str],
     assert "Traceback" not in done.stderr
 
 
+def test_the_extra_proxy_alone_has_the_command(installed: Callable[[str], Run]) -> None:
+    """With nothing but `pip install anaphora[proxy]`."""
+    run = installed("proxy")
+    program = (sys.executable, "-c", "print('ran')")
+    done = run("-m", "anaphora", "watch", "--", *program)
+    assert passed(done) == "ran\n"
+    assert done.stderr == "no calls\n"
+    assert "0 exchanges recorded" in run("-m", "anaphora", "record", "--", *program).stderr
+
+
+@pytest.mark.parametrize("command", ["watch", "record", "replay"])
+def test_a_missing_proxy_is_named(installed: Callable[[str], Run], command: str) -> None:
+    done = installed("cli")("-m", "anaphora", command, "--", "true")
+    assert done.returncode == 7
+    subject = "watch" if command == "watch" else "this command"
+    assert done.stderr == (
+        f"Error: {subject} needs granian; install it with: pip install 'anaphora[proxy]'\n"
+    )
+
+
 def test_suggested_commands_work_from_a_wheel(
     installed: Callable[[str], Run], tmp_path: Path
 ) -> None:
@@ -299,15 +319,17 @@ def test_suggested_commands_work_from_a_wheel(
     run = installed("cli,emulator")
     shown = passed(run("-m", "anaphora", "demo", "--providers", "ollama"))
     commands = re.findall(r"^   anaphora (.*?)(?:  .*)?$", shown.partition("Try next")[2], re.M)
-    assert len(commands) == 5
+    assert len(commands) == 6
+    (tmp_path / "app.py").write_text("print('app.py ran')")
     expected = {
         "ask": r"\w+",
         "explain": r"turn 2: Miss: .* a date changed at character \d+",
         "lint": r"\[volatile-date\]",
+        "watch": "app.py ran",
         "demo": r'"providers": \[',
     }
     for command in commands:
-        words = shlex.split(command)
+        words = [sys.executable if word == "python" else word for word in shlex.split(command)]
         if words == ["emulate"]:
             with subprocess.Popen(
                 run.words("-m", "anaphora", "emulate", "--port", "0"),

@@ -292,6 +292,7 @@ def closing(report: TourReport, width: int) -> Group:
         "anaphora emulate": "all these providers at localhost:8787, for your own code",
         "anaphora explain --example": "which byte broke a cache, and what that costs",
         "anaphora lint --example": "what is going to break one",
+        "anaphora watch -- python app.py": "what the cache of your own program does, call by call",
         "anaphora demo --json": "this tour as data",
     }
     grid = Table.grid(padding=(0, 2, 0, 0))

@@ -177,7 +177,7 @@ def test_unknown_provider(run_process: Any) -> None:
 
 def test_suggested_commands_exist(run_process: Any, piped: str) -> None:
     commands = re.findall(r"^   anaphora (\w+)", piped.partition("Try next")[2], re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 6
     for command in set(commands):  # test_bare_install runs them
         assert run_process(command, "--help").returncode == 0, command
 

@@ -1,4 +1,4 @@
-"""What the same traffic would have cost with our markers, checked by really placing them."""
+"""What the same traffic would have cost with Anaphora's markers, checked by really placing them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_program_with_markers_of_its_own(emu: Emulator) -> None:
     result = judge.savings.result()
     assert near(result.simulated.cost_usd, result.billed.cost_usd)
     assert near(result.with_markers.cost_usd, result.simulated.cost_usd)
-    assert str(result).startswith("Our markers do not make the same 4 calls cheaper: $")
+    assert str(result).startswith("Anaphora's markers do not make the same 4 calls cheaper: $")
 
 
 @pytest.mark.parametrize("billed", [2_000, 20_000])
@@ -216,21 +216,21 @@ def test_failed_comparison_loses_no_verdict(emu: Emulator, monkeypatch: pytest.M
             0,
             "0.2",
             "0.05",
-            "With our markers the same 3 calls would have cost $0.0500 instead of $0.2000: 75% less"
+            "With Anaphora's markers the same 3 calls would have cost $0.0500 instead of $0.2000: 75% less"
             " (both simulated; billed: $0.1900). --place places them.",
         ),
         (
             0,
             "0.2",
             "0.2",
-            "Our markers do not make the same 3 calls cheaper: $0.2000 with them, $0.2000 without"
+            "Anaphora's markers do not make the same 3 calls cheaper: $0.2000 with them, $0.2000 without"
             " (both simulated; billed: $0.1900).",
         ),
         (
             3,
             "0.2",
             "0.05",
-            "Without our markers the same 3 calls would have cost $0.2000, with them $0.0500: 75%"
+            "Without Anaphora's markers the same 3 calls would have cost $0.2000, with them $0.0500: 75%"
             " less (both simulated; billed: $0.1900).",
         ),
     ],

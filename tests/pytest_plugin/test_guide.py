@@ -77,7 +77,7 @@ def test_recorded_answers_are_replayed_without_a_network(
     reader: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The emulator stands in for the provider; afterwards nothing is at its address."""
-    (reader.path / "test_recorded.py").write_text("from agent import answer\n\n" + RECORDED)
+    (reader.path / "test_recorded.py").write_text(RECORDED)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-canary-9aF3xLq8")
     replies = "replies:\n  - reply: {text: We sell tea.}\n"
     script = anaphora.emulator.Script.decode(replies, "replies.yaml")

@@ -245,7 +245,7 @@ def _serve(
         announce(f"watching at {proxy.url}; stop with Ctrl-C")
         if address is not None:
             announce(f"page: {address}")
-        announce("programs use it that are started with these variables:")
+        announce("set these variables where you start the programs to watch:")
         echo_exports(variables, err=as_json)
 
     serve(running, ready)

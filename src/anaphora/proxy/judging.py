@@ -83,7 +83,7 @@ class Judge:
         """The conversations of recent calls, by the place of their request."""
         self.totals = Totals()
         self.savings = Savings()
-        """What the same calls would have cost with our markers."""
+        """What the same calls would have cost with Anaphora's markers."""
         self.last: JudgedCall | None = None
         self.last_sent: SentCall | None = None
         """The call that ended last, and its prompt where that was read: for observers that

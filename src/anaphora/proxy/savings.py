@@ -1,4 +1,4 @@
-"""What a program's traffic would have cost with our markers.
+"""What a program's traffic would have cost with Anaphora's markers.
 
     savings = Savings()
     savings.add(call, request, members, earlier, price)     each call, when it was judged
@@ -72,17 +72,17 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
     """Calls without a bill or a price, or whose prompt is not known."""
     placed: int
-    """Calls that were sent with our markers."""
+    """Calls that were sent with Anaphora's markers."""
     billed: TokenCosts
     """What the provider billed."""
     simulated: TokenCosts
     """The same requests, as the program sent them, in the simulator."""
     with_markers: TokenCosts
-    """The same requests with our markers, in the simulator."""
+    """The same requests with Anaphora's markers, in the simulator."""
 
     @property
     def saved_usd(self) -> Decimal:
-        """What our markers save, both sides simulated; negative where they cost more."""
+        """What Anaphora's markers save, both sides simulated; negative where they cost more."""
         return self.simulated.cost_usd - self.with_markers.cost_usd
 
     @property
@@ -93,7 +93,10 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if not self.calls:
-            return "Our markers: nothing to compare, since no call has a bill and a known price."
+            return (
+                "Anaphora's markers: nothing to compare, since no call has a bill and a known"
+                " price."
+            )
         same = f"the same {counted(self.calls, 'call')}"
         without, having = (
             format_usd(self.simulated.cost_usd),
@@ -102,16 +105,16 @@ class SavingsResult(msgspec.Struct, frozen=True, kw_only=True):
         how = f"(both simulated; billed: {format_usd(self.billed.cost_usd)})"
         if self.share < _WORTH_SAYING:
             return (
-                f"Our markers do not make {same} cheaper: {having} with them, {without} without"
-                f" {how}."
+                f"Anaphora's markers do not make {same} cheaper: {having} with them,"
+                f" {without} without {how}."
             )
         if self.placed:
             return (
-                f"Without our markers {same} would have cost {without}, with them {having}:"
+                f"Without Anaphora's markers {same} would have cost {without}, with them {having}:"
                 f" {self.share:.0%} less {how}."
             )
         return (
-            f"With our markers {same} would have cost {having} instead of {without}:"
+            f"With Anaphora's markers {same} would have cost {having} instead of {without}:"
             f" {self.share:.0%} less {how}. --place places them."
         )
 

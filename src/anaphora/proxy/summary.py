@@ -206,7 +206,7 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
     unpriced: tuple[str, ...]
     """Models without a known price."""
     savings: SavingsResult
-    """What the same calls would have cost with our markers."""
+    """What the same calls would have cost with Anaphora's markers."""
 
     @property
     def headline(self) -> str:
