@@ -272,7 +272,7 @@ def test_a_missing_package_is_named_in_one_sentence(
     monkeypatch.setattr("importlib.util.find_spec", lambda name, package=None: None)
     project.makeini(f"[pytest]\nanaphora_redirect = {redirect}\n")
     project.makepyfile("def test_agent(cache_contract): pass")
-    result = project.runpytest_inprocess("--no-summary")
+    result = project.runpytest_inprocess("-rN")
     text = result.stdout.str() + result.stderr.str()
     assert result.ret != 0
     assert (
