@@ -240,6 +240,16 @@ class ReplayedBody:
             raise self._failure()
         return None
 
+    async def rest(self) -> bytes:
+        """All pieces that are left."""
+        data = []
+        if not self._pace:
+            await asyncio.sleep(0)
+            data = [piece.data for piece in self._pieces]
+        while (more := await self.next()) is not None:
+            data.append(more)
+        return b"".join(data)
+
     def _failure(self) -> Transport:
         phase = cast(Phase, self.fixture.failure or "first_byte")
         return Transport(f"recorded: the connection failed in phase {phase}", phase=phase)
@@ -254,7 +264,7 @@ class ReplayedResponse:
         self.headers: Mapping[str, str] = joined(current_headers(body.fixture))
 
     async def read(self) -> bytes:
-        return b"".join([data async for data in self])
+        return await self._body.rest()
 
     def __aiter__(self) -> ReplayedResponse:
         return self
