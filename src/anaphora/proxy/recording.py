@@ -19,14 +19,11 @@ from anaphora.errors import FixtureIntegrityFailed, NoFixture, Phase, RequestRej
 from anaphora.replay.fixture import Fixture
 from anaphora.replay.keys import ReplayRequest
 from anaphora.replay.player import Player, Recording
-from anaphora.replay.transport import ReplayedBody, current_headers, look_up
+from anaphora.replay.transport import RecordedPieces, ReplayedBody, current_headers, look_up
 
-from .exchange import Headers, Upstream, UpstreamRequest, UpstreamResponse
+from .exchange import KEPT_BYTES, Headers, Upstream, UpstreamRequest, UpstreamResponse
 from .routes import RouteTable
 from .upstream import NetworkUpstream
-
-#: Longer responses are passed on, and not recorded.
-KEPT_BYTES = 32 * 1024 * 1024
 
 
 class RecordedUpstream:
@@ -144,14 +141,8 @@ class ReplayedUpstreamResponse:
         self.status = body.fixture.status
         self.headers: Headers = _framed(body.fixture)
 
-    def __aiter__(self) -> ReplayedUpstreamResponse:
-        return self
-
-    async def __anext__(self) -> bytes:
-        data = await self._body.next()
-        if data is None:
-            raise StopAsyncIteration
-        return data
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._body
 
     async def close(self) -> None:
         pass
@@ -184,8 +175,7 @@ class RecordedUpstreamResponse:
 
     def __init__(self, response: UpstreamResponse, recording: Recording) -> None:
         self._response, self._recording = response, recording
-        self._pieces: AsyncIterator[bytes] | None = None
-        self._size = 0
+        self._pieces = RecordedPieces(response, recording, self._finish, KEPT_BYTES)
 
     @property
     def status(self) -> int:
@@ -195,26 +185,8 @@ class RecordedUpstreamResponse:
     def headers(self) -> Headers:
         return self._response.headers
 
-    def __aiter__(self) -> RecordedUpstreamResponse:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._pieces is None:
-            self._pieces = self._response.__aiter__()
-        try:
-            data = await anext(self._pieces)
-        except StopAsyncIteration:
-            self._finish()
-            raise
-        except Transport as problem:
-            self._finish(problem.phase)
-            raise
-        self._size += len(data)
-        if self._size <= KEPT_BYTES:
-            self._recording.add(data)
-        else:
-            self._recording.discard(f"the response is larger than {KEPT_BYTES // 1024**2} MB")
-        return data
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
 
     async def close(self) -> None:
         self._finish("body")

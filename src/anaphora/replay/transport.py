@@ -14,7 +14,7 @@ import email.utils
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from typing import Literal, cast
 from urllib.parse import urlsplit
 
@@ -152,12 +152,51 @@ def _replay_request(request: HttpRequest) -> ReplayRequest:
 # ── Recording ────────────────────────────────────────────────────────────────────────────────────
 
 
+class RecordedPieces:
+    """The pieces of a response, which are recorded as they pass. `finish` is called when they end,
+    with the phase in which they broke off. Above `most_bytes` nothing is recorded."""
+
+    def __init__(
+        self,
+        response: AsyncIterable[bytes],
+        recording: Recording,
+        finish: Callable[[Phase | Literal[""]], None],
+        most_bytes: int | None = None,
+    ) -> None:
+        self._response, self._recording = response, recording
+        self._finish, self._most_bytes = finish, most_bytes
+        self._pieces: AsyncIterator[bytes] | None = None
+        self._size = 0
+
+    def __aiter__(self) -> RecordedPieces:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._pieces is None:
+            self._pieces = self._response.__aiter__()
+        try:
+            data = await anext(self._pieces)
+        except StopAsyncIteration:
+            self._finish("")
+            raise
+        except Transport as problem:
+            self._finish(problem.phase)
+            raise
+        self._size += len(data)
+        if self._most_bytes is None or self._size <= self._most_bytes:
+            self._recording.add(data)
+        else:
+            limit = self._most_bytes // 1024**2
+            self._recording.discard(f"the response is larger than {limit} MB")
+        return data
+
+
 class RecordedResponse:
     """A response that is recorded while it is read."""
 
     def __init__(self, response: HttpResponse, recording: Recording) -> None:
         self._response, self._recording = response, recording
-        self._pieces: AsyncIterator[bytes] | None = None
+        self._pieces = RecordedPieces(response, recording, self._finish)
 
     @property
     def status(self) -> int:
@@ -178,22 +217,8 @@ class RecordedResponse:
         self._finish()
         return data
 
-    def __aiter__(self) -> RecordedResponse:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if self._pieces is None:
-            self._pieces = self._response.__aiter__()
-        try:
-            data = await anext(self._pieces)
-        except StopAsyncIteration:
-            self._finish()
-            raise
-        except Transport as problem:
-            self._finish(problem.phase)
-            raise
-        self._recording.add(data)
-        return data
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces
 
     async def close(self) -> None:
         # A response that is not read to its end is recorded as one that broke off there.
@@ -226,8 +251,11 @@ class ReplayedBody:
         if not self.fixture.status:
             raise self._failure()
 
-    async def next(self) -> bytes | None:
-        """The next piece; None after the last. Raises `Transport` where the response broke off."""
+    def __aiter__(self) -> ReplayedBody:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next piece. Raises `Transport` where the response broke off."""
         for piece in self._pieces:
             if self._pace:
                 now = asyncio.get_running_loop().time()
@@ -238,7 +266,7 @@ class ReplayedBody:
                 return piece.data
         if self.fixture.failure:
             raise self._failure()
-        return None
+        raise StopAsyncIteration
 
     async def rest(self) -> bytes:
         """All pieces that are left."""
@@ -246,7 +274,7 @@ class ReplayedBody:
         if not self._pace:
             await asyncio.sleep(0)
             data = [piece.data for piece in self._pieces]
-        while (more := await self.next()) is not None:
+        async for more in self:
             data.append(more)
         return b"".join(data)
 
@@ -266,14 +294,8 @@ class ReplayedResponse:
     async def read(self) -> bytes:
         return await self._body.rest()
 
-    def __aiter__(self) -> ReplayedResponse:
-        return self
-
-    async def __anext__(self) -> bytes:
-        data = await self._body.next()
-        if data is None:
-            raise StopAsyncIteration
-        return data
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._body
 
     async def close(self) -> None:
         pass
