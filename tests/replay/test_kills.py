@@ -1,4 +1,4 @@
-"""A recording that is killed, or runs out of disk, leaves a valid folder."""
+"""SPEC E6: a recording that is killed, or runs out of disk, leaves a valid folder."""
 
 from __future__ import annotations
 

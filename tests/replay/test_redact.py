@@ -1,4 +1,4 @@
-"""No secret reaches a fixture, however it is written and wherever a stream is cut."""
+"""SPEC E6: no secret reaches a fixture, however it is written and wherever a stream is cut."""
 
 from __future__ import annotations
 

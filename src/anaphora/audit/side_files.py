@@ -2,7 +2,7 @@
 
 audit        the log, a folder; or audit.db
 audit.lock   held by the one writer
-audit.key    the key of the digests: whoever has it can test guesses of short texts
+audit.key    the key of the digests, with which guesses of short texts can be tested
 """
 
 from __future__ import annotations

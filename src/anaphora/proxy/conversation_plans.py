@@ -5,7 +5,7 @@
     planned = plans.add(read, scope=account, at=now)
     planned.plan            None: leave the request as it is
 
-A program does not say which requests belong together, nor which will follow. Conversations are told
+A program does not say which requests belong together, nor which will follow. Conversations follow
 from the beginnings of prompts, as the verdict does. Reuse is expected of a request that continues
 or begins like an earlier one, that has tools or a reply in it, or that asks for caching itself.
 """
@@ -158,8 +158,8 @@ class ConversationPlans:
         scope: Hashable,
         at: float,
     ) -> PlannedCall:
-        """The same for a request whose earlier call is known: none is looked for, and whoever found
-        it remembers the request."""
+        """The same for a request whose earlier call is known: none is looked for, and
+        the caller remembers the request."""
         own = _own_scope(request, scope)
         return self._plan(self._start(request, own), request, found, own, at)
 

@@ -79,7 +79,7 @@ class CallSums(msgspec.Struct):
 
 
 class WatchedConversation(msgspec.Struct, eq=False):
-    """A conversation, as it is told from its prompts."""
+    """A conversation, as its prompts show it."""
 
     number: int
     session: Session

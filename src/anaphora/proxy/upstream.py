@@ -141,7 +141,7 @@ class UpstreamAddress:
         self._root = self.url.raw_path.rstrip("/")
         self._proxy_lines = RequestHead(b"", b"")
         if self.proxy is not None and self.url.scheme == "http":
-            # An HTTP proxy that is not tunnelled through is told the whole address.
+            # Without a tunnel, an HTTP proxy needs the whole address.
             self._root = f"http://{self.url.raw_authority}{self._root}"
             lines = "".join(f"{name}: {proxy_headers[name]}\r\n" for name in proxy_headers)
             self._proxy_lines = RequestHead(lines.encode("latin-1"), b"")

@@ -4,7 +4,7 @@
     FixtureStore.open("recordings", create=True, sign=key)
     FixtureStore.open("recordings", signed_by=key.public)
 
-Hashes find accidental change; whoever changes a fixture on purpose can also change its hash. A
+Hashes find accidental change; a deliberate change can include the hash. A
 signature finds that, if the public key is known from elsewhere: `signed_by`.
 
 What is signed is a text with the length and the BLAKE3 of the index, without the line breaks at its

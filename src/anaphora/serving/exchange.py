@@ -197,7 +197,7 @@ class HttpExchange:
             self._working = None
 
     def _is_interrupted(self) -> bool:
-        """Whether `_end` cancelled the work, and nobody else did."""
+        """Whether `_end` alone cancelled the work."""
         return self._reason is not None and self._working is None
 
     def end_upload(self) -> None:
