@@ -36,6 +36,7 @@ from anaphora.values import (
     Thinking,
     Tool,
     Usage,
+    UsageUpdate,
     from_json,
     to_json,
 )
@@ -500,6 +501,20 @@ def test_readers_raise_only_our_errors(case: WireCase, data: st.DataObject) -> N
         except AnaphoraError:
             pass
     assert isinstance(case.codec.read_error(500, {}, to_bytes(value)), AnaphoraError)
+
+
+@pytest.mark.parametrize(
+    "case, line",
+    [
+        (openai_chat.CASE, b'data: {"usage": {}}\n\n'),
+        (gemini.CASE, b'data: {"usageMetadata": {}}\n\n'),
+    ],
+    ids=["openai_chat", "gemini"],
+)
+def test_stream_that_begins_with_usage_begins(case: WireCase, line: bytes) -> None:
+    first, second, *_ = case.read_stream(line)
+    assert isinstance(first, ReplyStart)
+    assert isinstance(second, UsageUpdate)
 
 
 @every_wire

@@ -39,6 +39,7 @@ from .reading import DECODE_ERRORS, decode_reason, reply_error
 TEXT_LIMIT = 8 * 1024 * 1024
 ARGUMENTS_LIMIT = 4 * 1024 * 1024
 _MAX_NOTICES = 64
+_NO_USAGE = Usage()
 
 
 class OpenPart:
@@ -81,11 +82,12 @@ class ReplyBuilder:
         self._text_size = 0
 
     def start(self, reply_id: str, model: str, extras: Extras | None = None) -> list[Event]:
-        """The reply begins. A second start is ignored."""
+        """The reply begins, with usage that came before it. A second start is ignored."""
         if self.started:
             return []
         self.started, self.id, self.model = True, reply_id, model
-        return [ReplyStart(reply_id, model, extras=extras)]
+        start = ReplyStart(reply_id, model, extras=extras)
+        return [start] if self.usage == _NO_USAGE else [start, UsageUpdate(self.usage)]
 
     def note_dropped_fields(self, event: str, names: Iterable[str]) -> None:
         """Adds one notice for each field of an event that a reply has no place for."""
@@ -144,7 +146,7 @@ class ReplyBuilder:
 
     def update_usage(self, usage: Usage) -> list[Event]:
         self.usage = usage
-        return [UsageUpdate(usage)]
+        return [UsageUpdate(usage)] if self.started else []
 
     def finish(self) -> list[Event]:
         """The reply is complete. Parts still open are ended first."""
