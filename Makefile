@@ -69,7 +69,7 @@ pins: setup ## rewrite requirements/dev.txt from pyproject.toml and dev.in (PINS
 	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make pins" $(PINS) \
-		--extra cli --extra emulator --extra observe --extra parquet --extra proxy --extra pytest \
+		--extra cli --extra daemon --extra emulator --extra observe --extra parquet --extra proxy --extra pytest \
 		--extra sign -o requirements/dev.txt pyproject.toml requirements/dev.in
 	@echo "pins: wrote requirements/dev.txt"
 

@@ -22,7 +22,13 @@
     │   ├── TooLarge              the body exceeds the provider's limit
     │   ├── ContextOverflow       the prompt exceeds the model's window
     │   ├── ContentRefused        the provider declined the content
-    │   └── RequestRejected       any other 4xx, with the provider's parameter path
+    │   ├── RequestRejected       any other 4xx, with the provider's parameter path
+    │   └── Denied                the daemon refused the call before anything was sent
+    │       ├── CapabilityDenied  the app has no such capability
+    │       ├── NotGranted        a provider, model, tool or field that is not in the app's grant
+    │       ├── GrantExceeded     a spend limit of the grant is used up; names it and its reset
+    │       ├── GrantRateLimited  the grant's requests or tokens per minute are used up
+    │       └── StoreUnavailable  the daemon cannot record the call, or is stopping
     ├── Parse                     a reply that does not have the expected format
     ├── NoFixture                 replay has nothing for (model, prompt hash)
     ├── FixtureIntegrityFailed    a recorded fixture does not match its index
@@ -208,6 +214,68 @@ class ContentRefused(Upstream):
 
 class RequestRejected(Upstream):
     """The provider refused the request as invalid; `param` is its path of the field."""
+
+
+class Denied(Upstream):
+    """The daemon refused a call; nothing was sent and nothing is charged."""
+
+    kind = "denied"
+    """A constant of each class, for programs: `data.kind` in JSON-RPC."""
+    default_status = 403
+
+    def __init__(self, message: str, *, param: str | None = None, **fields: Any) -> None:
+        super().__init__(message, status=self.default_status, param=param, code=self.kind, **fields)
+
+
+class CapabilityDenied(Denied):
+    """The app's grant does not hold the capability that a method needs."""
+
+    kind = "capability_denied"
+
+    def __init__(self, message: str, *, capability: str, app: str, method: str) -> None:
+        super().__init__(message)
+        self.capability = capability
+        self.app = app
+        self.method = method
+
+
+class NotGranted(Denied):
+    """A request asks for what the grant does not list; `param` is the field of the request."""
+
+    kind = "not_granted"
+
+
+class GrantExceeded(Denied):
+    """A spend limit does not allow this call. `limit` is its name in the grant, `resets_at` when it
+    opens again, in seconds since 1970; None: never by itself."""
+
+    kind = "grant_exceeded"
+    default_status = 402
+
+    def __init__(self, message: str, *, limit: str, resets_at: float | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.resets_at = resets_at
+
+
+class GrantRateLimited(Denied):
+    """The grant's rate is used up for `retry_after` seconds."""
+
+    kind = "grant_rate_limited"
+    default_status = 429
+    retryable = True
+
+    def __init__(self, message: str, *, limit: str, retry_after: float) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.limit = limit
+
+
+class StoreUnavailable(Denied):
+    """The daemon cannot write to its store, or is stopping: no call without a hold."""
+
+    kind = "unavailable"
+    default_status = 503
+    retryable = True
 
 
 class Parse(AnaphoraError):

@@ -1,0 +1,59 @@
+"""Grants: what each app may do, from `extensions.yaml`. Deny by default."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+NANO = 1_000_000_000
+"""Nano-dollars in a dollar: all amounts of the ledger are whole nano-dollars."""
+
+Permission: TypeAlias = Literal[
+    "server_tools", "remote_mcp", "background", "stored_responses", "service_tiers"
+]
+
+
+class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """The `llm` section of an app."""
+
+    providers: tuple[str, ...] = ()
+    """Ids of providers and routes in llm.yaml."""
+    models: tuple[str, ...] = ()
+    """Anchored globs."""
+    max_tokens: int | None = None
+    n: int = 1
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    nano_usd_per_day: int | None = None
+    """None where `unlimited` is written."""
+    nano_usd_per_month: int | None = None
+    tools: tuple[str, ...] = ()
+    """Anchored globs of names of function tools."""
+    permissions: frozenset[Permission] = frozenset()
+    betas: frozenset[str] = frozenset()
+    fields: frozenset[str] = frozenset()
+    """Fields of a request's top level that the daemon does not know and passes on."""
+    approved_prompt: str | None = None
+    place_markers: bool = True
+    share_cache: bool = False
+
+    @property
+    def has_spend_limit(self) -> bool:
+        return self.nano_usd_per_day is not None or self.nano_usd_per_month is not None
+
+
+class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """One app of `extensions.yaml`."""
+
+    app: str
+    capabilities: frozenset[str] = frozenset()
+    requires: frozenset[str] = frozenset()
+    llm: LlmGrant = LlmGrant()
+    uids: frozenset[int] = frozenset()
+    """On the socket, the peer's user must be one of these."""
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """Required capabilities that are not granted: the app's calls are refused."""
+        return self.requires - self.capabilities

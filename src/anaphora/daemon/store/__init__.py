@@ -1,0 +1,153 @@
+"""The store of a daemon: ledger, tokens and handles. One interface, which SQLite implements for one
+node and PostgreSQL for several.
+
+Amounts are whole nano-dollars. Times are seconds since 1970; a day is a UTC date, as `YYYY-MM-DD`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+Settled: TypeAlias = Literal["billed", "estimated", "bound", "free"]
+"""How an amount is known: from the bill; from what was received; the held bound, since the call was
+sent and its bill never came; nothing was charged."""
+
+HandleKind: TypeAlias = Literal[
+    "response", "conversation", "file", "batch", "cached_content", "container"
+]
+
+
+class SpendLimits(msgspec.Struct, frozen=True):
+    """Nano-dollars; None: no limit."""
+
+    per_day: int | None = None
+    per_month: int | None = None
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that one attempt of a call can cost, reserved before it is sent."""
+
+    id: str
+    app: str
+    provider: str
+    model: str
+    request_id: str
+    bound: int
+    at: float
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt cost."""
+
+    hold: str
+    billed: int
+    kind: Settled
+    at: float
+    input: int = 0
+    """Tokens, all of the prompt."""
+    read: int = 0
+    written: int = 0
+    output: int = 0
+    read_by_others: int = 0
+    """The part of `read` that another app wrote: the operator's view."""
+    labels: Mapping[str, int] = {}
+    """Nano-dollars of the prompt by block label."""
+    saved: int = 0
+    """Nano-dollars less than without a cache."""
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """An app's spend, settled and held."""
+
+    day: str
+    today: int = 0
+    month: int = 0
+    held: int = 0
+
+
+class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A sum of entries; fields that are not grouped by are empty."""
+
+    app: str = ""
+    provider: str = ""
+    model: str = ""
+    label: str = ""
+    day: str = ""
+    calls: int = 0
+    billed: int = 0
+    estimated: int = 0
+    """The part of `billed` that no bill confirms."""
+    saved: int = 0
+    input: int = 0
+    read: int = 0
+    written: int = 0
+    output: int = 0
+
+
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A token of an app, or of an administrator (`app` is empty)."""
+
+    id: str
+    app: str
+    digest: bytes
+    """Keyed hash of the token, which itself is not stored."""
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+
+
+class HandleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An object that a provider keeps for an app."""
+
+    kind: HandleKind
+    id: str
+    app: str
+    provider: str
+    created: float
+    tokens: int | None = None
+    """The last billed size of the history behind it."""
+
+
+class Store(Protocol):
+    """Raises `StoreUnavailable` where a write cannot be made durable."""
+
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+        """Durable when it returns. Raises `GrantExceeded` where settled, held and this together
+        exceed a limit."""
+        ...
+
+    async def settle(self, settlement: Settlement) -> None:
+        """Turns a hold into an entry, charged to the day of the hold. Idempotent. Where the hold
+        was taken for lost, its entry becomes the real amount. Kept and written later where the disk
+        is full: an answer never waits for it."""
+        ...
+
+    async def spent(self, app: str, now: float) -> Spent: ...
+
+    async def spend(
+        self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
+    ) -> list[SpendRow]:
+        """Sums, grouped by any of `app`, `provider`, `model`, `label`, `day`."""
+        ...
+
+    async def tokens(self) -> list[TokenRow]: ...
+    async def add_token(self, token: TokenRow) -> None: ...
+    async def change_token(
+        self, id: str, *, expires: float | None = None, revoked: float | None = None
+    ) -> None: ...
+
+    async def add_handle(self, handle: HandleRow) -> None:
+        """Also replaces the row of the same kind, provider and id where it is the same app's."""
+        ...
+
+    async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
+        """None also where it belongs to another app."""
+        ...
+
+    async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]: ...
+    async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None: ...
+
+    async def close(self) -> None: ...
