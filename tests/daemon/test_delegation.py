@@ -118,7 +118,7 @@ def test_call_of_json_rpc(emu: Emulator, tmp_path: Path) -> None:
         async with delegating(emu, tmp_path) as daemon:
             reply = await daemon.service.complete(daemon.call(call, "anthropic"))
             (sent,) = daemon.sent
-            assert (sent["max_tokens"], sent["system"]) == (256, "Be brief.")
+            assert (sent["max_tokens"], sent["system"][0]["text"]) == (256, "Be brief.")
             assert reply.reply.text
 
     asyncio.run(main())
