@@ -39,6 +39,7 @@ COMMANDS = {
     "record": "Run a command and record its calls, to replay them offline.",
     "replay": "Run a command on recorded responses, or verify and list recordings.",
     "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
+    "rpc": "Send JSON-RPC messages to a running daemon.",
     "rules": "Print a model's cache rules, or check them against bills.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "translate": "Convert a request to another provider's format.",

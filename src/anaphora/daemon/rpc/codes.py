@@ -54,7 +54,7 @@ INTERNAL = RpcError(
 
 _NAME = re.compile(r"[\w.:\[\]/-]{1,128}", re.ASCII)
 #: Fields of an error that its `data` has, where they are known.
-_DATA = ("limit", "resets_at", "retry_after", "param", "status", "timeout_ms", "phase")
+_DATA = ("limit", "resets_at", "retry_after", "param", "timeout_ms", "phase")
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ def _data(problem: AnaphoraError, row: _Row) -> dict[str, Any]:
     if (wait := getattr(problem, "wait", None)) is not None:
         data["retry_after"] = wait
     if isinstance(problem, errors.Upstream) and not isinstance(problem, errors.Denied):
-        data["type"] = problem.code
+        data |= {"status": problem.status, "type": problem.code}
         # Names only: a provider may write anything here.
         for name in ("type", "param"):
             if not _NAME.fullmatch(data.get(name) or ""):
