@@ -26,7 +26,7 @@ from .call_rows import BlockDigests, blocks_of, current_labels, prompt_digest, r
 from .chain import ChainHead
 from .envelope import AuditBlock, AuditEnvelope, AuditRow, RecoveryRow, StartRow, encode
 from .log_file import SEGMENT_BYTES, FileStore, Recovered
-from .log_sqlite import SqliteStore, is_sqlite
+from .log_sqlite import SqliteLogStore, is_sqlite
 from .reading import check_name, hash_of_row
 from .side_files import WriterLock, key_id, read_anchor, read_or_create_key
 from .writer import AuditError, LogStore, LogWriter
@@ -206,7 +206,7 @@ def open_writer(
         raise Io(f"{path.parent}: cannot be created: {error.strerror or error}") from None
     lock = WriterLock(path)
     lock.acquire()
-    store: LogStore = SqliteStore(path) if is_sqlite(path) else FileStore(path, segment_bytes)
+    store: LogStore = SqliteLogStore(path) if is_sqlite(path) else FileStore(path, segment_bytes)
     try:
         found = store.open()
         if anchor is not None and anchor.exists():
