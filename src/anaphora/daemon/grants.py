@@ -9,6 +9,8 @@ import msgspec
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: all amounts of the ledger are whole nano-dollars."""
 
+Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
+
 Permission: TypeAlias = Literal[
     "server_tools", "remote_mcp", "background", "stored_responses", "service_tiers"
 ]
