@@ -37,6 +37,8 @@ from .metrics import DaemonMetrics
 from .values import App, Peer
 
 REQUEST_ID_HEADER = "anaphora-request-id"
+REQUEST_ID_KEY = "anaphora.request_id"
+"""Of an exchange's scope, for errors that the server writes."""
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
 _SERVER_ERROR = 500
@@ -101,7 +103,9 @@ class DaemonHandler:
         log: JsonLog,
         metrics: DaemonMetrics,
         max_calls_per_app: int = 64,
+        before_call: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before_call` runs before the token of a call is checked."""
         self._directory = directory
         self._rpc = rpc
         self._endpoints = endpoints
@@ -110,6 +114,7 @@ class DaemonHandler:
         self._log = log
         self._metrics = metrics
         self._most_calls = max_calls_per_app
+        self._before_call = before_call
         self._open: dict[HttpExchange, _OpenCall] = {}
         self._calls: Counter[str] = Counter()
         directory.on_revoke(self._revoked)
@@ -124,10 +129,12 @@ class DaemonHandler:
         if path == "/rpc":
             if exchange.method != "POST":
                 raise RequestRejected(f"{exchange.method[:20]} is not allowed at /rpc", status=405)
+            self._before_call()
             if not (admin := self._directory.is_admin(token, peer)):
                 call.app = self._authenticate(token, peer)
             await self._run(call, self._rpc.handle(exchange, call.app, admin, call.request_id))
         elif self._endpoints.serves(exchange.method, path):
+            self._before_call()
             call.app = app = self._authenticate(token, peer)
             await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
         else:
@@ -137,6 +144,7 @@ class DaemonHandler:
         request_id = f"req_{secrets.token_hex(12)}"
         REQUEST_ID.set(request_id)
         exchange.response_headers[REQUEST_ID_HEADER] = request_id
+        exchange.scope[REQUEST_ID_KEY] = request_id
         call = self._open[exchange] = _OpenCall(exchange, request_id)
         return call
 
