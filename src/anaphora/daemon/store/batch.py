@@ -1,15 +1,16 @@
 """Applies a batch of operations to the tables in one transaction.
 
-Each table is read and written by one statement for the whole batch, which takes its rows as a JSON
-array: SQLite runs without Python's lock, and a thread that had to take that lock again after every
-row would wait for a busy event loop each time.
+A statement reads or writes many rows: ids go in, and rows come out, as one JSON array, and rows are
+inserted by the dozen. SQLite runs without Python's lock, and a thread that had to take that lock
+again after every row would wait for a busy event loop each time.
 """
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -19,6 +20,8 @@ from anaphora.errors import AnaphoraError, GrantExceeded
 from . import Hold, Settled, Settlement, SpendLimits
 from .days import day_of, end_of_day, end_of_month, month_of
 from .schema import transaction
+
+T = TypeVar("T")
 
 
 class HoldRequest(msgspec.Struct, frozen=True):
@@ -70,16 +73,6 @@ _SUM_KEY = ("day", "app", "provider", "model")
 _SUM_FIELDS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
 
 
-def _insert(table: str, fields: Sequence[str], key: Sequence[str] = ()) -> str:
-    """Inserts the rows of a JSON array; with a key, adds to the rows that are there."""
-    values = ", ".join(f"json_extract(value, '$[{at}]')" for at in range(len(fields)))
-    sql = f"INSERT INTO {table} ({', '.join(fields)}) SELECT {values} FROM json_each(?)"
-    if key:
-        added = (f"{name} = {name} + excluded.{name}" for name in fields if name not in key)
-        sql += f" WHERE true ON CONFLICT ({', '.join(key)}) DO UPDATE SET {', '.join(added)}"
-    return sql
-
-
 def _find(table: str, *more: str) -> str:
     """The rows of a JSON array of ids, as one JSON array."""
     row = f"json_array({', '.join(f'row.{name}' for name in _HOLD_FIELDS)})"
@@ -94,16 +87,43 @@ def _find(table: str, *more: str) -> str:
 _FIND_HOLDS = _find("holds")
 _FIND_ENTRIES = _find("entries", "kind", "billed")
 _FIND_BALANCES = (
-    "SELECT json_group_array(json_array(app, period, spent + held)) FROM json_each(?) AS wanted"
-    " CROSS JOIN balances ON app = json_extract(wanted.value, '$[0]')"
-    " AND period = json_extract(wanted.value, '$[1]')"
+    "SELECT json_group_array(json_array(app, period, spent + held)) FROM balances"
+    " WHERE app IN (SELECT value FROM json_each(?)) AND period IN (SELECT value FROM json_each(?))"
 )
-_ADD_HOLDS = _insert("holds", _HOLD_FIELDS)
 _REMOVE_HOLDS = "DELETE FROM holds WHERE id IN (SELECT value FROM json_each(?))"
-_PUT_ENTRIES = _insert("entries", _ENTRY_FIELDS).replace("INSERT", "INSERT OR REPLACE", 1)
-_ADD_BALANCES = _insert("balances", ("app", "period", "spent", "held"), ("app", "period"))
-_ADD_SUMS = _insert("sums", (*_SUM_KEY, *_SUM_FIELDS), _SUM_KEY)
-_ADD_LABEL_SUMS = _insert(
+
+#: Rows that one statement inserts: a statement of each size is prepared once.
+_SIZES = (64, 16, 4, 1)
+
+
+class _Insert:
+    """Inserts rows into a table; with a key, adds to the figures of rows that are there."""
+
+    def __init__(
+        self, table: str, fields: Sequence[str], key: Sequence[str] = (), *, verb: str = "INSERT"
+    ) -> None:
+        row = f"({', '.join('?' * len(fields))})"
+        end = ""
+        if key:
+            added = (f"{name} = {name} + excluded.{name}" for name in fields if name not in key)
+            end = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {', '.join(added)}"
+        begin = f"{verb} INTO {table} ({', '.join(fields)}) VALUES "
+        self._sql = {size: begin + ", ".join([row] * size) + end for size in _SIZES}
+
+    def run(self, database: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+        at = 0
+        for size in _SIZES:
+            while len(rows) - at >= size:
+                values = list(itertools.chain.from_iterable(rows[at : at + size]))
+                database.execute(self._sql[size], values)
+                at += size
+
+
+_ADD_HOLDS = _Insert("holds", _HOLD_FIELDS)
+_PUT_ENTRIES = _Insert("entries", _ENTRY_FIELDS, verb="INSERT OR REPLACE")
+_ADD_BALANCES = _Insert("balances", ("app", "period", "spent", "held"), ("app", "period"))
+_ADD_SUMS = _Insert("sums", (*_SUM_KEY, *_SUM_FIELDS), _SUM_KEY)
+_ADD_LABEL_SUMS = _Insert(
     "label_sums", (*_SUM_KEY, "label", "calls", "billed"), (*_SUM_KEY, "label")
 )
 
@@ -145,7 +165,7 @@ class _Batch:
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
-        self._held: list[HoldRow] = []
+        self._held: list[Sequence[Any]] = []
         self._settled: list[str] = []
         self._entries: dict[str, Sequence[Any]] = {}
         self._balances: dict[tuple[str, str], list[int]] = {}
@@ -158,19 +178,21 @@ class _Batch:
     def settle(self, settlements: Sequence[Settlement]) -> None:
         if not settlements:
             return
-        wanted = {one.hold: one for one in reversed(settlements)}  # the first of two counts
-        holds = {row.id: row for row in self._found(_FIND_HOLDS, wanted, _decode_holds)}
+        wanted: dict[str, Settlement] = {}
+        for one in settlements:
+            if one.hold not in wanted or _corrects(one, wanted[one.hold].kind):
+                wanted[one.hold] = one
+        holds = {row.id: row for row in self._found(_FIND_HOLDS, _decode_holds, wanted)}
         for id, row in holds.items():
             self._settled.append(id)
-            self._charge(row, held=-row.bound)
+            self._charge(row.app, row.day, wanted[id].billed, -row.bound)
             self._enter(row, wanted[id])
         missing = [id for id in wanted if id not in holds]
         if missing:
-            for entry in self._found(_FIND_ENTRIES, missing, _decode_entries):
+            for entry in self._found(_FIND_ENTRIES, _decode_entries, missing):
                 self._correct(entry, wanted[entry.hold.id])
 
     def _enter(self, row: HoldRow, settlement: Settlement) -> None:
-        self._charge(row, spent=settlement.billed)
         self._entries[row.id] = (
             row.id, row.app, row.provider, row.model, row.request_id, row.day, row.at, row.bound,
             settlement.at, settlement.billed, settlement.kind, settlement.input, settlement.read,
@@ -189,11 +211,10 @@ class _Batch:
             _add(self._label_sums, (*key, label), 1, amount)
 
     def _correct(self, entry: _EntryRow, settlement: Settlement) -> None:
-        """An entry at the bound becomes the real amount; any other is final."""
-        if entry.kind != "bound" or settlement.kind == "bound":
+        if not _corrects(settlement, entry.kind):
             return
         row = entry.hold
-        self._charge(row, spent=-entry.billed)
+        self._charge(row.app, row.day, settlement.billed - entry.billed, 0)
         key = (row.day, row.app, row.provider, row.model)
         _add(self._sums, key, -1, -entry.billed, -entry.billed, 0, 0, 0, 0, 0)
         self._enter(row, settlement)
@@ -202,9 +223,8 @@ class _Batch:
 
     def hold(self, requests: Sequence[HoldRequest]) -> dict[str, GrantExceeded]:
         """Takes the holds that their limits allow, one after the other; why not the others."""
-        before = latest_day(self._database)
-        latest = max(before, *(day_of(one.hold.at) for one in requests))
-        days = [max(before, day_of(one.hold.at)) for one in requests]
+        latest = before = latest_day(self._database)
+        days = [latest := max(latest, day_of(one.hold.at)) for one in requests]
         refused: dict[str, GrantExceeded] = {}
         charged = self._charged(requests, days)
         for request, day in zip(requests, days, strict=True):
@@ -215,12 +235,13 @@ class _Batch:
                 continue
             for one in periods:
                 charged[one] += hold.bound
-            row = HoldRow(
-                hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at,
-                hold.bound,
+            self._charge(hold.app, day, 0, hold.bound)
+            self._held.append(
+                (
+                    hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at,
+                    hold.bound,
+                )
             )  # fmt: skip
-            self._charge(row, held=row.bound)
-            self._held.append(row)
         if latest > before:
             self._database.execute("UPDATE clock SET latest_day = ?", (latest,))
         return refused
@@ -235,31 +256,39 @@ class _Batch:
             for period in _periods(request.hold.app, day)
         }
         charged = {period: sum(self._balances.get(period, ())) for period in wanted}
-        for app, period, amount in self._found(_FIND_BALANCES, wanted, _decode_balances):
-            charged[app, period] += amount
+        apps, periods = {app for app, _ in wanted}, {period for _, period in wanted}
+        found = self._found(_FIND_BALANCES, _decode_balances, apps, periods)
+        for app, period, amount in found:
+            if (app, period) in charged:
+                charged[app, period] += amount
         return charged
 
     # ── Tables ───────────────────────────────────────────────────────────────────────────────────
 
     def write(self) -> None:
-        for sql, rows in (
+        if self._settled:
+            self._database.execute(_REMOVE_HOLDS, (_encode(self._settled).decode(),))
+        for insert, rows in (
             (_ADD_HOLDS, self._held),
-            (_REMOVE_HOLDS, self._settled),
             (_PUT_ENTRIES, list(self._entries.values())),
             (_ADD_BALANCES, _rows(self._balances)),
             (_ADD_SUMS, _rows(self._sums)),
             (_ADD_LABEL_SUMS, _rows(self._label_sums)),
         ):
-            if rows:
-                self._database.execute(sql, (_encode(rows).decode(),))
+            insert.run(self._database, rows)
 
-    def _found(self, sql: str, wanted: Iterable[Any], decode: Any) -> Any:
-        text = _encode(list(wanted)).decode()
-        return decode(self._database.execute(sql, (text,)).fetchone()[0])
+    def _found(self, sql: str, decode: Callable[[str], T], *wanted: Iterable[str]) -> T:
+        texts = [_encode(list(one)).decode() for one in wanted]
+        return decode(self._database.execute(sql, texts).fetchone()[0])
 
-    def _charge(self, row: HoldRow, *, spent: int = 0, held: int = 0) -> None:
-        for period in _periods(row.app, row.day):
+    def _charge(self, app: str, day: str, spent: int, held: int) -> None:
+        for period in _periods(app, day):
             _add(self._balances, period, spent, held)
+
+
+def _corrects(settlement: Settlement, kind: Settled) -> bool:
+    """An entry at the bound becomes the real amount; any other is final."""
+    return kind == "bound" and settlement.kind != "bound"
 
 
 def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -282,18 +311,19 @@ def _rows(sums: dict[Any, list[int]]) -> list[tuple[Any, ...]]:
 def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantExceeded | None:
     """The month first: its limit opens later."""
     bound, limits = request.hold.bound, request.limits
-    for name, limit, charged, end in (
-        ("usd_per_month", limits.per_month, month, end_of_month),
-        ("usd_per_day", limits.per_day, today, end_of_day),
-    ):
-        if limit is not None and charged + bound > limit:
-            message = (
-                f"{name} is {_dollars(limit)}: {_dollars(charged)} are spent or held, and this call"
-                f" can cost {_dollars(bound)}"
-            )
-            resets_at = end(day) if bound <= limit else None
-            return GrantExceeded(message, limit=name, resets_at=resets_at)
+    if limits.per_month is not None and month + bound > limits.per_month:
+        return _refusal("usd_per_month", limits.per_month, month, bound, end_of_month(day))
+    if limits.per_day is not None and today + bound > limits.per_day:
+        return _refusal("usd_per_day", limits.per_day, today, bound, end_of_day(day))
     return None
+
+
+def _refusal(name: str, limit: int, charged: int, bound: int, end: float) -> GrantExceeded:
+    message = (
+        f"{name} is {_dollars(limit)}: {_dollars(charged)} are spent or held, and this call can"
+        f" cost {_dollars(bound)}"
+    )
+    return GrantExceeded(message, limit=name, resets_at=end if bound <= limit else None)
 
 
 def _dollars(nano: int) -> str:
