@@ -24,6 +24,7 @@ from anaphora.values import Event, Message, Notice
 from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
+from .limits import Admission
 from .observe import EndedCall, Watchers
 from .pending import Pending
 from .response import Parsed, Record, Response
@@ -171,6 +172,16 @@ class Caller(ABC):
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
         """About how many tokens of the prompt count against rate limits."""
         return Counts(prepared.rendered).total
+
+    def admission(
+        self,
+        target: Target,
+        tokens: int,
+        deadline: float,
+        on_wait: Callable[[float], None] | None,
+    ) -> Admission:
+        """The passage of an attempt through the target's rate limits."""
+        return target.gate.admit(tokens, deadline, on_wait)
 
     async def _settled(self) -> None:
         """Waits until the event loop has closed a stream that was left by `break`."""
