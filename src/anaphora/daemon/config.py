@@ -21,6 +21,15 @@ from anaphora.yaml_values import from_python
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of both tables."""
 
@@ -99,12 +108,3 @@ class _Section(msgspec.Struct, frozen=True):
 def daemon_config(config: ClientConfig) -> DaemonConfig:
     """The section of a configuration. Raises `InvalidConfig` with file and line."""
     return from_python({"daemon": config.daemon}, _Section, config.origin).daemon
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -59,3 +59,10 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     def missing(self) -> frozenset[str]:
         """Required capabilities that are not granted: the app's calls are refused."""
         return self.requires - self.capabilities
+
+
+def dollars(nano: int) -> str:
+    """An amount in digits, exactly: `5.00`, `0.000000125`."""
+    whole, part = divmod(abs(nano), NANO)
+    decimals = f"{part:09d}".rstrip("0").ljust(2, "0")
+    return f"{'-' if nano < 0 else ''}{whole}.{decimals}"
