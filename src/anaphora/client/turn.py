@@ -25,7 +25,7 @@ from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
-from .observe import EndedCall, Watchers
+from .observe import CallAudit, EndedCall, Watchers
 from .pending import Pending
 from .response import Parsed, Record, Response
 from .structured import Structured
@@ -223,8 +223,15 @@ class Caller(ABC):
         audit = self._watchers.audit
         if audit is None:
             return notices
+        notices += flight.guarded("audit_failed", (), self._audit, audit, flight, record)
+        return notices + flight.take_notices()
+
+    def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        return audit.call_ended(self._ended(flight, record))
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
         prepared = flight.prepared.get(flight.index)
-        ended = EndedCall(
+        return EndedCall(
             record=record,
             raw_hash=flight.raw_hash,
             rendered=None if prepared is None else prepared.rendered,
@@ -232,5 +239,3 @@ class Caller(ABC):
             adapter=flight.request.adapter,
             prompt_hash=flight.request.prompt_hash,
         )
-        notices += flight.guarded("audit_failed", (), audit.call_ended, ended)
-        return notices + flight.take_notices()
