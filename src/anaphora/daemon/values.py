@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from decimal import Decimal
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,8 +21,6 @@ from anaphora.values import Event, Notice, Reply, Usage
 from anaphora.wire.reading import Members
 
 from .grants import AppGrant
-
-Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
 
 
 class Peer(msgspec.Struct, frozen=True):
