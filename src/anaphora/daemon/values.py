@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from decimal import Decimal
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,8 +21,6 @@ from anaphora.values import Event, Notice, Reply, Usage
 from anaphora.wire.reading import Members
 
 from .grants import AppGrant
-
-Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -140,11 +138,34 @@ class AppStream(Protocol):
         ...
 
 
-class Delegation(Protocol):
-    """Makes the calls of apps. Raises `Denied` before anything is sent, and `AnaphoraError`."""
+class RefusedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that ended before it became an `AppCall`."""
 
-    async def complete(self, call: AppCall) -> AppReply: ...
+    app: str
+    request_id: str
+    method: str
+    reason: str
+    """The `kind` of a `Denied`, or `notification`: a call that spends must have an id."""
+    ignored: tuple[str, ...] = ()
+
+
+class Delegation(Protocol):
+    """Makes the calls of apps. In this order, before anything is sent: `InvalidRequest` where the
+    provider is unknown, the model not one of its `known_models`, or the prompt has no message that
+    its wire takes (the path is the field's: `provider`, `model`, `messages`); then `Denied` by the
+    grant. Otherwise raises what a client does."""
+
+    async def complete(self, call: AppCall) -> AppReply:
+        """A call of `nexo/admin/llm/complete` or `llm.complete` without `max_tokens` gets the
+        provider's configured default, at most the grant's largest."""
+        ...
+
     def stream(self, call: AppCall) -> AppStream: ...
+
+    def refused(self, call: RefusedCall) -> None:
+        """Writes the audit row of a call that was refused by its method: no capability, or a
+        notification. Repeats are counted in one row a minute."""
+        ...
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
         """The tokens of a call's prompt, and whether the provider counted them (else estimated)."""

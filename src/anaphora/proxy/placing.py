@@ -23,7 +23,7 @@ from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
 from .accounts import Accounts, credentials
-from .conversation_plans import ConversationPlans, OwnMarkers, read_request
+from anaphora.analysis.conversation_plans import ConversationPlans, OwnMarkers, read_request
 from .exchange import RelayedCall, UpstreamRequest
 
 _FAILED = "markers_not_placed"

@@ -33,7 +33,7 @@ from anaphora.values import Usage
 from anaphora.wire.reading import Members
 from anaphora.wording import counted
 
-from .conversation_plans import (
+from anaphora.analysis.conversation_plans import (
     ConversationPlans,
     OwnMarkers,
     PlannedCall,

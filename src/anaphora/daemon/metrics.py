@@ -1,0 +1,142 @@
+"""What `/metrics` shows: requests, denials, time, and the state of the daemon.
+
+Counting is one addition to a dictionary; prometheus_client is loaded and fed when the page is
+asked for. The number of series is bounded by the apps, the routes and the statuses.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from anaphora.client.observe.export import BoundedNames
+from anaphora.errors import Denied, Upstream
+
+#: Upper bounds of the histogram, in seconds.
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_MOST_APPS, _MOST_ROUTES = 500, 60
+#: A path without the ids in it: its first two steps, and the verb after a colon.
+_ROUTE = re.compile(r"(/[\w.-]{1,40})?(/[\w.-]{1,40})?(.*?)(:\w{1,40})?", re.DOTALL)
+
+Gauge = tuple[str, str, Callable[[], float | None]]
+"""Name, help text, and a function that gives its value; None: left out."""
+
+
+def route_of(path: str) -> str:
+    """`/v1beta/models/gemini-3:generateContent` → `/v1beta/models/*:generateContent`"""
+    match = _ROUTE.fullmatch(path)
+    assert match is not None
+    first, second, rest, verb = match.groups("")
+    return f"{first}{second}{'/*' if rest.strip('/') else ''}{verb}" or "/"
+
+
+class _Histogram:
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_SECONDS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(_SECONDS, seconds)] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as Prometheus has them."""
+        running, out = 0, []
+        for bound, count in zip((*map(str, _SECONDS), "+Inf"), self.counts, strict=True):
+            running += count
+            out.append((bound, float(running)))
+        return out
+
+
+class DaemonMetrics:
+    """Counts in one event loop."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str, str]] = Counter()
+        self._denied: Counter[str] = Counter()
+        self._seconds: dict[str, _Histogram] = {}
+        self._apps = BoundedNames(_MOST_APPS)
+        self._routes = BoundedNames(_MOST_ROUTES)
+        self._gauges: list[Gauge] = []
+        self._registries: list[Any] = []
+        self._started = time.time()
+
+    def request(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
+        route = self._routes(route_of(path)) if status not in (404, 405) else "none"
+        key = f"{method} {route}" if len(method) <= 7 else route
+        self._requests[self._apps(app), key, str(status)] += 1
+        histogram = self._seconds.get(route)
+        if histogram is None:
+            histogram = self._seconds[route] = _Histogram()
+        histogram.add(seconds)
+
+    def denied(self, problem: Upstream) -> None:
+        """An error that the daemon itself answered with."""
+        kind = problem.kind if isinstance(problem, Denied) else type(problem).__name__
+        self._denied[kind] += 1
+
+    def gauge(self, name: str, help: str, value: Callable[[], float | None]) -> None:
+        self._gauges.append((name, help, value))
+
+    def include(self, registry: Any) -> None:
+        """Also shows the metrics of a prometheus_client registry."""
+        self._registries.append(registry)
+
+    def page(self, open_requests: int) -> tuple[str, bytes]:
+        """The content type and the text."""
+        from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(self._families(open_requests)))
+        text = b"".join(map(generate_latest, (registry, *self._registries)))
+        return CONTENT_TYPE_PLAIN_0_0_4, text
+
+    def _families(self, open_requests: int) -> Iterator[Any]:
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        requests = CounterMetricFamily(
+            "anaphora_daemon_requests", "Requests answered", labels=("app", "route", "status")
+        )
+        for labels, count in self._requests.items():
+            requests.add_metric(labels, count)
+        yield requests
+        denied = CounterMetricFamily(
+            "anaphora_daemon_refused", "Requests that the daemon refused", labels=("kind",)
+        )
+        for kind, count in self._denied.items():
+            denied.add_metric((kind,), count)
+        yield denied
+        seconds = HistogramMetricFamily(
+            "anaphora_daemon_request_seconds", "Duration of requests", labels=("route",)
+        )
+        for route, histogram in self._seconds.items():
+            seconds.add_metric((route,), histogram.buckets(), histogram.total)
+        yield seconds
+        known: Iterable[Gauge] = (
+            ("anaphora_daemon_open_requests", "Open requests", lambda: float(open_requests)),
+            ("anaphora_daemon_start_seconds", "Start, since 1970", lambda: self._started),
+            *self._gauges,
+        )
+        for name, help, value in known:
+            if (number := value()) is not None:
+                yield GaugeMetricFamily(name, help, value=number)
+
+
+class _Collected:
+    """A collector of families that are already there."""
+
+    def __init__(self, families: Iterable[Any]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> list[Any]:
+        return self._families

@@ -1,0 +1,71 @@
+"""The parts of a daemon that answer calls, opened in order: store, tokens, audit log, calls."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anaphora.audit.log import AuditLog
+
+from .admin import Admin
+from .handler import EndpointHandler, RpcHandler
+from .home import Home
+from .identity import Directory
+from .ledger import Ledger
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .delegation import CallService
+    from .store.sqlite import SqliteStore
+
+
+class Services(msgspec.Struct, frozen=True, kw_only=True):
+    store: SqliteStore
+    ledger: Ledger
+    directory: Directory
+    admin: Admin
+    audit: AuditLog | None
+    calls: CallService
+    rpc: RpcHandler
+    endpoints: EndpointHandler
+
+
+async def open_services(
+    stack: contextlib.AsyncExitStack, home: Home, settings: Settings, clock: Callable[[], float]
+) -> Services:
+    """Closed with `stack`, in reverse order: calls settle while the store is open."""
+    from .delegation import CallService
+    from .endpoints.service import Endpoints
+    from .rpc.service import RpcService
+    from .store.sqlite import SqliteStore
+
+    store = SqliteStore.open(home.store, clock=clock)
+    stack.push_async_callback(store.close)
+    ledger = Ledger(store, clock)
+    await ledger.recover()
+    directory = await Directory.open(
+        home,
+        store,
+        settings.grants,
+        failed_logins_per_minute=settings.daemon.failed_logins_per_minute,
+        clock=clock,
+    )
+    admin = Admin(directory, store, config=lambda: settings.config, clock=clock)
+    audit = None
+    if settings.daemon.audit:
+        audit = stack.enter_context(AuditLog(home.audit))
+    calls = CallService(settings.config, settings.providers, ledger, store, audit, clock=clock)
+    stack.push_async_callback(calls.close)
+    return Services(
+        store=store,
+        ledger=ledger,
+        directory=directory,
+        admin=admin,
+        audit=audit,
+        calls=calls,
+        rpc=RpcService(calls, admin.methods()),
+        endpoints=Endpoints(calls, store, clock=clock),
+    )
