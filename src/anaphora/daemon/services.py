@@ -38,7 +38,9 @@ async def open_services(
 ) -> Services:
     """Closed with `stack`, in reverse order: calls settle while the store is open."""
     from .delegation import CallService
+    from .endpoints.forwarding import Forwarder
     from .endpoints.service import Endpoints
+    from .endpoints.stored import StoredObjects
     from .rpc.service import RpcService
     from .store.sqlite import SqliteStore
 
@@ -59,6 +61,8 @@ async def open_services(
         audit = stack.enter_context(AuditLog(home.audit))
     calls = CallService(settings.config, settings.providers, ledger, store, audit, clock=clock)
     stack.push_async_callback(calls.close)
+    stored = StoredObjects(store, Forwarder(lambda: calls.providers), clock=clock)
+    stack.push_async_callback(stored.close)
     return Services(
         store=store,
         ledger=ledger,
@@ -67,5 +71,5 @@ async def open_services(
         audit=audit,
         calls=calls,
         rpc=RpcService(calls, admin.methods()),
-        endpoints=Endpoints(calls, store, clock=clock),
+        endpoints=Endpoints(calls, store, stored, clock=clock),
     )
