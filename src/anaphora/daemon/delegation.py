@@ -94,11 +94,6 @@ class CallService:
         self._grants = tuple(grants)
         self._shared.use(self._grants, self._pool.routes)
 
-    @property
-    def providers(self) -> Mapping[str, ResolvedProvider]:
-        """As they are now."""
-        return self._pool.providers
-
     def revoke(self, token_id: str) -> None:
         """Ends the running calls of a token."""
         for running in list(self._running.get(token_id, ())):

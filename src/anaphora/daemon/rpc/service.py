@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora.client.failures import line_of, log
-from anaphora.daemon.values import App, Capability, Delegation, RefusedCall
+from anaphora.daemon.grants import Capability
+from anaphora.daemon.values import App, Delegation, RefusedCall
 from anaphora.errors import AnaphoraError, CapabilityDenied, InvalidRequest, RequestRejected
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 from anaphora.values import Notice
