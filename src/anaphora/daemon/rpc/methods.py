@@ -9,8 +9,9 @@ import msgspec
 
 from anaphora import __version__
 from anaphora.client.failures import event_error
+from anaphora.daemon.grants import Capability
 from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
-from anaphora.daemon.values import App, AppCall, Capability, Delegation
+from anaphora.daemon.values import App, AppCall, Delegation
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call
 from anaphora.values import Notice, ReplyFail
@@ -33,7 +34,7 @@ _MOST_IGNORED = 20
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
-class NoParams(msgspec.Struct, frozen=True):
+class EmptyParams(msgspec.Struct, frozen=True):
     """There are none."""
 
 
@@ -207,7 +208,7 @@ async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:
     return CancelResult(context.requests.cancel(context, params.id))
 
 
-async def models(context: MethodContext, _: NoParams) -> ModelList:
+async def models(context: MethodContext, _: EmptyParams) -> ModelList:
     granted = () if context.app is None else context.delegation.models(context.app)
     return ModelList(
         tuple(
@@ -235,7 +236,7 @@ async def explain(context: MethodContext, params: ExplainParams) -> dict[str, An
     return explained
 
 
-async def health(context: MethodContext, _: NoParams) -> Health:
+async def health(context: MethodContext, _: EmptyParams) -> Health:
     app = None if context.app is None else context.app.id
     return Health(status="ok", version=__version__, app=app)
 
@@ -266,9 +267,9 @@ _METHODS = (
         calls_provider=True,
     ),
     RpcMethod(name="llm.cancel", params=CancelParams, result=CancelResult, run=cancel),
-    RpcMethod(name="llm.models", params=NoParams, result=ModelList, run=models),
+    RpcMethod(name="llm.models", params=EmptyParams, result=ModelList, run=models),
     RpcMethod(name="llm.explain", params=ExplainParams, result=dict[str, Any], run=explain),
-    RpcMethod(name="health", params=NoParams, result=Health, run=health),
+    RpcMethod(name="health", params=EmptyParams, result=Health, run=health),
 )
 
 METHODS: Mapping[str, RpcMethod] = {method.name: method for method in _METHODS}
