@@ -8,18 +8,17 @@ async with AsyncClient.from_config("llm.yaml") as client:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeAlias, Unpack, overload
+from typing import Any, NoReturn, Self, Unpack, overload
 
 import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
-from anaphora.redaction import hides_arguments, looks_like_key, shown_name
+from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Extras, Notice
 from anaphora.values.fields import frozen
 
@@ -41,7 +40,6 @@ from .arguments import (
     watchers_of,
     with_leading_system,
     wrong_client,
-    wrong_type,
 )
 from .choice import check_order
 from .config import ClientConfig, Hop

@@ -360,5 +360,3 @@ def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
     return tuple(
         (name, redactor(flight.headers[name])) for name in REQUEST_IDS if name in flight.headers
     )
-
-

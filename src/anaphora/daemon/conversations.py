@@ -98,9 +98,9 @@ class CallMemory:
     ) -> Verdict:
         """The verdict by the bill of `call.sent`; by the rules where there is none yet."""
         expected = self.expect(call, rules)
-        if expected is not None and call.before is not None and call.before.usage is None:
-            if call.sent.usage is not None and call.sent.usage.read is not None:
-                expected = replace(expected, exact=False)  # an estimate is not to the token
+        billed = call.sent.usage is not None and call.sent.usage.read is not None
+        if billed and expected is not None and call.before and call.before.usage is None:
+            expected = replace(expected, exact=False)  # an estimate is not to the token
         return judge(
             call.before,
             call.sent,

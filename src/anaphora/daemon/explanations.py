@@ -33,7 +33,8 @@ class Explanations:
             calls.popitem(last=False)
 
     def find(self, app: str, request_id: str) -> dict[str, Any] | None:
-        reply = self._apps.get(app, {}).get(request_id)
+        calls = self._apps.get(app)
+        reply = None if calls is None else calls.get(request_id)
         if reply is None:
             return None
         verdict, usage = reply.verdict, reply.usage

@@ -66,9 +66,8 @@ def own_usage(usage: Usage, expected: Prediction | None, plan: Plan) -> tuple[Us
     if not plan.marks and plan.automatic is None:
         return replace(changed, uncached=(usage.uncached or 0) + hidden), hidden
     ttls = [mark.ttl for mark in plan.marks] or [plan.automatic or "5m"]
-    ttl: WriteTtl = min(ttls, key=TTL_SECONDS.__getitem__)
+    shortest = min(ttls, key=TTL_SECONDS.__getitem__)
     written = dict(usage.written or {})
-    if "unsplit" in written:
-        ttl = "unsplit"
+    ttl: WriteTtl = "unsplit" if "unsplit" in written else shortest
     written[ttl] = written.get(ttl, 0) + hidden
     return replace(changed, written=written), hidden

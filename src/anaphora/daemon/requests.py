@@ -180,7 +180,8 @@ class RequestBuilder:
             rendered=rendered,
             rules=rules,
             hints=CallHints(),
-            takes_markers=takes or (rules.key_requests is not None and rendered.key_place is not None),
+            takes_markers=takes
+            or (rules.key_requests is not None and rendered.key_place is not None),
         )
         own = Plan(marks=rendered.marks, automatic=rendered.automatic)
         plan = self._plan(target, read, own, now)
@@ -294,5 +295,3 @@ def _object(members: Members, name: str) -> Members:
 def _number(members: Mapping[str, msgspec.Raw], name: str) -> int | None:
     raw = bytes(members.get(name, b""))
     return int(raw) if raw.isdigit() else None
-
-

@@ -1,10 +1,10 @@
 """A running daemon: everything that a home holds, opened in order and closed in reverse.
 
-    with running(ServeOptions(home=Path("/srv/anaphora"))) as daemon:
-        print(daemon.url)
+with running(ServeOptions(home=Path("/srv/anaphora"))) as daemon:
+    print(daemon.url)
 
-    home, lock, settings ─▶ log ─▶ store, ledger ─▶ tokens ─▶ audit log ─▶ calls ─▶ RPC, endpoints
-    ─▶ TCP or TLS, and the Unix socket
+home, lock, settings ─▶ log ─▶ store, ledger ─▶ tokens ─▶ audit log ─▶ calls ─▶ RPC, endpoints
+─▶ TCP or TLS, and the Unix socket
 """
 
 from __future__ import annotations
@@ -77,14 +77,12 @@ class Daemon:
         self,
         home: Home,
         files: SettingsFiles,
-        settings: Settings,
         services: Services,
         log: JsonLog,
     ) -> None:
         self.home = home
         self.address = ServerAddress("", 0)
         self.socket = home.socket
-        self.settings = settings
         self.services = services
         self.readiness = Readiness(problems=self._problems)
         self.metrics = DaemonMetrics()
@@ -96,6 +94,11 @@ class Daemon:
     @property
     def url(self) -> str:
         return self.address.url
+
+    @property
+    def settings(self) -> Settings:
+        """What is in force."""
+        return self._files.current
 
     def handler(self, config: DaemonConfig, *, tls: bool) -> DaemonHandler:
         return DaemonHandler(
@@ -122,15 +125,16 @@ class Daemon:
 
     def reload(self) -> None:
         """Reads llm.yaml, extensions.yaml and secrets again. What is broken stays as it was."""
-        before, self.settings = self.settings, self._files.reload()
+        before, settings = self.settings, self._files.reload()
         for problem in self._files.problems:
             _log.error("not reloaded: %s", problem)
-        if self.settings.daemon != before.daemon:
+        if settings.daemon != before.daemon:
             _log.warning("the daemon section of llm.yaml has changed: restart to use it")
-        self.services.directory.set_grants(self.settings.grants)
-        self.services.calls.reload(self.settings.config, self.settings.providers)
+        self.services.directory.set_grants(settings.grants)
+        self.services.calls.reload(settings.config, settings.providers)
+        self.services.calls.use_grants(settings.grants.apps.values())
         _log.info("reloaded")
-        log_warnings(self.settings.grants, self.services.directory)
+        log_warnings(settings.grants, self.services.directory)
 
     def hang_up(self) -> None:
         """SIGHUP, from any thread."""
@@ -190,8 +194,8 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         stack.enter_context(logging_to(log))
         if lock.stale is not None:
             _log.warning("process %d ended without releasing the lock of the home", lock.stale)
-        services = await open_services(stack, home, settings, options.clock)
-        daemon = Daemon(home, files, settings, services, log)
+        services = await open_services(stack, home, files, clock=options.clock)
+        daemon = Daemon(home, files, services, log)
         await _listen(stack, daemon, config)
         log_warnings(settings.grants, services.directory)
         _log.info("serving at %s and %s", daemon.url, daemon.socket)
@@ -243,7 +247,7 @@ async def drain(daemon: Daemon, app: ServedApp, seconds: float) -> None:
     """Refuses new calls, and waits for those that run; after `seconds` they are ended."""
     daemon.readiness.draining = True
     deadline = time.monotonic() + seconds
-    while app.is_busy and time.monotonic() < deadline:
+    while app.is_busy and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_DRAIN_SECONDS)
     await app.close()
 

@@ -124,5 +124,3 @@ def label_costs(
             name = share.section
         costs[name] = costs.get(name, 0) + nano * share.tokens // total
     return costs
-
-
