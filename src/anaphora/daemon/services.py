@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.audit.log import AuditLog
 from anaphora.client.observe import Watcher
-from anaphora.errors import InvalidRequest
 
-from .admin import Admin, AdminMethod
+from .admin import Admin
 from .handler import EndpointHandler, RpcHandler
 from .home import Home
 from .identity import Directory
 from .ledger import Ledger
-from .rpc.methods import MethodContext, RpcMethod
 from .settings import SettingsFiles
 
 if TYPE_CHECKING:
@@ -88,34 +86,6 @@ async def open_services(
         admin=admin,
         audit=audit,
         calls=calls,
-        rpc=RpcService(calls, rpc_methods(admin.methods())),
+        rpc=RpcService(calls, admin.methods()),
         endpoints=Endpoints(calls, store, stored, clock=clock),
     )
-
-
-# ── Methods of administrators ────────────────────────────────────────────────────────────────────
-
-
-class AdminRpcMethod(RpcMethod, frozen=True, kw_only=True):
-    """A method of `Admin`, which reads its params itself."""
-
-    def read_params(self, data: bytes) -> Any:
-        params = msgspec.json.decode(data)
-        if not isinstance(params, dict):
-            raise InvalidRequest("params must be an object")
-        return params
-
-    def ignored_params(self, data: bytes) -> tuple[str, ...]:  # noqa: ARG002
-        return ()
-
-
-def rpc_methods(methods: Mapping[str, AdminMethod]) -> dict[str, RpcMethod]:
-    """The methods of an administrator as JSON-RPC methods."""
-    return {name: _rpc_method(name, method) for name, method in methods.items()}
-
-
-def _rpc_method(name: str, method: AdminMethod) -> AdminRpcMethod:
-    async def run(_: MethodContext, params: Any) -> object:
-        return await method(params)
-
-    return AdminRpcMethod(name=name, params=msgspec.Struct, result=dict[str, Any], run=run)
