@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.audit.log import AuditLog
 from anaphora.client.observe import Watcher
-from anaphora.errors import InvalidRequest
 
-from .admin import Admin, AdminMethod
+from .admin import Admin
 from .checking import price_table_days
 from .grants import NANO
 from .handler import EndpointHandler, RpcHandler
@@ -20,7 +19,6 @@ from .home import Home
 from .identity import Directory
 from .ledger import Ledger
 from .metrics import Gauge, Values
-from .rpc.methods import MethodContext, RpcMethod
 from .settings import SettingsFiles
 
 if TYPE_CHECKING:
@@ -94,7 +92,7 @@ async def open_services(
         admin=admin,
         audit=audit,
         calls=calls,
-        rpc=RpcService(calls, rpc_methods(admin.methods())),
+        rpc=RpcService(calls, admin.methods()),
         endpoints=Endpoints(calls, store, stored, clock=clock),
     )
 
@@ -121,31 +119,3 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
     yield Gauge(f"{prefix}_waiting_settlements", "Settlements that are not written yet", waiting)
     yield Gauge(f"{prefix}_audit_failing", "Whether audit rows cannot be written", failing)
     yield Gauge(f"{prefix}_price_table_days", "Age of the price table", price_age)
-
-
-# ── Methods of administrators ────────────────────────────────────────────────────────────────────
-
-
-class AdminRpcMethod(RpcMethod, frozen=True, kw_only=True):
-    """A method of `Admin`, which reads its params itself."""
-
-    def read_params(self, data: bytes) -> Any:
-        params = msgspec.json.decode(data)
-        if not isinstance(params, dict):
-            raise InvalidRequest("params must be an object")
-        return params
-
-    def ignored_params(self, data: bytes) -> tuple[str, ...]:  # noqa: ARG002
-        return ()
-
-
-def rpc_methods(methods: Mapping[str, AdminMethod]) -> dict[str, RpcMethod]:
-    """The methods of an administrator as JSON-RPC methods."""
-    return {name: _rpc_method(name, method) for name, method in methods.items()}
-
-
-def _rpc_method(name: str, method: AdminMethod) -> AdminRpcMethod:
-    async def run(_: MethodContext, params: Any) -> object:
-        return await method(params)
-
-    return AdminRpcMethod(name=name, params=msgspec.Struct, result=dict[str, Any], run=run)
