@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from anaphora.daemon.store.sqlite import SqliteStore
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.extensions import Grants
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.identity import ADMIN, SOCKET, Directory
+from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import Peer
 from anaphora.errors import GrantRateLimited, InvalidRequest, StoreUnavailable, Unauthenticated
 
@@ -69,7 +69,7 @@ def test_a_token_names_its_app(opened: Opened) -> None:
     token_id, token = opened.create("b")
     for directory in (opened.directory, opened.reopen()):
         app = directory.authenticate(token, HERE)
-        assert (app.id, app.token_id, app.grant.missing) == ("b", token_id, {"llm_complete"})
+        assert (app.id, app.token_id, app.grant) == ("b", token_id, GRANTS.apps["b"])
     assert opened.directory.token_apps() == {"b"}
 
 

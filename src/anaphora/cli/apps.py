@@ -59,7 +59,7 @@ def rotate(app: str, overlap: float, home: Path, as_json: bool) -> None:
 
 @command.command()
 @click.argument("app")
-@click.option("--token", "token_id", metavar="ID", help="One token only, by its id.")
+@click.option("--id", "token_id", metavar="ID", help="One token only, by its id.")
 @home_option
 @json_option
 def revoke(app: str, token_id: str | None, home: Path, as_json: bool) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import itertools
-import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -177,9 +176,3 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
             await store.close()
     finally:
         lock.release()
-
-
-def is_running(home: Home) -> bool:
-    """Whether a daemon listens at the socket."""
-    with socket.socket(socket.AF_UNIX) as opened:
-        return opened.connect_ex(os.fspath(daemon_socket(home))) == 0

@@ -13,10 +13,11 @@ from .terminal import print_report
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print what was created as JSON.")
 def command(folder: Path, as_json: bool) -> None:
-    """Create the home folder of a daemon in DIR.
+    """Create the home folder of a daemon.
 
-    Writes a commented llm.yaml (providers), extensions.yaml (what each app may do), and an empty
-    folder for keys, all readable by you only. What is there already stays as it is.
+    Writes into DIR a commented llm.yaml (providers), a commented extensions.yaml (what each app may
+    do), and an empty folder for keys, all readable by you only. What is there already stays as it
+    is.
 
     Then store a key and start the daemon; with `anaphora serve --emulate` no key is needed.
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -26,10 +26,7 @@ from .grants import AppGrant, LlmGrant, dollars
 from .identity import ADMIN, Directory, NewToken
 from .store import Store, TokenRow
 
-AdminMethod: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""From params to the result. Raises `InvalidRequest` for params that do not fit."""
-
-P = TypeVar("P")
+P = TypeVar("P", bound=msgspec.Struct)
 
 DAY = 86_400.0
 _OVERLAP = DAY
@@ -71,6 +68,23 @@ class NoParams(_Params, frozen=True):
     pass
 
 
+class AdminMethod(msgspec.Struct, frozen=True):
+    """A method by its name, the struct of its params, and what runs with them."""
+
+    name: str
+    params: type[msgspec.Struct]
+    run: Callable[[Any], Awaitable[Any]]
+    """From params to the result, a JSON value."""
+
+    async def __call__(self, params: Mapping[str, Any]) -> Any:
+        """Raises `InvalidRequest` for params that do not fit."""
+        try:
+            decoded = from_python(dict(params), self.params)
+        except InvalidConfig as problem:
+            raise InvalidRequest(str(problem)) from None
+        return await self.run(decoded)
+
+
 class Admin:
     def __init__(
         self,
@@ -98,16 +112,8 @@ class Admin:
         return self._methods
 
     def register(self, name: str, kind: type[P], method: Callable[[P], Awaitable[Any]]) -> None:
-        """Adds a method; `kind` is a struct of its params."""
-
-        async def call(params: Mapping[str, Any]) -> Any:
-            try:
-                decoded = from_python(dict(params), kind)
-            except InvalidConfig as problem:
-                raise InvalidRequest(str(problem)) from None
-            return await method(decoded)
-
-        self._methods[name] = call
+        """Adds a method; `kind` is the struct of its params."""
+        self._methods[name] = AdminMethod(name, kind, method)
 
     # ── Apps ─────────────────────────────────────────────────────────────────────────────────────
 
