@@ -100,8 +100,8 @@ class TargetChooser:
         *,
         environment: Environment | None = None,
     ) -> None:
-        """`among` are names of providers and routes; None: all of the pool. The hops of a route may
-        be others. With an `environment`, the providers are those of it."""
+        """`among` are names of providers and routes, those to prefer first; None: all of the pool.
+        The hops of a route may be others. With an `environment`, the providers are those of it."""
         self._pool = pool
         self._routes = {
             name: tuple(hops)
@@ -110,7 +110,7 @@ class TargetChooser:
         }
         providers = pool.providers
         if among is not None:
-            providers = {name: one for name, one in providers.items() if name in among}
+            providers = {name: providers[name] for name in among if name in providers}
         self._chooser = ProviderChooser(providers, self._routes, environment)
         self._hops = ProviderChooser(pool.providers, (), environment)
         self._chosen: dict[tuple[str | None, str | None], ChosenTargets] = {}

@@ -62,7 +62,7 @@ class CallService:
         self._pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
         self._store = store
         self._clock = clock
-        self._choosers: dict[tuple[str, ...], TargetChooser] = {}
+        self._choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._running: dict[str, set[_Running]] = {}
         self._draining = False
@@ -211,7 +211,8 @@ class CallService:
             raise NotGranted(f"no provider is granted to {app.id}", param="provider")
         if call.model is not None and call.provider is None and not _is_granted(call.model, app):
             raise _model_denied(call.model, app)
-        targets, hops = self._chooser(names).targets(call.provider, call.model)
+        own_wire = None if call.request is None else call.request.wire
+        targets, hops = self._chooser(names, own_wire).targets(call.provider, call.model)
         for target in targets:
             if not _is_granted(target.model, app):
                 raise _model_denied(target.model, app)
@@ -227,13 +228,21 @@ class CallService:
         assert request is not None
         return conversation_key(wire.get(request.wire).parse(request.body, request.path))
 
-    def _chooser(self, names: tuple[str, ...]) -> TargetChooser:
-        chooser = self._choosers.get(names)
+    def _chooser(self, names: tuple[str, ...], own_wire: str | None) -> TargetChooser:
+        """Chooses among granted providers; those first that speak the wire of the request."""
+        chooser = self._choosers.get((own_wire, names))
         if chooser is None:
             if len(self._choosers) >= _MOST_CHOOSERS:
                 self._choosers.clear()
-            chooser = self._choosers[names] = TargetChooser(self._pool, names)
+            ordered = sorted(names, key=lambda name: self._wire_of(name) != own_wire)
+            chooser = self._choosers[own_wire, names] = TargetChooser(self._pool, ordered)
         return chooser
+
+    def _wire_of(self, name: str) -> str | None:
+        resolved = self._pool.providers.get(name)
+        if resolved is None:
+            return None
+        return resolved.wire if resolved.dialect is None else resolved.dialect.wire
 
     def _denied(self, call: AppCall, error: Denied) -> None:
         self._denials.add(
