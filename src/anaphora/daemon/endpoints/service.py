@@ -56,7 +56,8 @@ class Endpoints:
         return error_response(wire, problem, exchange.scope.get(_REQUEST_ID, ""))
 
     async def handle(self, exchange: HttpExchange, app: App, request_id: str) -> None:
-        """Answers a request of an app. Problems are written in the caller's format."""
+        """Answers a request of an app, within `exchange.run`. Problems are written in the caller's
+        format."""
         exchange.scope[_REQUEST_ID] = request_id
         try:
             await self._answer(exchange, app, request_id)
@@ -119,11 +120,11 @@ class Endpoints:
         )
         exchange.watch()
         if route.operation == "count":
-            await exchange.run(self._count(exchange, route, call))
+            await self._count(exchange, route, call)
         elif call.stream:
-            await exchange.run(self._stream(exchange, route, call, body, notices))
+            await self._stream(exchange, route, call, body, notices)
         else:
-            reply = await exchange.run(self._delegation.complete(call))
+            reply = await self._delegation.complete(call)
             notices += await self._keep(call, body, reply)
             head, data = write_reply(route.wire, reply, notices)
             await exchange.respond(CompleteResponse(200, head, data))

@@ -22,6 +22,7 @@ from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
 
+from .batches import BatchCheck
 from .body import MAX_BODY, JsonBody, read_json
 from .forwarding import Forwarder, ProviderResponse
 from .headers import (
@@ -39,6 +40,8 @@ from .routes import Route
 _PERMISSIONS: dict[HandleKind, str] = {
     "response": "stored_responses",
     "conversation": "stored_responses",
+    "file": "stored_responses",
+    "cached_content": "stored_responses",
     "batch": "background",
     "container": "server_tools",
 }
@@ -94,12 +97,9 @@ class StoredObjects:
             reason = f"the cost of a {name} has no bound, and the app's grant has a spend limit"
             raise NotGranted(reason, param=route.kind)
         provider = self._choose(exchange, route, app)
-        content, data, rows = await self._content(exchange, route, app)
-        if any(row.provider != provider for row in rows):
-            reason = "the request names stored objects of another provider"
-            raise RequestRejected(reason, status=400)
-        if route.kind == "batch":
-            raise NotGranted("batches are not offered", param="batch")
+        content, data, body = await self._content(exchange, route, app, provider)
+        if route.kind == "batch" and body is not None:
+            await self._check_batch(route, app, provider, body)
         pairs = (*headers, ("content-type", content))
         response = await self._forwarder.send(
             provider, "POST", route.path, headers=pairs, body=data
@@ -120,10 +120,7 @@ class StoredObjects:
             raise not_found(route.kind, route.name)
         data = b""
         if exchange.method in ("POST", "PATCH"):
-            content, data, rows = await self._content(exchange, route, app)
-            if any(one.provider != row.provider for one in rows):
-                reason = "the request names stored objects of another provider"
-                raise RequestRejected(reason, status=400)
+            content, data, _ = await self._content(exchange, route, app, row.provider)
             if data:
                 headers = (*headers, ("content-type", content))
         response = await self._forwarder.send(
@@ -144,9 +141,9 @@ class StoredObjects:
         return self._rewritten(exchange, row.provider, response)
 
     async def _content(
-        self, exchange: HttpExchange, route: Route, app: App
-    ) -> tuple[str, bytes, tuple[HandleRow, ...]]:
-        """Content type and bytes of a request, and the objects that it names."""
+        self, exchange: HttpExchange, route: Route, app: App, provider: str
+    ) -> tuple[str, bytes, JsonBody | None]:
+        """Content type and bytes of a request, and its fields where it is JSON."""
         data = await exchange.read_body()
         takes_files = route.kind == "file" or (route.kind == "container" and route.rest)
         kind = exchange.headers.get("content-type", "")
@@ -158,12 +155,23 @@ class StoredObjects:
                 raise RequestRejected("an upload must not be compressed", status=415)
             if len(data) > MAX_BODY:
                 raise TooLarge(f"the file is larger than {MAX_BODY:,} bytes", status=413)
-            return kind, data, ()
+            return kind, data, None
         if not data and route.operation == "action":
-            return "", b"", ()
-        body: JsonBody = read_json(data, exchange.headers)
+            return "", b"", None
+        body = read_json(data, exchange.headers)
         rows = await check_references(self._store, app.id, body.value)
-        return "application/json", body.data, rows
+        if any(row.provider != provider for row in rows):
+            reason = "the request names stored objects of another provider"
+            raise RequestRejected(reason, status=400)
+        return "application/json", body.data, body
+
+    async def _check_batch(self, route: Route, app: App, provider: str, body: JsonBody) -> None:
+        async def read_file(id: str) -> bytes:
+            path = f"/v1/files/{id}/content"
+            return (await self._forwarder.send(provider, "GET", path)).body
+
+        check = BatchCheck(self._store, app.id, app.grant.llm, provider, read_file)
+        await check.check(route.wire, body)
 
     def _choose(self, exchange: HttpExchange, route: Route, app: App) -> str:
         granted = app.grant.llm.providers

@@ -11,13 +11,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from anaphora import wire as wires
+from anaphora.daemon.stream_usage import UsageFilter
 from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError
 from anaphora.values import Notice, ReplyFail
-from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.sse import EventDecoder
 
 from .errors import as_upstream
@@ -67,8 +65,8 @@ def stream_headers(
 
 
 class StreamBody:
-    """The bytes of one stream. `asks_usage`: the caller of Chat asked for a chunk with the usage;
-    `as_list`: a stream of Gemini without `alt=sse` is a JSON list."""
+    """The bytes of one stream. `asks_usage`: the caller of Chat asked for a chunk with the usage,
+    which is not in the provider's bytes otherwise; `as_list`: a stream of Gemini without `alt=sse` is a JSON list."""
 
     def __init__(
         self, wire: str, head: StreamHead, *, asks_usage: bool = True, as_list: bool = False
@@ -79,7 +77,7 @@ class StreamBody:
         self._writer = wires.get(wire).writer()
         self._ended = False
         self._filter: _UsageChunks | _LastLine | _JsonList | None = None
-        if wire == "openai_chat" and not asks_usage:
+        if wire == "openai_chat" and not asks_usage and not self._passes:
             self._filter = _UsageChunks()
         elif wire == "ollama":
             self._filter = _LastLine()
@@ -134,41 +132,17 @@ def _comment(fields: Mapping[str, Any]) -> bytes:
     return b": anaphora " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
 
 
-class _ChunkFields(msgspec.Struct):
-    choices: list[msgspec.Raw] | None = None
-    usage: dict[str, Any] | None = None
-
-
-_chunk_fields = msgspec.json.Decoder(_ChunkFields).decode
-
-
 class _UsageChunks:
     """Removes the chunk of Chat that has the usage and nothing else."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._chunks = UsageFilter()
 
     def feed(self, data: bytes) -> bytes:
-        data = self._rest + data
-        if b'"usage"' not in data and data.endswith(b"\n\n"):
-            self._rest = b""
-            return data
-        separator = b"\r\n\r\n" if b"\r\n\r\n" in data else b"\n\n"
-        *events, self._rest = data.split(separator)
-        return b"".join(each + separator for each in events if not _is_usage(each))
+        return self._chunks.feed(data)
 
     def finish(self, fields: Mapping[str, Any]) -> bytes:
-        return self._rest + _comment(fields)
-
-
-def _is_usage(event: bytes) -> bool:
-    if b'"usage"' not in event or not event.startswith(b"data:"):
-        return False
-    try:
-        chunk = _chunk_fields(event.removeprefix(b"data:").strip())
-    except DECODE_ERRORS:
-        return False
-    return chunk.choices == [] and chunk.usage is not None
+        return self._chunks.close() + _comment(fields)
 
 
 class _LastLine:
