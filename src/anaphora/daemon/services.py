@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,15 +12,21 @@ from anaphora.audit.log import AuditLog
 from anaphora.client.observe import Watcher
 
 from .admin import Admin
+from .checking import price_table_days
+from .grants import NANO
 from .handler import EndpointHandler, RpcHandler
 from .home import Home
 from .identity import Directory
 from .ledger import Ledger
+from .metrics import Gauge, Values
 from .settings import SettingsFiles
 
 if TYPE_CHECKING:
     from .delegation import CallService
     from .store.sqlite import SqliteStore
+
+#: Fields of `store.Spent`, as periods of a metric.
+_SPENT = ("today", "month", "held")
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,3 +95,27 @@ async def open_services(
         rpc=RpcService(calls, admin.methods()),
         endpoints=Endpoints(calls, store, stored, clock=clock),
     )
+
+
+def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[Gauge]:
+    """The spend of each app today, and whether everything could be written."""
+
+    async def spent() -> Values:
+        apps = services.directory.grants.apps
+        found = [(app, await services.store.spent(app, clock())) for app in apps]
+        return {(app, kind): getattr(one, kind) / NANO for app, one in found for kind in _SPENT}
+
+    async def waiting() -> Values:
+        return {(): float(services.store.waiting)}
+
+    async def failing() -> Values:
+        return {(): float(services.audit is not None and services.audit.failing)}
+
+    async def price_age() -> Values:
+        return {(): float(price_table_days(clock()))}
+
+    prefix = "anaphora_daemon"
+    yield Gauge(f"{prefix}_spent_usd", "Spend by app", spent, ("app", "period"))
+    yield Gauge(f"{prefix}_waiting_settlements", "Settlements that are not written yet", waiting)
+    yield Gauge(f"{prefix}_audit_failing", "Whether audit rows cannot be written", failing)
+    yield Gauge(f"{prefix}_price_table_days", "Age of the price table", price_age)
