@@ -80,7 +80,12 @@ class GroupCommit:
             raise StoreUnavailable("the store is closed")
         future = asyncio.get_running_loop().create_future()
         self._queue.put(Pending(operation, future, kept=kept))
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None:
+                self._abandoned(operation)  # cancelled after the commit, before it could return
+            raise
 
     def put(self, operation: Operation) -> None:
         """Keeps the operation, and returns at once."""
@@ -172,9 +177,13 @@ class GroupCommit:
     def _wake(self, results: Sequence[_Result]) -> None:
         for future, operation, outcome in results:
             if future.done():  # the caller was cancelled
-                if outcome is None and isinstance(operation, HoldRequest):
-                    self._on_abandoned(operation)
+                if outcome is None:
+                    self._abandoned(operation)
             elif outcome is None:
                 future.set_result(None)
             else:
                 future.set_exception(outcome)
+
+    def _abandoned(self, operation: Operation) -> None:
+        if isinstance(operation, HoldRequest):
+            self._on_abandoned(operation)
