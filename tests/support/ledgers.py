@@ -24,6 +24,7 @@ from anaphora.daemon.store import schema
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import check
 from anaphora.daemon.values import App
+from anaphora.errors import Io
 
 #: Noon of 2027-01-15, UTC.
 NOON = 1_800_014_400.0
@@ -193,7 +194,9 @@ def _killed(output: IO[bytes], draw: random.Random, *, at_once: bool) -> list[li
 
 
 def _check_killed(path: Path, lines: list[list[str]], *, deep: bool) -> int:
-    if not path.exists() or not path.stat().st_size:  # killed while it was created
+    try:
+        schema.connect_to_read(path).close()
+    except Io:  # killed before there were tables
         assert not lines
         return 0
     for app, period, charged in rows(path, "SELECT app, period, spent + held FROM balances"):

@@ -58,6 +58,8 @@ class GroupCommit:
         was written."""
         self.problem: str | None = None
         """Why the last commit failed; None: it did not."""
+        self.waiting = 0
+        """Operations that could not be written so far, and are kept."""
         self._apply = apply
         self._on_abandoned = on_abandoned
         self._queue: SimpleQueue[Pending | None] = SimpleQueue()
@@ -66,11 +68,6 @@ class GroupCommit:
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="anaphora store", daemon=True)
         self._thread.start()
-
-    @property
-    def waiting(self) -> int:
-        """Operations that could not be written so far, and are kept."""
-        return len(self._kept)
 
     async def commit(self, operation: Operation, *, kept: bool = False) -> None:
         """Returns when the operation is on the disk; a kept one also when it was tried."""
@@ -106,10 +103,12 @@ class GroupCommit:
         while running:
             batch, running = self._next()
             self._commit(batch)
-        if self._kept:
+            self.waiting = len(self._kept)
+        if self.waiting:
             _log.error(
-                "%d settlements were not written; the next start settles their holds at the bound",
-                len(self._kept),
+                "settlements that were not written: %d; the next start settles their holds at the"
+                " bound",
+                self.waiting,
             )
 
     def _next(self) -> tuple[list[Pending], bool]:

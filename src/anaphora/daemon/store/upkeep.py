@@ -163,10 +163,10 @@ def _problems(database: sqlite3.Connection, now: float) -> Iterator[str]:
     ):
         wrong = sum(1 for _ in _differences(database, table, expected))
         if wrong:
-            yield f"{counted(wrong, 'row')} of {table} differ from the entries"
+            yield f"{table} and the entries differ in {counted(wrong, 'row')}"
     both = "SELECT COUNT(*) FROM holds JOIN entries USING (id)"
     if count := database.execute(both).fetchone()[0]:
-        yield f"{counted(count, 'hold')} are open and settled"
+        yield f"both open and settled: {counted(count, 'hold')}"
     latest, today = latest_day(database), day_of(now)
     if latest > today:
         yield (
