@@ -77,9 +77,7 @@ def sdks(daemon: TestedDaemon) -> Iterator[dict[str, Any]]:
     """A client of each SDK: making one takes longer than many calls."""
     with contextlib.ExitStack() as stack:
         token = daemon.token()
-        yield {
-            wire: stack.enter_context(sdk_client(wire, daemon.url, token)) for wire in SDKS
-        }
+        yield {wire: stack.enter_context(sdk_client(wire, daemon.url, token)) for wire in SDKS}
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -197,9 +195,7 @@ class CountedRequests:
         return library.Client(event_hooks={"request": [count]})
 
 
-@pytest.mark.parametrize(
-    ("app", "status"), [("limited", 402), ("narrow", 403), ("no-stream", 403)]
-)
+@pytest.mark.parametrize(("app", "status"), [("limited", 402), ("narrow", 403), ("no-stream", 403)])
 @pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses"])
 def test_d13_denials_are_not_sent_again(
     wire: str, app: str, status: int, daemon: TestedDaemon, emu: Emulator
@@ -212,7 +208,7 @@ def test_d13_denials_are_not_sent_again(
         ask = sdk.stream if app == "no-stream" else sdk.ask
         with pytest.raises((anthropic.APIStatusError, openai.APIStatusError)) as denied:
             ask("gpt-5.2", "Hello?", provider="openai-chat")
-    assert denied.value.status_code == status
+    assert getattr(denied.value, "status_code", None) == status
     assert counted.count == 1
     assert len(emu.requests()) == before
 

@@ -68,7 +68,7 @@ class AnthropicSdk(SdkClient):
 
     def __init__(self, url: str, token: str, **options: Any) -> None:
         super().__init__(url, token)
-        self.sdk = anthropic.Anthropic(base_url=url, api_key=token, **options)
+        self.sdk: Any = anthropic.Anthropic(base_url=url, api_key=token, **options)
 
     def _arguments(
         self, model: str, text: str, provider: str, tools: bool, result: str = ""
@@ -120,7 +120,7 @@ class AnthropicSdk(SdkClient):
 class OpenAISdk(SdkClient):
     def __init__(self, url: str, token: str, **options: Any) -> None:
         super().__init__(url, token)
-        self.sdk = openai.OpenAI(base_url=f"{url}/v1", api_key=token, **options)
+        self.sdk: Any = openai.OpenAI(base_url=f"{url}/v1", api_key=token, **options)
 
     def models(self) -> list[str]:
         return [model.id for model in self.sdk.models.list()]
@@ -247,7 +247,7 @@ class GeminiSdk(SdkClient):
         self.http = httpx.Client()
         retry = options.get("retry_options")
         http = types.HttpOptions(base_url=url, httpx_client=self.http, retry_options=retry)
-        self.sdk = genai.Client(api_key=token, http_options=http)
+        self.sdk: Any = genai.Client(api_key=token, http_options=http)
 
     def _arguments(
         self, model: str, text: str, provider: str, tools: bool, result: str = ""
@@ -265,9 +265,7 @@ class GeminiSdk(SdkClient):
             "config": {
                 "max_output_tokens": MAX_TOKENS,
                 "http_options": {"headers": {"anaphora-provider": provider}},
-                **(
-                    {"tools": [{"function_declarations": [declared]}]} if tools or result else {}
-                ),
+                **({"tools": [{"function_declarations": [declared]}]} if tools or result else {}),
             },
         }
 

@@ -71,7 +71,8 @@ def stream_headers(
 
 class StreamBody:
     """The bytes of one stream. `asks_usage`: the caller of Chat asked for a chunk with the usage,
-    which is not in the provider's bytes otherwise; `as_list`: a stream of Gemini without `alt=sse` is a JSON list."""
+    which is not in the provider's bytes otherwise. `as_list`: a stream of Gemini without `alt=sse`
+    is a JSON list."""
 
     def __init__(
         self, wire: str, head: StreamHead, *, asks_usage: bool = True, as_list: bool = False
