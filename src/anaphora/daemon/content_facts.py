@@ -1,13 +1,13 @@
 """What the messages of a request hold besides text: media, files and other stored objects, tools.
 
-Most requests hold only text and tool calls. A typed decoder of the blocks' types finds that out;
-only other requests are decoded in full.
+Most requests hold only text and tool calls: a typed decoder finds that out, and only others are
+decoded in full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -56,10 +56,12 @@ class RequestContent:
 
 
 # ── Only text and tool calls? ────────────────────────────────────────────────────────────────────
+#
+# The types below take nothing else: content that they decode holds only text and tool calls.
 
 
 class _Block(msgspec.Struct, gc=False):
-    type: str = ""
+    type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
     content: str | list[_Block] | None = None
     """Of a tool result."""
 
@@ -68,22 +70,33 @@ class _BlockMessage(msgspec.Struct, gc=False):
     content: str | list[_Block] | None = None
 
 
-class _Typed(msgspec.Struct, gc=False):
-    type: str = ""
+class _ChatPart(msgspec.Struct, gc=False):
+    type: Literal["text", "refusal", "thinking"]
 
 
 class _ChatMessage(msgspec.Struct, gc=False):
-    content: str | list[_Typed] | None = None
-    audio: Any = None
+    content: str | list[_ChatPart] | None = None
+    audio: None = None
+
+
+class _ItemPart(msgspec.Struct, gc=False):
+    type: Literal["input_text", "output_text", "refusal", "reasoning_text", "summary_text"]
 
 
 class _Item(msgspec.Struct, gc=False):
-    type: str = "message"
-    content: str | list[_Typed] | None = None
-    output: str | list[_Typed] | None = None
+    type: Literal[
+        "message",
+        "function_call",
+        "function_call_output",
+        "reasoning",
+        "custom_tool_call",
+        "custom_tool_call_output",
+    ] = "message"
+    content: str | list[_ItemPart] | None = None
+    output: str | list[_ItemPart] | None = None
 
 
-class _Response(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _FunctionResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     name: str | None = None
     id: str | None = None
     response: msgspec.Raw = msgspec.Raw(b"null")
@@ -92,7 +105,7 @@ class _Response(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class _Part(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     text: str | None = None
     functionCall: msgspec.Raw = msgspec.Raw(b"null")
-    functionResponse: _Response | None = None
+    functionResponse: _FunctionResponse | None = None
     thought: bool | None = None
     thoughtSignature: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -103,76 +116,22 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _OllamaMessage(msgspec.Struct, gc=False):
-    images: Any = None
+    images: None = None
 
 
-_BLOCKS = frozenset({"text", "tool_use", "tool_result", "thinking", "redacted_thinking"})
-_CHAT_PARTS = frozenset({"text", "refusal", "thinking"})
-_ITEMS = frozenset(
-    """message function_call function_call_output reasoning custom_tool_call
-    custom_tool_call_output""".split()
-)
-_ITEM_PARTS = frozenset({"input_text", "output_text", "refusal", "reasoning_text", "summary_text"})
-
-_decode_messages = msgspec.json.Decoder(list[_BlockMessage]).decode
-_decode_system = msgspec.json.Decoder(str | list[_Block]).decode
-_decode_chat = msgspec.json.Decoder(list[_ChatMessage]).decode
-_decode_items = msgspec.json.Decoder(str | list[_Item]).decode
-_decode_contents = msgspec.json.Decoder(list[_Content] | _Content).decode
-_decode_ollama = msgspec.json.Decoder(list[_OllamaMessage]).decode
-
-
-def _plain_blocks(blocks: str | list[_Block] | None) -> bool:
-    return not isinstance(blocks, list) or all(
-        block.type in _BLOCKS and _plain_blocks(block.content) for block in blocks
-    )
-
-
-def _plain_parts(parts: str | list[_Typed] | None, known: frozenset[str]) -> bool:
-    return not isinstance(parts, list) or all(part.type in known for part in parts)
-
-
-def _plain_messages(raw: msgspec.Raw) -> bool:
-    return all(_plain_blocks(message.content) for message in _decode_messages(raw))
-
-
-def _plain_chat(raw: msgspec.Raw) -> bool:
-    return all(
-        message.audio is None and _plain_parts(message.content, _CHAT_PARTS)
-        for message in _decode_chat(raw)
-    )
-
-
-def _plain_items(raw: msgspec.Raw) -> bool:
-    items = _decode_items(raw)
-    return isinstance(items, str) or all(
-        item.type in _ITEMS
-        and _plain_parts(item.content, _ITEM_PARTS)
-        and _plain_parts(item.output, _ITEM_PARTS)
-        for item in items
-    )
-
-
-def _plain_contents(raw: msgspec.Raw) -> bool:
-    _decode_contents(raw)  # takes no other fields
-    return True
-
-
-def _plain_ollama(raw: msgspec.Raw) -> bool:
-    return all(message.images is None for message in _decode_ollama(raw))
-
-
-#: Whether a field with content holds only text and tool calls, by wire and field. They raise what
-#: decoding raises where it has another form.
-_PLAIN: dict[tuple[str, str], Callable[[msgspec.Raw], bool]] = {
-    ("anthropic", "messages"): _plain_messages,
-    ("anthropic", "system"): lambda raw: _plain_blocks(_decode_system(raw)),
-    ("openai_chat", "messages"): _plain_chat,
-    ("openai_responses", "input"): _plain_items,
-    ("openai_responses", "instructions"): _plain_items,
-    ("gemini", "contents"): _plain_contents,
-    ("gemini", "systemInstruction"): _plain_contents,
-    ("ollama", "messages"): _plain_ollama,
+#: The decoders of plain content, by wire and field.
+_PLAIN: dict[tuple[str, str], Callable[[msgspec.Raw], Any]] = {
+    place: msgspec.json.Decoder(kind).decode
+    for place, kind in {
+        ("anthropic", "messages"): list[_BlockMessage],
+        ("anthropic", "system"): str | list[_Block] | None,
+        ("openai_chat", "messages"): list[_ChatMessage],
+        ("openai_responses", "input"): str | list[_Item] | None,
+        ("openai_responses", "instructions"): str | list[_Item] | None,
+        ("gemini", "contents"): list[_Content] | _Content,
+        ("gemini", "systemInstruction"): _Content | None,
+        ("ollama", "messages"): list[_OllamaMessage],
+    }.items()
 }
 
 
@@ -207,10 +166,10 @@ def holds_content(wire: str, name: str) -> bool:
 def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) -> None:
     """Adds what a field with content holds besides text and tool calls."""
     try:
-        if _PLAIN[wire, name](raw):
-            return
+        _PLAIN[wire, name](raw)
+        return
     except DECODE_ERRORS:
-        pass  # in another form, which is examined below
+        pass  # it holds more
     try:
         value = msgspec.json.decode(raw)
     except DECODE_ERRORS as problem:

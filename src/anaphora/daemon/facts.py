@@ -11,7 +11,7 @@ and tool calls. A field of the wrong type is an `InvalidRequest`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -21,6 +21,7 @@ from anaphora.wire.reading import Members, decode_members, decode_value, request
 
 from .content_facts import MediaCounts, RequestContent, holds_content, scan_content
 from .known_fields import KnownFields, known_fields
+from .request_facts import HandleRef, Named, RequestFacts
 from .store import HandleKind
 from .tool_facts import FoundTools, ServerTool, read_tools
 
@@ -30,79 +31,6 @@ __all__ = ["HandleRef", "MediaCounts", "Named", "RequestFacts", "ServerTool", "r
 _STANDARD = STANDARD_TIERS | {"on_demand"}
 NULL = msgspec.Raw(b"null")
 _BETA_HEADERS = ("anthropic-beta", "openai-beta")
-_MAX_TOKENS: dict[str, str] = {
-    "anthropic": "max_tokens",
-    "openai_chat": "max_completion_tokens",
-    "openai_responses": "max_output_tokens",
-    "gemini": "generationConfig.maxOutputTokens",
-    "ollama": "options.num_predict",
-}
-
-
-class Named(NamedTuple):
-    """A value of a request, and the field that holds it."""
-
-    param: str
-    value: str
-
-
-class HandleRef(NamedTuple):
-    """An object at the provider that a request refers to."""
-
-    param: str
-    kind: HandleKind
-    id: str
-
-
-class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request asks for, beyond the text of its answer."""
-
-    wire: str
-    """A name of `wire.WIRES`, also where the request was read as a dialect of it."""
-    size: int
-    """Bytes of all fields."""
-    models: tuple[Named, ...]
-    """Every model that the path or the body names."""
-    stream: bool = False
-    max_tokens: int | None = None
-    max_tokens_field: str = "max_tokens"
-    """The field that holds the limit, or would."""
-    unlimited_output: bool = False
-    """The limit is given, as none."""
-    n: int = 1
-    thinking_budget: int = 0
-    """Tokens of thinking that may come on top of the limit."""
-    predicted: int = 0
-    """Bytes of a predicted output: rejected parts of it are billed as output."""
-    tools: tuple[Named, ...] = ()
-    """Names of functions."""
-    server_tools: tuple[ServerTool, ...] = ()
-    max_tool_calls: int | None = None
-    """The limit of the calls of all server tools together."""
-    remote_mcp: tuple[str, ...] = ()
-    """Fields that name remote MCP servers."""
-    background: bool = False
-    store: bool | None = None
-    """Whether the provider keeps the answer; None: its default."""
-    handles: tuple[HandleRef, ...] = ()
-    service_tier: str = ""
-    tiers: tuple[Named, ...] = ()
-    """Service tiers other than the standard one, and fast mode."""
-    geo: str = ""
-    """Where inference has to run."""
-    betas: tuple[Named, ...] = ()
-    unknown: tuple[str, ...] = ()
-    """Paths of fields that the daemon does not know, or with values whose cost it does not know."""
-    unbounded: tuple[str, ...] = ()
-    """Those of them that make a request cost more than can be foreseen."""
-    media: MediaCounts = MediaCounts()
-    late_tools: bool = False
-    """Messages add tools or take them away."""
-
-    @property
-    def model(self) -> str:
-        """The model that is asked for; empty where none is named."""
-        return self.models[0].value if self.models else ""
 
 
 def read_facts(
@@ -131,8 +59,8 @@ class _Reading:
         self._tools = FoundTools()
         self._content = RequestContent()
         self._limits: dict[str, int] = {}
-        self._values: dict[str, Any] = {"max_tokens_field": _MAX_TOKENS[known.wire]}
-        if known.wire == "gemini":
+        self._values: dict[str, Any] = {"max_tokens_field": known.max_tokens_field}
+        if known.named_in_path:
             self._read_path(path)
 
     def facts(self) -> RequestFacts:
@@ -161,7 +89,7 @@ class _Reading:
     # ── Fields ───────────────────────────────────────────────────────────────────────────────────
 
     def read(self, members: Members) -> None:
-        if self.wire == "gemini":
+        if self._known.snake_case:
             members = _camel_names(members, "")
         size = 0
         top = self._known.top
@@ -184,7 +112,7 @@ class _Reading:
             if name not in top and name not in self._unbounded:
                 self._unknown.append(name)
         self._values["size"] = size
-        if self.wire == "ollama":
+        if self._known.streams_by_default:
             self._values.setdefault("stream", True)
         if self._limits:
             name, limit = max(self._limits.items(), key=lambda item: item[1])
@@ -206,7 +134,7 @@ class _Reading:
     def _check_nested(self, path: str, raw: msgspec.Raw) -> Members:
         """Notes unknown members of an object, and returns all."""
         members: Members = decode_value(raw, Members, f"$.{path}", request_error)
-        if self.wire == "gemini":
+        if self._known.snake_case:
             members = _camel_names(members, f"{path}.")
         known = self._known.nested[path]
         for name in members:
@@ -219,21 +147,15 @@ class _Reading:
             return
         limit = _whole(raw, name, least=None)
         if limit < 0:
-            if self.wire != "ollama":
+            if not self._known.unlimited_below_zero:
                 raise request_error(f"must be at least 0, not {limit}", f"$.{name}")
             self._values |= {"unlimited_output": True, "max_tokens_field": name}
             return
         self._limits[name] = limit
 
-    def _max_tokens(self, name: str, raw: msgspec.Raw) -> None:
-        if name == "max_tokens" and self.wire not in ("anthropic", "openai_chat"):
-            self._unknown.append(name)
-            return
-        self._limit(name, raw)
-
     def _model(self, name: str, raw: msgspec.Raw) -> None:
         model = _text(raw, name)
-        if self.wire == "gemini":
+        if self._known.named_in_path:
             model = model.removeprefix("models/")
         if model:
             self._models.append(Named(name, model))
@@ -307,7 +229,7 @@ class _Reading:
         kind = decode_value(raw, _Budget | bool | int | str, f"$.{name}", request_error)
         if isinstance(kind, _Budget):
             kind = kind.budget_tokens or kind.max_tokens or kind.thinkingBudget
-        if type(kind) is int and self.wire != "anthropic":
+        if type(kind) is int and not self._known.limits_thinking:
             self._values["thinking_budget"] = max(0, kind)
 
     def _reasoning(self, name: str, raw: msgspec.Raw) -> None:
@@ -328,7 +250,7 @@ class _Reading:
 
     def _context_edits(self, name: str, raw: msgspec.Raw) -> None:
         """Clearing blocks makes a prompt smaller; compaction is a call of its own."""
-        if self.wire != "anthropic":
+        if name not in self._known.top:
             self._unbounded.append(name)
             return
         edits = decode_value(raw, _Edits, f"$.{name}", request_error).edits or []
@@ -396,7 +318,7 @@ _READERS: dict[str, _Read] = {
     "model": _Reading._model,
     "models": _Reading._model_list,
     "fallbacks": _Reading._model_list,
-    "max_tokens": _Reading._max_tokens,
+    "max_tokens": _Reading._limit,
     "max_completion_tokens": _Reading._limit,
     "max_output_tokens": _Reading._limit,
     "generationConfig": _Reading._generation_config,

@@ -47,7 +47,6 @@ _TOP: dict[str, frozenset[str]] = {
     ),
 }
 
-#: The members of objects in a request, by the object's path.
 _NESTED: dict[str, dict[str, frozenset[str]]] = {
     "anthropic": {
         "thinking": frozenset({"type", "budget_tokens", "display"}),
@@ -91,23 +90,76 @@ _NESTED: dict[str, dict[str, frozenset[str]]] = {
 }
 
 
-class KnownFields(msgspec.Struct, frozen=True):
-    """The known fields of a wire, or of a provider's dialect of it."""
+class KnownFields(msgspec.Struct, frozen=True, kw_only=True):
+    """The known fields of a wire, or of a provider's dialect of it, and how they are read."""
 
     wire: str
     """The wire itself: a name of `wire.WIRES`."""
+    max_tokens_field: str
     top: frozenset[str]
-    nested: Mapping[str, frozenset[str]]
+    nested: Mapping[str, frozenset[str]] = {}
+    """The members of objects, by the object's path."""
+    snake_case: bool = False
+    """Fields are taken in snake_case as well."""
+    named_in_path: bool = False
+    """The path names the model."""
+    streams_by_default: bool = False
+    unlimited_below_zero: bool = False
+    """A negative limit of the output is none."""
+    limits_thinking: bool = False
+    """The limit of the output includes thinking that has a budget of its own."""
+
+
+_WIRES = {
+    fields.wire: fields
+    for fields in (
+        KnownFields(
+            wire="anthropic",
+            max_tokens_field="max_tokens",
+            top=_TOP["anthropic"],
+            nested=_NESTED["anthropic"],
+            limits_thinking=True,
+        ),
+        KnownFields(
+            wire="openai_chat",
+            max_tokens_field="max_completion_tokens",
+            top=_TOP["openai_chat"],
+            nested=_NESTED["openai_chat"],
+        ),
+        KnownFields(
+            wire="openai_responses",
+            max_tokens_field="max_output_tokens",
+            top=_TOP["openai_responses"],
+            nested=_NESTED["openai_responses"],
+        ),
+        KnownFields(
+            wire="gemini",
+            max_tokens_field="generationConfig.maxOutputTokens",
+            top=_TOP["gemini"],
+            nested=_NESTED["gemini"],
+            snake_case=True,
+            named_in_path=True,
+        ),
+        KnownFields(
+            wire="ollama",
+            max_tokens_field="options.num_predict",
+            top=_TOP["ollama"],
+            nested=_NESTED["ollama"],
+            streams_by_default=True,
+            unlimited_below_zero=True,
+        ),
+    )
+}
 
 
 @functools.cache
 def known_fields(name: str) -> KnownFields:
     """The fields of a wire. A dialect's name adds those in which its provider takes parameters."""
-    if name in wires.WIRES:
-        return KnownFields(name, _TOP[name], _NESTED[name])
+    if name in _WIRES:
+        return _WIRES[name]
     dialect = wires.dialect_of(name)
-    top = set(_TOP[dialect.wire])
-    nested = dict(_NESTED[dialect.wire])
+    known = _WIRES[dialect.wire]
+    top, nested = set(known.top), dict(known.nested)
     for param in dialect.fields:
         place = dialect.place(param)
         if place is None or not place.at:
@@ -116,4 +168,4 @@ def known_fields(name: str) -> KnownFields:
         if rest and (first not in top or first in nested):
             nested[first] = nested.get(first, frozenset()) | {rest[0]}
         top.add(first)
-    return KnownFields(dialect.wire, frozenset(top), nested)
+    return msgspec.structs.replace(known, top=frozenset(top), nested=nested)
