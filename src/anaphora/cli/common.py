@@ -46,6 +46,7 @@ COMMANDS = {
     "rpc": "Send JSON-RPC messages to a running daemon.",
     "rules": "Print a model's cache rules, or check them against bills.",
     "secrets": "Store the keys of providers in the daemon's home folder.",
+    "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "translate": "Convert a request to another provider's format.",
     "watch": "Run a command, and see what breaks its prompt cache while it runs.",

@@ -4,7 +4,6 @@ granted models. Nothing is sent and nothing is written."""
 from __future__ import annotations
 
 import datetime
-import time
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NoReturn
@@ -55,18 +54,21 @@ def check_home(options: ServeOptions) -> HomeCheck:
         for reason in unpriced(grant, settings, options.clock())
     ]
     # Without the store it is not known which apps have a token: all are taken to have one.
-    warnings = (*settings.grants.warnings(settings.grants.apps), *price_age_warning(time.time()))
+    warnings = (*settings.grants.warnings(settings.grants.apps), *price_warnings(options.clock()))
     return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings)
 
 
-def price_age_warning(now: float) -> tuple[str, ...]:
-    """Holds and bills use the shipped prices, which may have changed."""
+def price_table_days(now: float) -> int:
+    """The age of the shipped prices, by which holds and bills are computed."""
     today = datetime.datetime.fromtimestamp(now, datetime.UTC).date()
-    read = catalog.price_table_date()
-    days = (today - read).days
+    return (today - catalog.price_table_date()).days
+
+
+def price_warnings(now: float) -> tuple[str, ...]:
+    days = price_table_days(now)
     if days <= _OLD_DAYS:
         return ()
-    return (f"the price table is {days} days old ({read}): update anaphora",)
+    return (f"the price table is {days} days old: prices may have changed; update anaphora",)
 
 
 def unpriced(grant: AppGrant, settings: Settings, now: float) -> Iterator[str]:

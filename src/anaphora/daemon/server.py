@@ -28,6 +28,7 @@ from anaphora.serving.exchange import BodyLimits
 from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ConnectionLimits, ServerAddress, in_thread, tcp_server
 
+from .checking import price_warnings
 from .config import DaemonConfig
 from .credentials import Peers
 from .extensions import Grants
@@ -38,9 +39,10 @@ from .lock import HomeLock
 from .logs import JsonLog, logging_to
 from .metrics import DaemonMetrics
 from .secrets import disable_core_dumps
-from .services import Services, open_services
+from .services import Services, open_services, service_gauges
 from .settings import Providers, Settings, SettingsFiles
 from .tls import ServerCertificate
+from .tracing import RequestTraces, call_traces
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
@@ -78,6 +80,7 @@ class Daemon:
         home: Home,
         files: SettingsFiles,
         services: Services,
+        metrics: DaemonMetrics,
         log: JsonLog,
     ) -> None:
         self.home = home
@@ -85,7 +88,7 @@ class Daemon:
         self.socket = home.socket
         self.services = services
         self.readiness = Readiness(problems=self._problems)
-        self.metrics = DaemonMetrics()
+        self.metrics = metrics
         self._files = files
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -111,6 +114,7 @@ class Daemon:
             metrics=self.metrics,
             max_calls_per_app=config.max_streams_per_app,
             before_call=self.reload_if_changed,
+            traces=RequestTraces.enabled(),
         )
 
     # ── Changes of files ─────────────────────────────────────────────────────────────────────────
@@ -194,10 +198,16 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         stack.enter_context(logging_to(log))
         if lock.stale is not None:
             _log.warning("process %d ended without releasing the lock of the home", lock.stale)
-        services = await open_services(stack, home, files, clock=options.clock)
-        daemon = Daemon(home, files, services, log)
+        metrics = DaemonMetrics()
+        services = await open_services(
+            stack, home, files, clock=options.clock, watchers=(metrics.calls(), *call_traces())
+        )
+        metrics.gauges(*service_gauges(services, options.clock))
+        daemon = Daemon(home, files, services, metrics, log)
         await _listen(stack, daemon, config)
         log_warnings(settings.grants, services.directory)
+        for warning in price_warnings(options.clock()):
+            _log.warning("%s", warning)
         _log.info("serving at %s and %s", daemon.url, daemon.socket)
         yield daemon
 

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.audit.log import AuditLog
 from anaphora.client.observe import Watcher
-from anaphora.errors import InvalidRequest
 
-from .admin import Admin, AdminMethod
+from .admin import Admin
+from .checking import price_table_days
+from .grants import NANO
 from .handler import EndpointHandler, RpcHandler
 from .home import Home
 from .identity import Directory
 from .ledger import Ledger
-from .rpc.methods import MethodContext, RpcMethod
+from .metrics import Gauge, Values
 from .settings import SettingsFiles
 
 if TYPE_CHECKING:
     from .delegation import CallService
     from .store.sqlite import SqliteStore
+
+#: Fields of `store.Spent`, as periods of a metric.
+_SPENT = ("today", "month", "held")
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,34 +92,30 @@ async def open_services(
         admin=admin,
         audit=audit,
         calls=calls,
-        rpc=RpcService(calls, rpc_methods(admin.methods())),
+        rpc=RpcService(calls, admin.methods()),
         endpoints=Endpoints(calls, store, stored, clock=clock),
     )
 
 
-# ── Methods of administrators ────────────────────────────────────────────────────────────────────
+def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[Gauge]:
+    """The spend of each app today, and whether everything could be written."""
 
+    async def spent() -> Values:
+        apps = services.directory.grants.apps
+        found = [(app, await services.store.spent(app, clock())) for app in apps]
+        return {(app, kind): getattr(one, kind) / NANO for app, one in found for kind in _SPENT}
 
-class AdminRpcMethod(RpcMethod, frozen=True, kw_only=True):
-    """A method of `Admin`, which reads its params itself."""
+    async def waiting() -> Values:
+        return {(): float(services.store.waiting)}
 
-    def read_params(self, data: bytes) -> Any:
-        params = msgspec.json.decode(data)
-        if not isinstance(params, dict):
-            raise InvalidRequest("params must be an object")
-        return params
+    async def failing() -> Values:
+        return {(): float(services.audit is not None and services.audit.failing)}
 
-    def ignored_params(self, data: bytes) -> tuple[str, ...]:  # noqa: ARG002
-        return ()
+    async def price_age() -> Values:
+        return {(): float(price_table_days(clock()))}
 
-
-def rpc_methods(methods: Mapping[str, AdminMethod]) -> dict[str, RpcMethod]:
-    """The methods of an administrator as JSON-RPC methods."""
-    return {name: _rpc_method(name, method) for name, method in methods.items()}
-
-
-def _rpc_method(name: str, method: AdminMethod) -> AdminRpcMethod:
-    async def run(_: MethodContext, params: Any) -> object:
-        return await method(params)
-
-    return AdminRpcMethod(name=name, params=msgspec.Struct, result=dict[str, Any], run=run)
+    prefix = "anaphora_daemon"
+    yield Gauge(f"{prefix}_spent_usd", "Spend by app", spent, ("app", "period"))
+    yield Gauge(f"{prefix}_waiting_settlements", "Settlements that are not written yet", waiting)
+    yield Gauge(f"{prefix}_audit_failing", "Whether audit rows cannot be written", failing)
+    yield Gauge(f"{prefix}_price_table_days", "Age of the price table", price_age)

@@ -16,6 +16,7 @@ import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.client.response import Attempt
+from anaphora.errors import Denied
 from anaphora.prompt import Call
 from anaphora.values import Event, Notice, Reply, Usage
 from anaphora.wire.reading import Members
@@ -138,17 +139,6 @@ class AppStream(Protocol):
         ...
 
 
-class RefusedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that ended before it became an `AppCall`."""
-
-    app: str
-    request_id: str
-    method: str
-    reason: str
-    """The `kind` of a `Denied`, or `notification`: a call that spends must have an id."""
-    ignored: tuple[str, ...] = ()
-
-
 class Delegation(Protocol):
     """Makes the calls of apps. In this order, before anything is sent: `InvalidRequest` where the
     provider is unknown, the model not one of its `known_models`, or the prompt has no message that
@@ -162,9 +152,8 @@ class Delegation(Protocol):
 
     def stream(self, call: AppCall) -> AppStream: ...
 
-    def refused(self, call: RefusedCall) -> None:
-        """Writes the audit row of a call that was refused by its method: no capability, or a
-        notification. Repeats are counted in one row a minute."""
+    def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
+        """Audits a call that was refused before it became an `AppCall`. Never fails."""
         ...
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:

@@ -121,7 +121,9 @@ def invalid_params(reason: str, path: str = "") -> RpcError:
 def error_of(problem: AnaphoraError) -> RpcError:
     """The error that an app gets."""
     if isinstance(problem, errors.InvalidRequest):
-        return invalid_params(problem.reason, problem.path)
+        # A wire names the place in a `Call`.
+        path = problem.path.removeprefix("params.")
+        return invalid_params(problem.reason, "messages" if path == "ir" else path)
     if isinstance(problem, errors.CapabilityDenied):
         data = {
             "capability": problem.capability,

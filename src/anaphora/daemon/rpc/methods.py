@@ -34,7 +34,7 @@ _MOST_IGNORED = 20
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
-class NoParams(msgspec.Struct, frozen=True):
+class EmptyParams(msgspec.Struct, frozen=True):
     """There are none."""
 
 
@@ -208,7 +208,7 @@ async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:
     return CancelResult(context.requests.cancel(context, params.id))
 
 
-async def models(context: MethodContext, _: NoParams) -> ModelList:
+async def models(context: MethodContext, _: EmptyParams) -> ModelList:
     granted = () if context.app is None else context.delegation.models(context.app)
     return ModelList(
         tuple(
@@ -236,7 +236,7 @@ async def explain(context: MethodContext, params: ExplainParams) -> dict[str, An
     return explained
 
 
-async def health(context: MethodContext, _: NoParams) -> Health:
+async def health(context: MethodContext, _: EmptyParams) -> Health:
     app = None if context.app is None else context.app.id
     return Health(status="ok", version=__version__, app=app)
 
@@ -267,9 +267,9 @@ _METHODS = (
         calls_provider=True,
     ),
     RpcMethod(name="llm.cancel", params=CancelParams, result=CancelResult, run=cancel),
-    RpcMethod(name="llm.models", params=NoParams, result=ModelList, run=models),
+    RpcMethod(name="llm.models", params=EmptyParams, result=ModelList, run=models),
     RpcMethod(name="llm.explain", params=ExplainParams, result=dict[str, Any], run=explain),
-    RpcMethod(name="health", params=NoParams, result=Health, run=health),
+    RpcMethod(name="health", params=EmptyParams, result=Health, run=health),
 )
 
 METHODS: Mapping[str, RpcMethod] = {method.name: method for method in _METHODS}

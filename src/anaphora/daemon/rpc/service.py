@@ -10,7 +10,6 @@ response is the last line (`application/x-ndjson`).
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,15 +18,26 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora.client.failures import line_of, log
+from anaphora.daemon.admin import AdminMethod
+from anaphora.daemon.endpoints.body import decompressed
+from anaphora.daemon.endpoints.headers import NOTICES, notices_text
 from anaphora.daemon.grants import Capability
-from anaphora.daemon.values import App, Delegation, RefusedCall
-from anaphora.errors import AnaphoraError, CapabilityDenied, InvalidRequest, RequestRejected
+from anaphora.daemon.values import App, Delegation
+from anaphora.errors import (
+    AnaphoraError,
+    CapabilityDenied,
+    Denied,
+    InvalidRequest,
+    NotificationDenied,
+    RequestRejected,
+)
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 from anaphora.values import Notice
 
 from .codes import CANCELLED_ERROR, INTERNAL, METHOD_NOT_FOUND, RpcError, error_of
 from .methods import METHODS, MethodContext, RpcMethod
 from .protocol import (
+    NULL,
     InvalidMessage,
     RequestKey,
     RpcBatch,
@@ -41,7 +51,6 @@ from .protocol import (
 
 CONNECTION = "anaphora-connection"
 """The header by which the stdio bridge tells its connections apart."""
-NOTICES = "anaphora-notices"
 JSON, LINES = "application/json", "application/x-ndjson"
 
 _Key: TypeAlias = tuple[str, str, RequestKey]
@@ -83,10 +92,12 @@ class RpcService:
     """JSON-RPC for apps and administrators."""
 
     def __init__(
-        self, delegation: Delegation, admin_methods: Mapping[str, RpcMethod] | None = None
+        self, delegation: Delegation, admin_methods: Mapping[str, AdminMethod] | None = None
     ) -> None:
         self._delegation = delegation
-        self._admin_methods = admin_methods or {}
+        self._admin_methods: Mapping[str, AdminMethod] = (
+            {} if admin_methods is None else admin_methods
+        )
         self._running = RunningRequests()
 
     async def handle(
@@ -99,6 +110,7 @@ class RpcService:
             )
         _check_content_type(exchange.headers.get("content-type", ""))
         body = await exchange.read_body()
+        body = decompressed(body, exchange.headers.get("content-encoding"))
         connection = exchange.headers.get(CONNECTION, "")
         caller = RpcCaller(app=app, is_admin=admin and app is None, connection=connection)
         response = RpcHttpResponse(exchange)
@@ -160,22 +172,20 @@ class RpcService:
     ) -> object:
         """The result, or an `RpcError`."""
         method = METHODS.get(request.method)
-        if method is None and caller.is_admin:
-            method = self._admin_methods.get(request.method)
-        if method is None:
-            return RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}")
-        context = MethodContext(
-            delegation=self._delegation,
-            requests=self._running,
-            app=caller.app,
-            connection=caller.connection,
-            method=method.name,
-            request_id=request_id,
-            id=request.id or b"null",
-            notify=notify,
-            notices=notices,
-        )
         try:
+            if method is None:
+                return await self._run_admin(request, caller)
+            context = MethodContext(
+                delegation=self._delegation,
+                requests=self._running,
+                app=caller.app,
+                connection=caller.connection,
+                method=method.name,
+                request_id=request_id,
+                id=request.id or NULL,
+                notify=notify,
+                notices=notices,
+            )
             return await self._run(method, request, context)
         except AnaphoraError as problem:
             return error_of(problem)
@@ -183,22 +193,27 @@ class RpcService:
             raise
         except Exception as problem:
             name, line = type(problem).__name__, line_of(problem.__traceback__)
-            log(logging.ERROR, f"{method.name} {request_id}: {name} at {line}", problem)
+            log(logging.ERROR, f"{request.method[:100]}: {name} at {line}", problem)
             return INTERNAL
 
+    async def _run_admin(self, request: RpcRequest, caller: RpcCaller) -> object:
+        admin = self._admin_methods.get(request.method) if caller.is_admin else None
+        if admin is None:
+            return RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}")
+        return await admin(msgspec.json.decode(_object_params(request)))
+
     async def _run(self, method: RpcMethod, request: RpcRequest, context: MethodContext) -> object:
-        if method.calls_provider and request.is_notification:
-            self._refuse(context, "notification")
-            return None
         try:
-            _check_capabilities(method, request, context.app)
-        except CapabilityDenied as problem:
-            self._refuse(context, problem.kind)
+            _check_allowed(method, request, context.app)
+        except Denied as problem:
+            if context.app is not None:
+                self._delegation.deny(
+                    context.app, method.name, problem, request_id=context.request_id
+                )
             raise
-        if request.params is None:
-            raise InvalidRequest("must be an object: positional params are not supported")
-        params = method.read_params(request.params)
-        context.ignored = method.ignored_params(request.params)
+        given = _object_params(request)
+        params = method.read_params(given)
+        context.ignored = method.ignored_params(given)
         if not method.calls_provider:
             return await method.run(context, params)
         key = (_app_id(context.app), context.connection, request.key)
@@ -210,16 +225,6 @@ class RpcService:
             if not scope.expired():
                 raise
             return CANCELLED_ERROR
-
-    def _refuse(self, context: MethodContext, reason: str) -> None:
-        self._delegation.refused(
-            RefusedCall(
-                app=_app_id(context.app),
-                request_id=context.request_id,
-                method=context.method,
-                reason=reason,
-            )
-        )
 
 
 class RpcHttpResponse:
@@ -249,11 +254,6 @@ class RpcHttpResponse:
         await self._exchange.respond(CompleteResponse(200, headers, answer))
 
 
-def notices_text(notices: tuple[Notice, ...]) -> str:
-    fields = [{"code": each.code, "message": each.message} for each in notices]
-    return json.dumps(fields, separators=(",", ":"))
-
-
 def _check_content_type(kind: str) -> None:
     media_type, _, parameters = kind.partition(";")
     charset = parameters.strip().lower().replace('"', "")
@@ -262,8 +262,18 @@ def _check_content_type(kind: str) -> None:
         raise RequestRejected(f"the content type must be {JSON} in UTF-8, not {shown}", status=415)
 
 
-def _check_capabilities(method: RpcMethod, request: RpcRequest, app: App | None) -> None:
-    """Raises `CapabilityDenied`."""
+def _object_params(request: RpcRequest) -> bytes:
+    if request.params is None:
+        raise InvalidRequest(
+            "must be an object: positional params are not supported", path="params"
+        )
+    return request.params
+
+
+def _check_allowed(method: RpcMethod, request: RpcRequest, app: App | None) -> None:
+    """Raises `NotificationDenied` and `CapabilityDenied`."""
+    if method.calls_provider and request.is_notification:
+        raise NotificationDenied(f"{method.name} must be sent with an id")
     if method.capability is None:
         return
     needed: list[Capability] = [method.capability]
