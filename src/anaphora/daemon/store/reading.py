@@ -13,6 +13,13 @@ FIELDS = ("app", "provider", "model", "label", "day")
 _SUMS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
 
 
+def held(database: sqlite3.Connection, app: str | None = None) -> int:
+    """Nano-dollars of open holds."""
+    sum_of = "SELECT COALESCE(SUM(bound), 0) FROM holds WHERE :app IS NULL OR app = :app"
+    amount: int = database.execute(sum_of, {"app": app}).fetchone()[0]
+    return amount
+
+
 def spend_rows(
     database: sqlite3.Connection,
     by: Sequence[str],
