@@ -9,12 +9,13 @@ seconds.
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from anaphora.client.config import ClientConfig, Count, Name, Positive
+from anaphora.client.config import schema as client_schema
 from anaphora.redaction import quoted
 from anaphora.yaml_values import from_python
 
@@ -108,3 +109,14 @@ class _Section(msgspec.Struct, frozen=True):
 def daemon_config(config: ClientConfig) -> DaemonConfig:
     """The section of a configuration. Raises `InvalidConfig` with file and line."""
     return from_python({"daemon": config.daemon}, _Section, config.origin).daemon
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of `llm.yaml` with the daemon's section."""
+    whole = client_schema()
+    section = msgspec.json.schema(_Section)["$defs"]
+    whole["$defs"]["ClientConfig"]["properties"]["daemon"] = section["_Section"]["properties"][
+        "daemon"
+    ]
+    whole["$defs"] |= {name: table for name, table in section.items() if name != "_Section"}
+    return whole

@@ -52,7 +52,7 @@ class _AllowedNames(_Table, frozen=True):
     fields: tuple[Name, ...] = ()
 
 
-class _LlmTable(_Table, frozen=True):
+class LlmTable(_Table, frozen=True):
     example: ClassVar[str] = "write `llm: {providers: [ID], models: [NAME], usd_per_day: 5.00}`"
 
     providers: tuple[Name, ...] = ()
@@ -76,13 +76,13 @@ class _LlmTable(_Table, frozen=True):
                 raise ValueError(f"allow: {quoted(word)} is none of {there_are}")
 
 
-class _AppTable(_Table, frozen=True):
+class AppTable(_Table, frozen=True):
     example: ClassVar[str] = "write `capabilities_grant: [llm_complete]` and `llm: {...}` below it"
 
     requires: tuple[Capability, ...] = ()
     capabilities_grant: tuple[Capability, ...] = ()
     uids: tuple[UserId, ...] = ()
-    llm: _LlmTable = _LlmTable()
+    llm: LlmTable = LlmTable()
 
 
 class Grants(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,17 +102,17 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
     def from_text(
         cls, text: str, file: str = "<text>", config: ClientConfig | None = None
     ) -> Grants:
-        tables, origin = read_yaml(text, file, dict[str, _AppTable])
+        tables, origin = read_yaml(text, file, dict[str, AppTable])
         return cls._checked(tables, origin, config)
 
     @classmethod
     @hides_arguments
     def from_mapping(cls, data: Mapping[str, object], config: ClientConfig | None = None) -> Grants:
-        return cls._checked(from_python(dict(data), dict[str, _AppTable]), Origin(), config)
+        return cls._checked(from_python(dict(data), dict[str, AppTable]), Origin(), config)
 
     @classmethod
     def _checked(
-        cls, tables: dict[str, _AppTable], origin: Origin, config: ClientConfig | None
+        cls, tables: dict[str, AppTable], origin: Origin, config: ClientConfig | None
     ) -> Grants:
         apps = {}
         for app, table in tables.items():
@@ -161,7 +161,7 @@ class _AppReader(msgspec.Struct, frozen=True):
     def _invalid(self, reason: str, *path: str | int) -> InvalidConfig:
         return self._origin.invalid(reason, self._app, *path)
 
-    def read(self, table: _AppTable) -> AppGrant:
+    def read(self, table: AppTable) -> AppGrant:
         if not APP_ID.match(self._app):
             raise self._invalid(
                 "an app's id has 1 to 64 letters, digits, dots, dashes and underscores, and begins"

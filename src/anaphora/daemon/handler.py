@@ -34,9 +34,12 @@ from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExc
 from .credentials import SOCKET, Peers, is_loopback, take_token
 from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
+from .tracing import RequestTraces
 from .values import App, Peer
 
 REQUEST_ID_HEADER = "anaphora-request-id"
+REQUEST_ID_KEY = "anaphora.request_id"
+"""Of an exchange's scope, for errors that the server writes."""
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
 _SERVER_ERROR = 500
@@ -78,13 +81,14 @@ class Readiness(msgspec.Struct):
 class _OpenCall:
     """A request of an app that is being answered."""
 
-    __slots__ = ("app", "exchange", "request_id", "started")
+    __slots__ = ("app", "exchange", "request_id", "span", "started")
 
     def __init__(self, exchange: HttpExchange, request_id: str) -> None:
         self.exchange = exchange
         self.request_id = request_id
         self.started = time.perf_counter()
         self.app: App | None = None
+        self.span: Any = None
 
 
 class DaemonHandler:
@@ -101,7 +105,10 @@ class DaemonHandler:
         log: JsonLog,
         metrics: DaemonMetrics,
         max_calls_per_app: int = 64,
+        before_call: Callable[[], None] = lambda: None,
+        traces: RequestTraces | None = None,
     ) -> None:
+        """`before_call` runs before the token of a call is checked."""
         self._directory = directory
         self._rpc = rpc
         self._endpoints = endpoints
@@ -110,9 +117,14 @@ class DaemonHandler:
         self._log = log
         self._metrics = metrics
         self._most_calls = max_calls_per_app
+        self._before_call = before_call
+        self._traces = traces
         self._open: dict[HttpExchange, _OpenCall] = {}
         self._calls: Counter[str] = Counter()
         directory.on_revoke(self._revoked)
+        metrics.gauge(
+            "anaphora_daemon_open_requests", "Open requests", lambda: float(len(self._open))
+        )
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────
 
@@ -124,20 +136,25 @@ class DaemonHandler:
         if path == "/rpc":
             if exchange.method != "POST":
                 raise RequestRejected(f"{exchange.method[:20]} is not allowed at /rpc", status=405)
+            self._before_call()
             if not (admin := self._directory.is_admin(token, peer)):
                 call.app = self._authenticate(token, peer)
             await self._run(call, self._rpc.handle(exchange, call.app, admin, call.request_id))
         elif self._endpoints.serves(exchange.method, path):
+            self._before_call()
             call.app = app = self._authenticate(token, peer)
             await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
         else:
-            await exchange.respond(self._page(exchange, token, peer))
+            await exchange.respond(await self._page(exchange, token, peer))
 
     def _begin(self, exchange: HttpExchange) -> _OpenCall:
         request_id = f"req_{secrets.token_hex(12)}"
         REQUEST_ID.set(request_id)
         exchange.response_headers[REQUEST_ID_HEADER] = request_id
+        exchange.scope[REQUEST_ID_KEY] = request_id
         call = self._open[exchange] = _OpenCall(exchange, request_id)
+        if self._traces is not None:
+            call.span = self._traces.begin(exchange)
         return call
 
     def _authenticate(self, token: Secret | None, peer: Peer) -> App:
@@ -185,7 +202,9 @@ class DaemonHandler:
 
     # ── Pages of the daemon itself ───────────────────────────────────────────────────────────────
 
-    def _page(self, exchange: HttpExchange, token: Secret | None, peer: Peer) -> CompleteResponse:
+    async def _page(
+        self, exchange: HttpExchange, token: Secret | None, peer: Peer
+    ) -> CompleteResponse:
         path = exchange.path
         if path not in ("/healthz", "/readyz", "/metrics"):
             raise NotFound("there is nothing at this path", status=404)
@@ -200,7 +219,7 @@ class DaemonHandler:
                 raise Unauthenticated("metrics are for administrators", status=401)
             self._directory.authenticate(token, peer)
             raise Forbidden("metrics are for administrators", status=403)
-        content_type, body = self._metrics.page(len(self._open))
+        content_type, body = await self._metrics.page()
         return CompleteResponse(200, {"content-type": content_type}, body)
 
     def _ready(self, token: Secret | None, peer: Peer) -> CompleteResponse:
@@ -240,6 +259,8 @@ class DaemonHandler:
         seconds = time.perf_counter() - call.started
         app = "" if call.app is None else call.app.id
         status = exchange.status
+        if self._traces is not None:
+            self._traces.end(call.span, app, status, call.request_id)
         self._metrics.request(app, exchange.method, exchange.path, status, seconds)
         level = "error" if status >= _SERVER_ERROR else "info"
         self._log.line(

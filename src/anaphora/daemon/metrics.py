@@ -10,9 +10,12 @@ import re
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
+import msgspec
+
+from anaphora.client.observe import Watcher
 from anaphora.client.observe.export import BoundedNames
 from anaphora.errors import Denied, Upstream
 
@@ -22,8 +25,17 @@ _MOST_APPS, _MOST_ROUTES = 500, 60
 #: A path without the ids in it: its first two steps, and the verb after a colon.
 _ROUTE = re.compile(r"(/[\w.-]{1,40})?(/[\w.-]{1,40})?(.*?)(:\w{1,40})?", re.DOTALL)
 
-Gauge = tuple[str, str, Callable[[], float | None]]
-"""Name, help text, and a function that gives its value; None: left out."""
+Values: TypeAlias = Mapping[tuple[str, ...], float]
+"""By the values of the labels."""
+
+
+class Gauge(msgspec.Struct, frozen=True):
+    """A value that is looked up when the page is asked for."""
+
+    name: str
+    help: str
+    values: Callable[[], Awaitable[Values]]
+    labels: tuple[str, ...] = ()
 
 
 def route_of(path: str) -> str:
@@ -65,7 +77,8 @@ class DaemonMetrics:
         self._routes = BoundedNames(_MOST_ROUTES)
         self._gauges: list[Gauge] = []
         self._registries: list[Any] = []
-        self._started = time.time()
+        started = time.time()
+        self.gauge("anaphora_daemon_start_seconds", "Start, since 1970", lambda: started)
 
     def request(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
         route = self._routes(route_of(path)) if status not in (404, 405) else "none"
@@ -81,23 +94,36 @@ class DaemonMetrics:
         kind = problem.kind if isinstance(problem, Denied) else type(problem).__name__
         self._denied[kind] += 1
 
-    def gauge(self, name: str, help: str, value: Callable[[], float | None]) -> None:
-        self._gauges.append((name, help, value))
+    def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
+        async def values() -> Values:
+            return {(): value()}
 
-    def include(self, registry: Any) -> None:
-        """Also shows the metrics of a prometheus_client registry."""
+        self.gauges(Gauge(name, help, values))
+
+    def gauges(self, *gauges: Gauge) -> None:
+        self._gauges += gauges
+
+    def calls(self) -> Watcher:
+        """A watcher of calls whose metrics are on the page too: tokens, costs, verdicts, times."""
+        from prometheus_client import CollectorRegistry
+
+        from anaphora.client.observe import Metrics
+
+        registry = CollectorRegistry()
         self._registries.append(registry)
+        return Metrics(registry)
 
-    def page(self, open_requests: int) -> tuple[str, bytes]:
+    async def page(self) -> tuple[str, bytes]:
         """The content type and the text."""
         from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 
+        looked_up = [(gauge, await gauge.values()) for gauge in self._gauges]
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(self._families(open_requests)))
+        registry.register(_Collected(self._families(looked_up)))
         text = b"".join(map(generate_latest, (registry, *self._registries)))
         return CONTENT_TYPE_PLAIN_0_0_4, text
 
-    def _families(self, open_requests: int) -> Iterator[Any]:
+    def _families(self, gauges: Iterable[tuple[Gauge, Values]]) -> Iterator[Any]:
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,
@@ -122,14 +148,11 @@ class DaemonMetrics:
         for route, histogram in self._seconds.items():
             seconds.add_metric((route,), histogram.buckets(), histogram.total)
         yield seconds
-        known: Iterable[Gauge] = (
-            ("anaphora_daemon_open_requests", "Open requests", lambda: float(open_requests)),
-            ("anaphora_daemon_start_seconds", "Start, since 1970", lambda: self._started),
-            *self._gauges,
-        )
-        for name, help, value in known:
-            if (number := value()) is not None:
-                yield GaugeMetricFamily(name, help, value=number)
+        for gauge, values in gauges:
+            family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
+            for of, value in values.items():
+                family.add_metric(of, value)
+            yield family
 
 
 class _Collected:

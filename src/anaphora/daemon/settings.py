@@ -56,6 +56,11 @@ class SettingsFiles:
         self.problems: tuple[str, ...] = ()
         """Why the last reload kept something that was in force; empty: it did not."""
 
+    @property
+    def current(self) -> Settings:
+        """What is in force."""
+        return self._settings or self.load()
+
     def load(self) -> Settings:
         """Raises `InvalidConfig`, `MissingSecret` and `Io`, with file and line."""
         self._note_files()

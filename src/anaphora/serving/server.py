@@ -98,7 +98,10 @@ async def tcp_server(
 
 @contextlib.contextmanager
 def in_thread(
-    server: Callable[[], contextlib.AbstractAsyncContextManager[T]], name: str = "server"
+    server: Callable[[], contextlib.AbstractAsyncContextManager[T]],
+    name: str = "server",
+    *,
+    stop_seconds: float | None = _STOP_SECONDS,
 ) -> Iterator[T]:
     """Runs a server on an event loop in a thread of its own, until the block ends."""
     loop = asyncio.new_event_loop()
@@ -126,7 +129,7 @@ def in_thread(
     finally:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(stop.set)
-        thread.join(_STOP_SECONDS)
+        thread.join(stop_seconds)
         _wait_at_exit()
 
 

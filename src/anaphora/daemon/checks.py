@@ -1,0 +1,157 @@
+"""Checks a request against a grant: what the grant does not list is refused.
+
+    check_grant(facts, grant, provider_ids=["anthropic-default"], models=["claude-haiku-5-5"])
+    check_prompt(facts, rendered, grant)
+
+Both raise `NotGranted`, whose `param` is the field of the request, and whose message names the list
+of the grant that it is missing from.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import translate
+
+from blake3 import blake3
+
+from anaphora.errors import NotGranted
+from anaphora.rendered import Rendered
+
+from .facts import RequestFacts
+from .grants import LlmGrant, Permission
+
+#: The begin of every fingerprint of a prompt; a later way to compute it gets another number.
+PROMPT_PREFIX = "prompt1:"
+
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+def check_grant(
+    facts: RequestFacts,
+    grant: LlmGrant,
+    *,
+    provider_ids: Sequence[str] = (),
+    models: Sequence[str] = (),
+) -> None:
+    """Raises `NotGranted` for what the grant does not allow. `provider_ids` are the providers or
+    routes that the call may use, `models` those that it resolves to; the models that the request
+    itself names are checked too."""
+    for provider in provider_ids:
+        if provider not in grant.providers:
+            raise _missing(f"provider {provider!r}", "providers", "provider")
+    _check_models(facts, grant, models)
+    _check_limits(facts, grant)
+    for param, name in facts.tools:
+        if not is_granted(name, grant.tools):
+            raise _missing(f"tool {name!r}", "tools", param)
+    for permission, used in _permissions(facts):
+        if permission not in grant.permissions:
+            for what, param in used:
+                raise _missing(what, f"allow ({permission})", param)
+    for param, beta in facts.betas:
+        if beta not in grant.betas:
+            raise _missing(f"beta {beta!r}", "allow (betas)", param)
+    for path in facts.unknown:
+        if path not in grant.fields:
+            raise _missing(f"field {path!r}", "allow (fields)", path)
+
+
+def check_prompt(facts: RequestFacts, rendered: Rendered, grant: LlmGrant) -> None:
+    """Raises `NotGranted` where the grant approves one prompt and this is another."""
+    if grant.approved_prompt is None:
+        return
+    if facts.late_tools:
+        reason = "messages change the tools, but the grant approves one prompt"
+        raise NotGranted(reason, param="messages")
+    fingerprint = prompt_fingerprint(rendered)
+    if fingerprint != grant.approved_prompt:
+        reason = f"tools and system text are not the approved_prompt of the grant: {fingerprint}"
+        raise NotGranted(reason, param="system")
+
+
+def prompt_fingerprint(rendered: Rendered) -> str:
+    """Identifies the tools and system text of a prompt: definitions of deferred tools and system
+    messages inside the conversation included, other messages not."""
+    digest = blake3()
+    for run in rendered.runs:
+        for tool in run.deferred:
+            _update(digest, b"deferred", tool.data.strip(b", \t\r\n"))
+        log = run.log
+        for index in range(run.count):
+            section = run.section
+            if section == "messages":
+                if log.roles[log.wire_message_of(index)] not in _SYSTEM_ROLES:
+                    continue
+                section = "system"
+            _update(digest, section.encode(), log.slice(log.start(index), log.ends[index]))
+    return PROMPT_PREFIX + digest.hexdigest()
+
+
+def is_granted(name: str, patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns matches the whole name; `*` stands for any characters."""
+    return any(_pattern(pattern).match(name) is not None for pattern in patterns)
+
+
+def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -> None:
+    for model in models:
+        if not is_granted(model, grant.models):
+            raise _missing(f"model {model!r}", "models", "model")
+    for index, (param, model) in enumerate(facts.models):
+        # The first one is what the resolved models were found by: it may be an alias or a route.
+        if (index or not models) and not is_granted(model, grant.models):
+            raise _missing(f"model {model!r}", "models", param)
+
+
+def _check_limits(facts: RequestFacts, grant: LlmGrant) -> None:
+    most = grant.max_tokens
+    field = facts.max_tokens_field
+    if facts.unlimited_output and (most is not None or grant.has_spend_limit):
+        raise NotGranted("the output must have a limit under this grant", param=field)
+    if most is not None and facts.max_tokens is not None and facts.max_tokens > most:
+        reason = f"{field} is {facts.max_tokens}; max_tokens of the grant is {most}"
+        raise NotGranted(reason, param=field)
+    if facts.n > grant.n:
+        field = "generationConfig.candidateCount" if facts.wire == "gemini" else "n"
+        raise NotGranted(f"{field} is {facts.n}; n of the grant is {grant.n}", param=field)
+
+
+def _permissions(facts: RequestFacts) -> list[tuple[Permission, list[tuple[str, str]]]]:
+    """The permissions that a request needs, and what for: descriptions and fields."""
+    needed: list[tuple[Permission, list[tuple[str, str]]]] = []
+    if facts.server_tools:
+        tools = [(f"server tool {tool.type!r}", tool.param) for tool in facts.server_tools]
+        needed.append(("server_tools", tools))
+    if facts.remote_mcp:
+        needed.append(
+            ("remote_mcp", [("a remote MCP server", param) for param in facts.remote_mcp])
+        )
+    if facts.background:
+        needed.append(("background", [("a background response", "background")]))
+    stored = [("a stored response", "store")] if facts.store else []
+    for param, kind, _ in facts.handles:
+        if kind == "container":
+            needed.append(("server_tools", [("a container", param)]))
+        else:
+            stored.append((f"a stored {kind.replace('_', ' ')}", param))
+    if stored:
+        needed.append(("stored_responses", stored))
+    if facts.tiers:
+        tiers = [(f"service tier {tier!r}", param) for param, tier in facts.tiers]
+        needed.append(("service_tiers", tiers))
+    return needed
+
+
+def _missing(what: str, where: str, param: str) -> NotGranted:
+    return NotGranted(f"{what} is not in {where} of the grant", param=param)
+
+
+def _update(digest: blake3, section: bytes, data: bytes | memoryview) -> None:
+    digest.update(b"%s %d\n" % (section, len(data)))
+    digest.update(data)
+
+
+@functools.lru_cache(maxsize=4096)
+def _pattern(glob: str) -> re.Pattern[str]:
+    return re.compile(translate(glob))

@@ -1,0 +1,276 @@
+"""What the messages of a request hold besides text: media, files and other stored objects, tools.
+
+Most requests hold only text and tool calls: a typed decoder finds that out, and only others are
+decoded in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from anaphora.wire.gemini.types import camel
+from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
+
+from .store import HandleKind
+from .tool_facts import FoundTools, read_tool
+
+
+class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The media of a request."""
+
+    images: int = 0
+    documents: int = 0
+    """Files of any other kind: PDFs, videos."""
+    audio: int = 0
+    inline: int = 0
+    """Bytes of the body that are their base64, not text."""
+
+
+class RequestContent:
+    """What was found in the messages of one request."""
+
+    __slots__ = ("_counts", "changes_tools", "handles", "shown", "tools")
+
+    def __init__(self) -> None:
+        self._counts = {"images": 0, "documents": 0, "audio": 0, "inline": 0}
+        self.handles: list[tuple[str, HandleKind, str]] = []
+        """Fields, kinds and ids."""
+        self.tools = FoundTools()
+        self.changes_tools = False
+        self.shown = True
+        """Whether the object at hand stands where the provider shows media to the model: elsewhere
+        its data may be billed as text."""
+
+    @property
+    def media(self) -> MediaCounts:
+        return MediaCounts(**self._counts)
+
+    def add(self, kind: str, data: Any = None) -> None:
+        """Counts one of that kind; `data` is its base64 or data URL, if it is in the body."""
+        self._counts[kind] += 1
+        if isinstance(data, str) and self.shown:
+            self._counts["inline"] += len(data)
+
+
+# ── Only text and tool calls? ────────────────────────────────────────────────────────────────────
+#
+# The types below take nothing else: content that they decode holds only text and tool calls.
+
+
+class _Block(msgspec.Struct, gc=False):
+    type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
+    content: str | list[_Block] | None = None
+    """Of a tool result."""
+
+
+class _BlockMessage(msgspec.Struct, gc=False):
+    content: str | list[_Block] | None = None
+
+
+class _ChatPart(msgspec.Struct, gc=False):
+    type: Literal["text", "refusal", "thinking"]
+
+
+class _ChatMessage(msgspec.Struct, gc=False):
+    content: str | list[_ChatPart] | None = None
+    audio: None = None
+
+
+class _ItemPart(msgspec.Struct, gc=False):
+    type: Literal["input_text", "output_text", "refusal", "reasoning_text", "summary_text"]
+
+
+class _Item(msgspec.Struct, gc=False):
+    type: Literal[
+        "message",
+        "function_call",
+        "function_call_output",
+        "reasoning",
+        "custom_tool_call",
+        "custom_tool_call_output",
+    ] = "message"
+    content: str | list[_ItemPart] | None = None
+    output: str | list[_ItemPart] | None = None
+
+
+class _FunctionResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    name: str | None = None
+    id: str | None = None
+    response: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    text: str | None = None
+    functionCall: msgspec.Raw = msgspec.Raw(b"null")
+    functionResponse: _FunctionResponse | None = None
+    thought: bool | None = None
+    thoughtSignature: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Content(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    role: str | None = None
+    parts: list[_Part] | None = None
+
+
+class _OllamaMessage(msgspec.Struct, gc=False):
+    images: None = None
+
+
+#: The decoders of plain content, by wire and field.
+_PLAIN: dict[tuple[str, str], Callable[[msgspec.Raw], Any]] = {
+    place: msgspec.json.Decoder(kind).decode
+    for place, kind in {
+        ("anthropic", "messages"): list[_BlockMessage],
+        ("anthropic", "system"): str | list[_Block] | None,
+        ("openai_chat", "messages"): list[_ChatMessage],
+        ("openai_responses", "input"): str | list[_Item] | None,
+        ("openai_responses", "instructions"): str | list[_Item] | None,
+        ("gemini", "contents"): list[_Content] | _Content,
+        ("gemini", "systemInstruction"): _Content | None,
+        ("ollama", "messages"): list[_OllamaMessage],
+    }.items()
+}
+
+
+# ── Everything else ──────────────────────────────────────────────────────────────────────────────
+
+#: Data of the app's own tools, which providers do not interpret, by the type or field around it.
+_OPAQUE = {
+    "tool_use": "input",
+    "server_tool_use": "input",
+    "mcp_tool_use": "input",
+    "custom_tool_call": "input",
+    "functionCall": "args",
+    "functionResponse": "response",
+    "function": "arguments",
+}
+#: Fields through which media are reached.
+_SHOWN = frozenset({"content", "output", "parts", "source", "functionResponse", "inlineData"})
+_TOOL_CHANGES = frozenset({"tool_addition", "tool_removal", "additional_tools"})
+_IMAGES = frozenset({"image", "image_url", "input_image", "computer_screenshot", "screenshot"})
+_AUDIO = frozenset({"input_audio", "audio", "audio_url"})
+_FILES = frozenset({"document", "file", "input_file", "video", "video_url", "input_video"})
+#: Where the base64 or data URL of a medium may stand in it.
+_DATA = ("data", "url", "image_url", "video_url", "audio_url", "file_data", "input_audio")
+_INSIDE = ("source", "image_url", "input_audio", "file", "video_url", "audio_url")
+
+
+def holds_content(wire: str, name: str) -> bool:
+    """Whether a field of a request holds messages or system text."""
+    return (wire, name) in _PLAIN
+
+
+def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) -> None:
+    """Adds what a field with content holds besides text and tool calls."""
+    try:
+        _PLAIN[wire, name](raw)
+        return
+    except DECODE_ERRORS:
+        pass  # it holds more
+    try:
+        value = msgspec.json.decode(raw)
+    except DECODE_ERRORS as problem:
+        raise request_error(decode_reason(problem), f"$.{name}") from None
+    stack: list[tuple[str, str, Any, bool]] = [(name, "", value, True)]
+    while stack:
+        path, field, item, shown = stack.pop()
+        if isinstance(item, list):
+            stack += [(f"{path}[{index}]", field, each, shown) for index, each in enumerate(item)]
+        elif isinstance(item, dict):
+            if wire == "gemini":
+                item = {camel(key): each for key, each in item.items()}
+            kind = item.get("type")
+            kind = kind if isinstance(kind, str) else ""
+            found.shown = shown
+            _note(wire, path, field, kind, item, found)
+            opaque = _OPAQUE.get(kind or field)
+            stack += [
+                (f"{path}.{key}", key, each, shown and key in _SHOWN)
+                for key, each in item.items()
+                if key != opaque and isinstance(each, (dict, list))
+            ]
+
+
+def _note(
+    wire: str, path: str, field: str, kind: str, item: dict[str, Any], found: RequestContent
+) -> None:
+    """Notes what one object is."""
+    if wire == "gemini":
+        if field in ("inlineData", "fileData"):
+            _note_gemini(path, item, found)
+    elif wire == "ollama":
+        for image in item.get("images") or ():
+            found.add("images", image)
+    elif kind in _IMAGES:
+        found.add("images", _inline(item))
+    elif kind in _AUDIO:
+        found.add("audio", _inline(item))
+    elif kind in _FILES:
+        _note_file(item, found)
+    elif kind == "image_generation_call":
+        found.add("images", item.get("result"))
+    elif kind in _TOOL_CHANGES:
+        found.changes_tools = True
+    elif kind == "item_reference":
+        found.handles.append((f"{path}.id", "response", str(item.get("id"))))
+    if kind in ("tool_addition", "additional_tools", "tool_search_output"):
+        tools = item.get("tools") or item.get("tool") or []
+        for tool in tools if isinstance(tools, list) else [tools]:
+            read_tool(wire, path, tool, found.tools)
+    _note_ids(path, item, found)
+
+
+def _note_ids(path: str, item: dict[str, Any], found: RequestContent) -> None:
+    for key, object_kind in _IDS.items():
+        value = item.get(key)
+        for id in value if isinstance(value, list) else [value]:
+            if isinstance(id, str):
+                found.handles.append((f"{path}.{key}", object_kind, id))
+    if path.endswith(".audio") and "id" in item:
+        # The sound of an earlier answer.
+        found.handles.append((f"{path}.id", "response", str(item["id"])))
+        found.add("audio")
+
+
+_IDS: dict[str, HandleKind] = {
+    "file_id": "file",
+    "file_ids": "file",
+    "container_id": "container",
+}
+
+
+def _inline(item: dict[str, Any]) -> str | None:
+    """The base64 or data URL of a medium; None where it is only referred to."""
+    holders = [item, *(item[key] for key in _INSIDE if isinstance(item.get(key), dict))]
+    for holder in holders:
+        for key in _DATA:
+            value = holder.get(key)
+            if not isinstance(value, str):
+                continue
+            if key in ("data", "file_data") or value.startswith("data:"):
+                return value
+    return None
+
+
+def _note_file(item: dict[str, Any], found: RequestContent) -> None:
+    source = item.get("source")
+    if isinstance(source, dict) and source.get("type") in ("text", "content"):
+        return  # text in the body; the images in it are counted by themselves
+    if isinstance(source, str):
+        return  # the origin of a search result
+    found.add("documents", _inline(item))
+
+
+def _note_gemini(path: str, item: dict[str, Any], found: RequestContent) -> None:
+    """Bytes in the request, or a file: of Google's file store, of a bucket, or at a public
+    address."""
+    kind = str(item.get("mimeType") or "")
+    medium = kind.partition("/")[0]
+    name = {"image": "images", "audio": "audio"}.get(medium, "documents")
+    found.add(name, item.get("data"))
+    uri = item.get("fileUri")
+    if isinstance(uri, str) and (not uri.startswith("http") or "/files/" in uri):
+        found.handles.append((f"{path}.fileUri", "file", uri))

@@ -1,0 +1,77 @@
+"""The facts of a request that grants and bounds are about; `facts.read_facts` reads them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from .content_facts import MediaCounts
+from .store import HandleKind
+from .tool_facts import ServerTool
+
+
+class Named(NamedTuple):
+    """A value of a request, and the field that holds it."""
+
+    param: str
+    value: str
+
+
+class HandleRef(NamedTuple):
+    """An object at the provider that a request refers to."""
+
+    param: str
+    kind: HandleKind
+    id: str
+
+
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request asks for, beyond the text of its answer."""
+
+    wire: str
+    """A name of `wire.WIRES`, also where the request was read as a dialect of it."""
+    size: int
+    """Bytes of all fields."""
+    models: tuple[Named, ...]
+    """Every model that the path or the body names."""
+    stream: bool = False
+    max_tokens: int | None = None
+    max_tokens_field: str = "max_tokens"
+    """The field that holds the limit, or would."""
+    unlimited_output: bool = False
+    """The limit is given, as none."""
+    n: int = 1
+    thinking_budget: int = 0
+    """Tokens of thinking that may come on top of the limit."""
+    predicted: int = 0
+    """Bytes of a predicted output: rejected parts of it are billed as output."""
+    tools: tuple[Named, ...] = ()
+    """Names of functions."""
+    server_tools: tuple[ServerTool, ...] = ()
+    max_tool_calls: int | None = None
+    """The limit of the calls of all server tools together."""
+    remote_mcp: tuple[str, ...] = ()
+    """Fields that name remote MCP servers."""
+    background: bool = False
+    store: bool | None = None
+    """Whether the provider keeps the answer; None: its default."""
+    handles: tuple[HandleRef, ...] = ()
+    service_tier: str = ""
+    tiers: tuple[Named, ...] = ()
+    """Service tiers other than the standard one, and fast mode."""
+    geo: str = ""
+    """Where inference has to run."""
+    betas: tuple[Named, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Paths of fields that the daemon does not know, or with values whose cost it does not know."""
+    unbounded: tuple[str, ...] = ()
+    """Those of them that make a request cost more than can be foreseen."""
+    media: MediaCounts = MediaCounts()
+    late_tools: bool = False
+    """Messages add tools or take them away."""
+
+    @property
+    def model(self) -> str:
+        """The model that is asked for; empty where none is named."""
+        return self.models[0].value if self.models else ""
