@@ -17,12 +17,13 @@ from support.ledgers import DAY, NOON, Clock, an_app, opened, version_1
 
 from anaphora.daemon.grants import NANO
 from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.store import Settled
 from anaphora.values import Usage
 
 
 async def spend(ledger: Ledger, app: str, model: str, billed: int, **labels: int) -> None:
     hold = await ledger.hold(an_app(app), provider="p", model=model, request_id="r", bound=billed)
-    kind = "estimated" if model == "aborted" else "billed"
+    kind: Settled = "estimated" if model == "aborted" else "billed"
     usage = Usage(uncached=1000, read=9000, output=200)
     await hold.settle(billed, kind, usage=usage, labels=labels, saved=NANO // 4)
 

@@ -43,7 +43,7 @@ def spend_rows(
     )
     names = (*fields, *_SUMS)
     found = [dict(zip(names, row, strict=True)) for row in rows]
-    return [SpendRow(**row) for row in found if row["calls"] is not None]
+    return [SpendRow(**row) for row in found if row["calls"] or row["billed"]]
 
 
 _WHOLE = "SELECT * FROM sums"
