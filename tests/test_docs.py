@@ -90,8 +90,9 @@ def without_figures(text: str) -> str:
     return re.sub(r" +", " ", re.sub(r"\d[\d,.]*", "0", text))
 
 
-#: Guides whose snippets have a test of their own: tests/pytest_plugin/test_guide.py, and below.
-FILES = {"test-your-cache.md", "watch.md"}
+#: Pages whose snippets have a test of their own: tests/pytest_plugin/test_guide.py,
+#: tests/daemon/test_reference_pages.py, and below.
+FILES = {"extensions.md", "test-your-cache.md", "watch.md"}
 
 
 @pytest.mark.parametrize(

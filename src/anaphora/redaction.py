@@ -32,7 +32,7 @@ ELLIPSIS = "…"
 
 #: How the keys of providers and tokens of services begin.
 _KEY_START = re.compile(
-    r"(?:sk|pk|rk)[-_]|(?:gsk|ghp|gho|ghs|github_pat|hf|r8|tgp)_|(?:csk|nvapi|pplx|glpat)-"
+    r"(?:sk|pk|rk)[-_]|(?:ana|gsk|ghp|gho|ghs|github_pat|hf|r8|tgp)_|(?:csk|nvapi|pplx|glpat)-"
     r"|xai-(?=\w{16})|xox[abp]-|AIza|AKIA|ASIA|eyJ|ya29\.|(?i:bearer|basic) "
 )
 _SHORTEST_KEY = 12

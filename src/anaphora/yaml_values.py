@@ -53,6 +53,8 @@ class Origin(msgspec.Struct, frozen=True):
     file: str = ""
     lines: dict[str, int] = {}
     """By path: `routes.main[0].provider`."""
+    numbers: dict[str, str] = {}
+    """The text of each number, for amounts that must not pass through a float."""
 
     def line(self, *path: str | int) -> int | None:
         """The line of a field, or of the mapping that it would be in."""
@@ -73,7 +75,7 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
     """The content of a file; an empty one is an empty mapping."""
     import yaml
 
-    origin = Origin(file, {})
+    origin = Origin(file, {}, {})
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -93,9 +95,9 @@ def read_yaml(text: str, file: str, kind: type[T]) -> tuple[T, Origin]:
         raise InvalidConfig("nested too deeply", file=file) from None
 
 
-def from_python(value: Any, kind: type[T]) -> T:
-    """The same for a value that is not from a file."""
-    return _decode(value, kind, Origin())
+def from_python(value: Any, kind: type[T], origin: Origin | None = None) -> T:
+    """The same for a value that is not from a file, or was a part of one: that of `origin`."""
+    return _decode(value, kind, origin or Origin())
 
 
 def dotted(path: Path) -> str:
@@ -159,7 +161,8 @@ def _note_lines(
         for key, value in merged_first:
             name = str(key.value)
             if key.tag == _TAG + "merge":  # `<<` adds the missing fields of other mappings
-                for other in value.value if value.id == "sequence" else [value]:
+                # Of several, the first decides: its fields are noted last.
+                for other in reversed(value.value) if value.id == "sequence" else [value]:
                     _note_lines(loader, other, path, origin, left, within)
                 continue
             if key.tag != _TAG + "str":
@@ -181,6 +184,8 @@ def _note_lines(
             fail(f"a {type(value).__name__} is not a JSON value; put it in quotes", node)
         if isinstance(value, int) and value.bit_length() > _WIDEST:
             fail("the number is too large", node)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            origin.numbers[path] = node.value
 
 
 def _decode(data: Any, kind: type[T], origin: Origin) -> T:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from anaphora.audit import AuditEnvelope, AuditLog, prune, rows, verify
 from anaphora.audit.envelope import LostRow
-from anaphora.audit.log_sqlite import SqliteStore
+from anaphora.audit.log_sqlite import SqliteLogStore
 from anaphora.cli.audit import command
 from anaphora.errors import InvalidRequest, Io
 
@@ -148,7 +148,7 @@ def test_a_prune_that_fails_leaves_no_open_transaction(tmp_path: Path) -> None:
             "CREATE TRIGGER full BEFORE DELETE ON rows BEGIN SELECT RAISE(ABORT, 'full'); END"
         )
     database.close()
-    store = SqliteStore(path)
+    store = SqliteLogStore(path)
     store.open()
     with pytest.raises(sqlite3.Error, match="full"):
         store.remove(store.boundaries(time.time() + 1))

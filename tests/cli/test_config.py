@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from anaphora.cli.config import command
-from anaphora.client.config import schema
+from anaphora.daemon.config import schema
 
 CANARY = "sk-canary-8d2e"
 TEXT = """
@@ -141,6 +141,13 @@ def test_missing_file(run: Any, tmp_path: Path) -> None:
     done = run("config", "check", str(tmp_path / "llm.yaml"))
     assert done.returncode == 2
     assert "does not exist" in done.stderr
+
+
+def test_daemon_section_is_checked(file: Path) -> None:
+    file.write_text(f"{TEXT}daemon: {{prot: 1}}\n")
+    run = checked(file, CLAUDE_FOR_THIS_TEST=CANARY)
+    assert run.exit_code == 1
+    assert "daemon: unknown field 'prot'" in str(run.exception)
 
 
 def test_schema() -> None:

@@ -562,7 +562,7 @@ def test_no_object_shows_a_secret() -> None:
         config = settings("http://api.example", proxy=proxy)
         resolved = resolve(config)
         client = AsyncClient(resolved)
-        endpoint = client._endpoint("main")
+        endpoint = client._pool.endpoint(resolved["main"])
         transport = endpoint.transport
         assert isinstance(transport, AiohttpTransport)
         request = endpoint.outgoing(Request("POST", "/v1/messages", (), Body([b"{}"])))

@@ -3,6 +3,7 @@ llm-ollama, LiteLLM, pydantic-ai. The programs themselves run in soak/test_stran
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from typing import Any
@@ -277,8 +278,8 @@ def test_a_header_that_is_sent_twice_is_accepted(emu: Emulator, name: str) -> No
     for value in ("application/json", "application/json") if name != "user-agent" else ("a", "b"):
         connection.putheader(name, value)
     connection.endheaders(body)
-    assert connection.getresponse().status == 200
-    connection.close()
+    with contextlib.closing(connection), connection.getresponse() as response:
+        assert response.status == 200
 
 
 # ── The openai SDK's own tests ───────────────────────────────────────────────────────────────────

@@ -42,8 +42,12 @@ def post(url: str, body: dict[str, Any], **headers: str) -> bytes:
     headers = {"content-type": "application/json", "x-api-key": KEY, **headers}
     headers["anthropic-version"] = "2023-06-01"
     request = urllib.request.Request(f"{url}/v1/messages", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request) as response:
-        answer: bytes = response.read()
+    try:
+        with urllib.request.urlopen(request) as response:
+            answer: bytes = response.read()
+    except urllib.error.HTTPError as problem:
+        problem.close()
+        raise
     return answer
 
 
@@ -131,8 +135,9 @@ def test_no_prompt_response_or_key_is_stored(emu: Emulator, tmp_path: Path) -> N
 
 def test_an_error_that_repeats_the_prompt_is_not_stored(emu: Emulator, tmp_path: Path) -> None:
     """The emulator names what is wrong with a request."""
-    with relayed(emu, tmp_path / "audit") as url, contextlib.suppress(urllib.error.HTTPError):
-        post(url, body("one") | {"messages": [{"role": "USERCANARY", "content": "USERCANARY"}]})
+    request = body("one") | {"messages": [{"role": "USERCANARY", "content": "USERCANARY"}]}
+    with relayed(emu, tmp_path / "audit") as url, pytest.raises(urllib.error.HTTPError):
+        post(url, request)
     assert [row.outcome for row in rows_of(tmp_path / "audit")] == ["Upstream"]
     assert b"CANARY" not in stored(tmp_path)
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from support.planted import GUIDE, Place, body, grown, spec
 
 from anaphora import wire
+from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, read_request
 from anaphora.catalog import dialects
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.proxy import placing
-from anaphora.proxy.conversation_plans import ConversationPlans, PlannedCall, read_request
 from anaphora.proxy.exchange import ProxyRoute, UpstreamRequest
 from anaphora.proxy.placing import Placer
 from anaphora.proxy.routes import default_routes

@@ -39,7 +39,8 @@ def ask(proxy: Proxy, system: str, model: str = "claude-opus-5-5") -> None:
     headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
     url = proxy.url_of("anthropic") + "/v1/messages"
     try:
-        urlopen(Request(url, data, {**headers, "x-api-key": "k"})).read()
+        with urlopen(Request(url, data, {**headers, "x-api-key": "k"})) as response:
+            response.read()
     except HTTPError as problem:
         problem.close()
 

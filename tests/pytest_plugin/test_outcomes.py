@@ -195,17 +195,19 @@ def test_a_stream_that_is_left_open_is_no_call_of_the_next_test(
         def test_open():
             url = urlsplit(os.environ["ANTHROPIC_BASE_URL"])
             connection = http.client.HTTPConnection(url.hostname, url.port)
-            opened.append(connection)
             message = {"role": "user", "content": "Hello"}
             body = {"model": "claude-sonnet-4-6", "max_tokens": 64, "messages": [message]}
             body |= {"stream": True}
             headers = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
             headers[HEADER] = "slow-drip; seconds=0.5"
             connection.request("POST", url.path + "/v1/messages", json.dumps(body), headers)
-            assert connection.getresponse().status == 200
+            response = connection.getresponse()
+            opened.extend([response, connection])
+            assert response.status == 200
 
         def test_next(cache_contract):
-            opened.pop().close()
+            for left in opened:
+                left.close()
             run_agent()
             assert [call.number for call in cache_contract.calls] == [1, 2, 3]
         """,

@@ -26,8 +26,12 @@ def ask(question):
     url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
     headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "anthropic-version": "2023-06-01"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)["content"][0]["text"]
+    try:
+        with urllib.request.urlopen(request) as response:
+            return json.load(response)["content"][0]["text"]
+    except urllib.error.HTTPError as problem:
+        problem.close()
+        raise
 """
 
 

@@ -85,7 +85,7 @@ async def opened(
 
 
 def transport_of(client: AsyncClient) -> RecordingTransport:
-    transport: Any = client._transport
+    transport: Any = client._pool._transport
     assert isinstance(transport, RecordingTransport)
     return transport
 

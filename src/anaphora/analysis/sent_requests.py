@@ -218,7 +218,7 @@ def request_of(
         chains.keep(members, hints, reply, written)
     sent = SentCall(
         rendered=rendered,
-        plan=_plan(rendered, rules, members),
+        plan=own_plan(rendered, rules, members),
         at=logged.started if logged.started is not None else logged.ended,
         began=logged.began,
         usage=None if reply is None or reply.usage.uncached is None else reply.usage,
@@ -262,7 +262,7 @@ def _reply(codec: Wire, logged: LoggedCall) -> tuple[Reply | None, str]:
         return None, str(problem)
 
 
-def _plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
+def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
     """The request's markers, and the one that the provider adds unless the request forbids it."""
     automatic = rendered.automatic
     if automatic is None and rules.automatic_breakpoint.value == "last_message":

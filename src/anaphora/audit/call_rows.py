@@ -181,9 +181,12 @@ def row_of_record(
     return AuditEnvelope(
         at=round(record.at, 6),
         epoch=epoch,
-        app=app,
+        app=label(call.app) or app,
         node=node,
         adapter=call.adapter,
+        call_id=word(call.call_id) if call.call_id else "",
+        method=label(call.method),
+        ignored=tuple(label(name) for name in call.ignored),
         provider=label(record.provider),
         system=word(record.system),
         wire=word(record.wire),

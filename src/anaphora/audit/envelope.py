@@ -94,7 +94,16 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     model: str
     answered_by: str | None = None
     request_id: str | None = None
+    """The provider's."""
     response_id: str | None = None
+    call_id: str = ""
+    """The id of the request at the daemon."""
+    method: str = ""
+    """The method or path by which an app called the daemon."""
+    ignored: tuple[str, ...] = ()
+    """Names of params that the daemon ignored."""
+    repeats: int = 1
+    """How many calls of one minute were refused like this one."""
     operation: str = "chat"
     prompt_hash: str = ""
     """Of an adapter's call, its `prompt_hash`; otherwise BLAKE3 with the log's key."""

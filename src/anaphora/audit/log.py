@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +25,7 @@ from .call_rows import BlockDigests, blocks_of, current_labels, prompt_digest, r
 from .chain import ChainHead
 from .envelope import AuditBlock, AuditEnvelope, AuditRow, RecoveryRow, StartRow, encode
 from .log_file import SEGMENT_BYTES, FileStore, Recovered
-from .log_sqlite import SqliteStore, is_sqlite
+from .log_sqlite import SqliteLogStore, is_sqlite
 from .reading import check_name, hash_of_row
 from .side_files import WriterLock, key_id, read_anchor, read_or_create_key
 from .writer import AuditError, LogStore, LogWriter
@@ -134,22 +133,48 @@ class AuditLog:
     def call_ended(self, call: EndedCall) -> tuple[Notice, ...]:
         """For clients: takes a call. Only the digests of what is new in its prompt are computed
         here; the prompt is not kept."""
-        blocks: tuple[AuditBlock, ...] = ()
-        prompt_hash = ""
+        described: tuple[tuple[AuditBlock, ...], str] = ((), "")
         if call.rendered is not None and call.plan is not None:
-            blocks, prompt_hash = self.describe(call.rendered, call.plan)
-        row = partial(
-            row_of_record,
+            described = self.describe(call.rendered, call.plan)
+        ended, labels = replace(call, rendered=None), current_labels()
+        self._writer.put(lambda: self._row(ended, labels, *described))
+        return self._failing()
+
+    def call_ended_later(self, call: EndedCall) -> tuple[Notice, ...]:
+        """The same, with the digests computed in the log's thread: its queue keeps the prompt until
+        then."""
+        if self.failing:  # the queue may become long
+            return self.call_ended(call)
+        labels = current_labels()
+
+        def row() -> AuditEnvelope:
+            described: tuple[tuple[AuditBlock, ...], str] = ((), "")
+            if call.rendered is not None and call.plan is not None:
+                described = self.describe(call.rendered, call.plan)
+            return self._row(call, labels, *described)
+
+        self._writer.put(row)
+        return self._failing()
+
+    def _row(
+        self,
+        call: EndedCall,
+        labels: tuple[str, ...],
+        blocks: tuple[AuditBlock, ...],
+        prompt_hash: str,
+    ) -> AuditEnvelope:
+        return row_of_record(
             call.record,
             app=self.app,
             node=self.node,
             epoch=self.epoch,
-            call=replace(call, rendered=None),
-            labels=current_labels(),
+            call=call,
+            labels=labels,
             blocks=blocks,
             prompt_hash=prompt_hash,
         )
-        self._writer.put(row)
+
+    def _failing(self) -> tuple[Notice, ...]:
         failing = self._writer.failing
         if failing is None:
             return ()
@@ -206,7 +231,7 @@ def open_writer(
         raise Io(f"{path.parent}: cannot be created: {error.strerror or error}") from None
     lock = WriterLock(path)
     lock.acquire()
-    store: LogStore = SqliteStore(path) if is_sqlite(path) else FileStore(path, segment_bytes)
+    store: LogStore = SqliteLogStore(path) if is_sqlite(path) else FileStore(path, segment_bytes)
     try:
         found = store.open()
         if anchor is not None and anchor.exists():

@@ -77,7 +77,7 @@ class SqliteReader:
             database.close()
 
 
-class SqliteStore:
+class SqliteLogStore:
     """Writes a log. Used by one thread."""
 
     def __init__(self, path: Path, segment_bytes: int = 0) -> None:  # noqa: ARG002

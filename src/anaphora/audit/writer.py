@@ -49,7 +49,7 @@ PendingRow: TypeAlias = Callable[[], AuditRow]
 
 
 class LogStore(Protocol):
-    """Where rows are kept: `FileStore` or `SqliteStore`."""
+    """Where rows are kept: `FileStore` or `SqliteLogStore`."""
 
     path: Path
 

@@ -27,6 +27,8 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 #: The commands and their summaries; a module is imported when its command is used.
 COMMANDS = {
+    "admin": "Create and revoke tokens of administrators.",
+    "apps": "Create, replace and revoke the tokens of apps.",
     "ask": "Ask a model, and see how the prompt cache was used.",
     "audit": "Check and read audit logs: one row a call, in a hash chain.",
     "completion": "Print the completion script for a shell.",
@@ -34,12 +36,17 @@ COMMANDS = {
     "demo": "Run the tour: no key, no network, under a minute.",
     "emulate": "Run a local emulator of every provider, with caching and billing.",
     "explain": "Explain why a prompt cache was missed, and what that cost.",
+    "grants": "Explain what apps may do, as extensions.yaml says.",
+    "init": "Create the home folder of a daemon.",
     "lint": "Find what will break a cached prefix, before it does.",
     "models": "List known models and their cache rules.",
     "record": "Run a command and record its calls, to replay them offline.",
     "replay": "Run a command on recorded responses, or verify and list recordings.",
     "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
+    "rpc": "Send JSON-RPC messages to a running daemon.",
     "rules": "Print a model's cache rules, or check them against bills.",
+    "secrets": "Store the keys of providers in the daemon's home folder.",
+    "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "translate": "Convert a request to another provider's format.",
     "watch": "Run a command, and see what breaks its prompt cache while it runs.",

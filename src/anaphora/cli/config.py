@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from anaphora.client.config import ClientConfig, schema
+from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import ResolvedProvider, resolve_each
 from anaphora.errors import MissingSecret
 
@@ -34,7 +34,10 @@ def check(file: Path, as_json: bool) -> None:
 
     Exit code 2 when the file is invalid (the message names the line), 7 when a key is missing.
     """
+    from anaphora.daemon.config import daemon_config
+
     config = ClientConfig.read(file)
+    daemon_config(config)
     providers = list(resolve_each(config))
     missing = [problem for _, problem in providers if problem is not None]
     report = {
@@ -53,6 +56,8 @@ def check(file: Path, as_json: bool) -> None:
 @command.command("schema")
 def print_schema() -> None:
     """Print the JSON Schema of llm.yaml, for editors."""
+    from anaphora.daemon.config import schema
+
     print_json(schema())
 
 

@@ -13,12 +13,20 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import AnaphoraError, Parse, Throttled, Timeout, Transport, Unavailable
+from anaphora.errors import (
+    AnaphoraError,
+    Denied,
+    Parse,
+    Throttled,
+    Timeout,
+    Transport,
+    Unavailable,
+)
 from anaphora.redaction import without_frames
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
@@ -33,6 +41,8 @@ from .transport import HttpResponse
 from .transport.timer import Deadline, DeadlinePassed
 
 if TYPE_CHECKING:
+    from anaphora.wire import Reader
+
     from .turn import Caller
 
 T = TypeVar("T")
@@ -48,8 +58,30 @@ _LAST_BYTES = 0.5
 REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
 
+class AttemptGuard(Protocol):
+    """Is asked before each attempt, and told how it ended."""
+
+    async def begin(self, flight: InFlight) -> None:
+        """Right before an attempt is sent. Raises `Denied` where it may not be."""
+        ...
+
+    def end(
+        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
+    ) -> None:
+        """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
+        reached the provider; `partial`: what was received of a reply that is not complete."""
+        ...
+
+
+class _RawPiece(msgspec.Struct, frozen=True):
+    """The bytes that the events before it came in."""
+
+    data: bytes
+
+
 class Attempts:
-    """Drives one call: use `complete` or `stream`, once. Both leave the reply in `flight`."""
+    """Drives one call: use `complete`, `stream` or `pieces`, once. All leave the reply in
+    `flight`."""
 
     def __init__(
         self,
@@ -58,6 +90,7 @@ class Attempts:
         *,
         timeout: float,
         on_wait: Callable[[float], None] | None = None,
+        guard: AttemptGuard | None = None,
     ) -> None:
         if timeout <= 0:
             raise Timeout(0)  # a request that is sent and not waited for is paid for
@@ -65,6 +98,11 @@ class Attempts:
         self._caller = caller
         self._timeout = timeout
         self._on_wait = on_wait
+        self._guard = guard
+        self._reader: Reader | None = None
+        """Of the stream of this attempt."""
+        self._tee = False
+        """Raw pieces follow their events."""
         self._until = monotonic() + timeout
         self._timer = flight.targets[0].endpoint.affinity.enter()
         self._deadline = Deadline(timeout, self._timer)
@@ -87,8 +125,29 @@ class Attempts:
             if not self._is_late(problem):
                 raise
 
-    async def stream(self) -> AsyncGenerator[Event, None]:
+    def stream(self) -> AsyncGenerator[Event, None]:
         """Events as they come; `flight.reply` is set before the last of them."""
+        return cast("AsyncGenerator[Event, None]", self._stream())
+
+    async def pieces(self) -> AsyncGenerator[tuple[tuple[Event, ...], bytes], None]:
+        """The same by pieces of the response, as they arrive: the events, and the bytes they came
+        in. Bytes behind the last event come without any."""
+        self._tee = True
+        events: list[Event] = []
+        async with aclosing(self._stream()) as stream:
+            try:
+                async for each in stream:
+                    if isinstance(each, _RawPiece):
+                        yield tuple(events), each.data
+                        events.clear()
+                    else:
+                        events.append(each)
+            except AnaphoraError:
+                if events:  # before a failure in the same piece, whose bytes quote it
+                    yield tuple(events), b""
+                raise
+
+    async def _stream(self) -> AsyncGenerator[Event | _RawPiece, None]:
         hop = 0
         try:
             while True:
@@ -131,11 +190,12 @@ class Attempts:
                     if (error := body_error(endpoint, answer, data)) is not None:
                         raise error from None
                     reply = reply_from_stream(endpoint, data, problem)
+                self._flight.body = data
                 self._answered(reply, blake3(data).hexdigest(), answer, admission)
             finally:
                 await answer.close()
 
-    async def _stream_once(self, index: int) -> AsyncGenerator[Event, None]:
+    async def _stream_once(self, index: int) -> AsyncGenerator[Event | _RawPiece, None]:
         target = self._flight.targets[index]
         endpoint, prepared = target.endpoint, await self._in_time(self._prepare(index))
         async with self._admission(target, prepared) as admission:
@@ -146,6 +206,7 @@ class Attempts:
                     data = await self._in_time(answer.read())
                     raise status_error(endpoint, answer, data)
                 reader, digest = endpoint.wire.reader(), blake3()
+                self._reader = reader
                 held: list[Event] = []
                 head = bytearray()
                 pieces = answer.__aiter__()
@@ -174,8 +235,14 @@ class Attempts:
                                 yield silent
                         yield event
                         if self._flight.reply is not None:
-                            await self._drain(pieces)
-                            return
+                            break
+                    if self._tee and self._streamed:
+                        yield _RawPiece(bytes(head) if head else piece or b"")
+                        head.clear()
+                    if self._flight.reply is not None:
+                        for rest in await self._drain(pieces):
+                            yield _RawPiece(rest)
+                        return
                     if piece is None:
                         return
             finally:
@@ -186,7 +253,7 @@ class Attempts:
         flight.index, flight.sent_at = index, 0.0
         self._attempting = True
         self._queued = self._sent = 0.0
-        self._answer = None
+        self._answer = self._reader = None
         endpoint = flight.targets[index].endpoint
         breaker = endpoint.breaker
         if not breaker.calm and (wait := breaker.enters(monotonic())):
@@ -205,12 +272,14 @@ class Attempts:
         # An earlier attempt may have learned of a limit.
         tokens = self._caller.count_tokens(target, prepared) if gate.counts_tokens else 0
         self._queueing = True
-        return gate.admit(tokens, self._until, self._on_wait)
+        return self._caller.admission(target, tokens, self._until, self._on_wait)
 
     async def _send(
         self, target: Target, prepared: PreparedRequest, admission: Admission
     ) -> HttpResponse:
         self._queueing, self._queued = False, admission.queued
+        if self._guard is not None:
+            await self._guard.begin(self._flight)
         self._sent, self._flight.sent_at = monotonic(), time.time()
         outgoing = prepared.outgoing
         assert outgoing is not None
@@ -224,6 +293,7 @@ class Attempts:
 
     def _response_began(self, answer: HttpResponse, admission: Admission) -> None:
         now = self._flight.first_at = time.time()
+        self._flight.headers = answer.headers
         self._flight.guarded(
             "limits_failed", None, admission.update, answer.status, answer.headers, now
         )
@@ -244,23 +314,31 @@ class Attempts:
             flight.guarded("limits_failed", None, breaker.succeeded, now)
         flight.guarded("limits_failed", None, admission.settle, reply.usage)
 
-    async def _drain(self, pieces: AsyncIterator[bytes]) -> None:
-        """Reads the end of the body. The reply is complete, whatever happens here."""
+    async def _drain(self, pieces: AsyncIterator[bytes]) -> list[bytes]:
+        """Reads the end of the body, and returns it for a tee. The reply is complete, whatever
+        happens here."""
+        rest: list[bytes] = []
 
         async def read() -> None:
-            while await anext(pieces, None) is not None:
-                pass
+            while (piece := await anext(pieces, None)) is not None:
+                if self._tee:
+                    rest.append(piece)
 
         try:
             seconds = min(_LAST_BYTES, self._until - monotonic())
             await Deadline(seconds, self._timer).wait(read())
         except (AnaphoraError, DeadlinePassed):
             pass
+        return rest
 
     async def _next_hop(self, error: AnaphoraError, index: int) -> int:
         """Where to send next after a failure, once it is time; raises when nothing is left to
         try."""
         flight, now = self._flight, monotonic()
+        if isinstance(error, Denied):  # by the guard: nothing was sent
+            flight.target.endpoint.breaker.left(now)
+            self._over(error, now)
+            raise error
         flight.target.endpoint.redactor.clean(error)
         self._hide_exchange(error)
         if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
@@ -344,3 +422,12 @@ class Attempts:
         )
         flight.attempts.append(attempt)
         self._attempting = self._queueing = False
+        if self._guard is not None:
+            self._guard.end(flight, error, sent=bool(self._sent), partial=self._partial(error))
+
+    def _partial(self, error: BaseException | None) -> Reply | None:
+        """What was received of a reply whose stream ended early."""
+        if error is None or self._reader is None:
+            return None
+        partial: Reply | None = getattr(error, "partial", None)
+        return partial if partial is not None else partial_of(self._reader.close())

@@ -8,18 +8,17 @@ async with AsyncClient.from_config("llm.yaml") as client:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeAlias, Unpack, overload
+from typing import Any, NoReturn, Self, Unpack, overload
 
 import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
-from anaphora.redaction import hides_arguments, looks_like_key, shown_name
+from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Extras, Notice
 from anaphora.values.fields import frozen
 
@@ -41,15 +40,12 @@ from .arguments import (
     watchers_of,
     with_leading_system,
     wrong_client,
-    wrong_type,
 )
-from .choice import ProviderChooser, check_order, has, name_at, refuses
+from .choice import check_order
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
-from .config.secrets import Secret
 from .conversations import Conversations, id_of, store_of
-from .endpoint import Endpoint, LoopAffinity, Target
 from .observe import CallAudit, Watcher, Watchers
 from .oneshot import OneShot
 from .options import (
@@ -64,6 +60,7 @@ from .options import (
     check_keywords,
 )
 from .parameters import with_params
+from .pool import ChosenTargets, ProviderPool, TargetChooser
 from .response import Output, Response
 from .routing import SessionRoute, conversation_key
 from .session import Session
@@ -74,14 +71,11 @@ from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import Structured, output_of
-from .transport import HttpTransport, TransportLayer
+from .transport import HttpTransport
 from .turn import Turn, TurnRequest
 
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
-
-_Chosen: TypeAlias = tuple[tuple[Target, ...], tuple[Hop, ...]]
-"""The targets of a call; for a route with the hop of each."""
 
 #: Where a call holds what a keyword of `send` stands for.
 _PLACES_IN_CALL = {
@@ -123,20 +117,14 @@ class AsyncClient:
             isinstance(each, ResolvedProvider) for each in providers.values()
         ):
             raise wrong_client(type(self).__name__, providers)
-        self._resolved = dict(providers)
-        self._routes = dict(routes or {})
+        self._pool = ProviderPool(dict(providers), dict(routes or {}), transport=transport)
+        self._chooser = TargetChooser(self._pool)
         checked = (
             callback_of(watcher, f"watchers[{index}]")
             for index, watcher in enumerate(watchers_of(watchers))
         )
         self._watchers = Watchers(checked, audit_of(audit))
         self._on_wait = callback_of(on_wait, "on_wait")
-        self._transport = transport
-        self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
-        self._endpoints: dict[str, Endpoint] = {}
-        self._chooser = ProviderChooser(self._resolved, self._routes)
-        self._chosen: dict[tuple[str | None, str | None], _Chosen] = {}
-        self._affinity = LoopAffinity()
         self._closed = False
         self._holders: set[Handles] = set()
         """All handles that providers hold for conversations, also for those that were dropped."""
@@ -186,7 +174,7 @@ class AsyncClient:
     @classmethod
     def of_environment(cls, environment: Environment, **options: Unpack[ClientOptions]) -> Self:
         client = cls(environment.providers, **options)
-        client._chooser = ProviderChooser(client._resolved, (), environment)
+        client._chooser = TargetChooser(client._pool, environment=environment)
         return client
 
     async def __aenter__(self) -> Self:
@@ -199,15 +187,14 @@ class AsyncClient:
         """Releases what providers hold for open conversations, and closes all connections. No call
         can be made afterwards."""
         self._closed = True
-        home = self._affinity.loop
+        home = self._pool.affinity.loop
         if home is None or home is asyncio.get_running_loop():
             await self._close()
         elif home.is_running():
             there = asyncio.run_coroutine_threadsafe(self._close(), home)
             await asyncio.wrap_future(there)
         # Otherwise that loop has ended, and its connections with it.
-        self._transports.clear()
-        self._endpoints.clear()
+        self._pool.forget()
 
     async def _close(self) -> None:
         try:
@@ -216,10 +203,7 @@ class AsyncClient:
         except TimeoutError:
             pass  # handles expire by themselves
         finally:
-            self._affinity.close()
-            async with contextlib.AsyncExitStack() as stack:  # each is closed if another fails
-                for transport in self._transports.values():
-                    stack.push_async_callback(transport.close)
+            await self._pool.close()
 
     @overload
     def send(
@@ -389,82 +373,17 @@ class AsyncClient:
 
     @property
     def providers(self) -> tuple[str, ...]:
-        return tuple(self._resolved)
+        return tuple(self._pool.providers)
 
     @property
     def notices(self) -> tuple[Notice, ...]:
         """Oddities of the configuration that are no errors."""
-        return tuple(notice for one in self._resolved.values() for notice in one.notices)
+        return tuple(notice for one in self._pool.providers.values() for notice in one.notices)
 
-    def _targets(self, provider: str | None, model: str | None) -> _Chosen:
+    def _targets(self, provider: str | None, model: str | None) -> ChosenTargets:
         if self._closed:
             raise InvalidRequest("the client is closed", path="client")
-        if model is not None and (not isinstance(model, str) or not model):
-            raise InvalidRequest(f"must be the name of a model, not {model!r}", path="model")
-        if provider is not None and not isinstance(provider, str):
-            raise wrong_type("the name of a provider or a route", provider, "provider")
-        chosen = self._chosen.get((provider, model))
-        if chosen is None:
-            for text, path in ((provider, "provider"), (model, "model")):
-                if text is not None and looks_like_key(text):
-                    raise InvalidRequest("looks like an API key, not like a name", path=path)
-            name, at = self._chooser.choose(provider, model)
-            if name in self._routes:
-                chosen = self._route_targets(name, at)
-            else:
-                chosen = (self._endpoint(name).target(at),), ()
-            self._chosen[provider, model] = chosen
-        return chosen
-
-    def _route_targets(self, route: str, model: str | None) -> _Chosen:
-        """A hop's own model goes first. A provider that is not known to have the requested one gets
-        its default instead; where none is, all get it that may be asked for it."""
-        hops = tuple(self._routes[route])
-        ends = [self._endpoint(hop.provider) for hop in hops]
-        names = [None if model is None else name_at(end.resolved, model) for end in ends]
-        having = [
-            name is not None and has(end.resolved, name)
-            for end, name in zip(ends, names, strict=True)
-        ]
-        kept: list[tuple[Target, Hop]] = []
-        for hop, end, name, known in zip(hops, ends, names, having, strict=True):
-            wanted = name if hop.model is None else name_at(end.resolved, hop.model)
-            if wanted is not None and hop.model is None:
-                if not known and any(having):
-                    wanted = end.default_model or wanted
-                if refuses(end.resolved, wanted):
-                    wanted = end.default_model
-                if wanted is None:
-                    continue
-            kept.append((end.target(wanted), hop))
-        if not kept:
-            raise InvalidRequest(
-                f"no provider of the route {route!r} has {shown_name(model or '')}", path="model"
-            )
-        return tuple(target for target, _ in kept), tuple(hop for _, hop in kept)
-
-    def _endpoint(self, name: str) -> Endpoint:
-        endpoint = self._endpoints.get(name)
-        if endpoint is None:
-            resolved = self._chooser.resolved(name)
-            transport = self._transport
-            if transport is None or isinstance(transport, TransportLayer):
-                transport = self._transport_for(resolved)
-            endpoint = self._endpoints[name] = Endpoint(resolved, transport, self._affinity)
-        return endpoint
-
-    def _transport_for(self, resolved: ResolvedProvider) -> HttpTransport:
-        """One transport for all providers with the same proxy and CA."""
-        way = resolved.proxy, resolved.provider.ca
-        transport = self._transports.get(way)
-        if transport is None:
-            from .transport.over_aiohttp import AiohttpTransport
-
-            transport = AiohttpTransport(proxy=way[0], ca=way[1])
-            if isinstance(self._transport, TransportLayer):
-                transport = self._transport.over(transport)
-            self._transports[way] = transport
-        return transport
+        return self._chooser.targets(provider, model)
 
 
 def _call(content: Call | Content, model: str, options: CallOptions) -> Call:

@@ -156,18 +156,48 @@ class Endpoint:
             self._targets[target.model] = target
         return target
 
+    def takes_key(self, resolved: ResolvedProvider) -> bool:
+        """Uses the key of the same provider as it is configured now; False where anything else has
+        changed."""
+        before = self.resolved
+        if (before.wire, before.base_url, before.dialect, before.provider) != (
+            resolved.wire,
+            resolved.base_url,
+            resolved.dialect,
+            resolved.provider,
+        ):
+            return False
+        self.resolved = resolved
+        self.redactor = resolved.redactor()
+        self._headers = resolved.headers()
+        self._last_headers = (), self._headers
+        return True
+
     def outgoing(self, request: Request) -> HttpRequest:
         """The request with address, key and all headers."""
+        return self.outgoing_body(
+            request.path, request.headers, request.body.join(), method=request.method
+        )
+
+    def outgoing_body(
+        self,
+        path: str,
+        headers: tuple[tuple[str, str], ...],
+        body: bytes,
+        *,
+        method: str = "POST",
+    ) -> HttpRequest:
+        """The same for a body whose bytes are given."""
         self.affinity.enter()
         return HttpRequest(
-            method=request.method,
-            url=self.base_url + request.path.removeprefix(self._path_start),
-            headers=self._with_headers(request.headers),
-            body=request.body.join(),
+            method=method,
+            url=self.base_url + path.removeprefix(self._path_start),
+            headers=self._with_headers(headers),
+            body=body,
             timeouts=self.config.timeouts,
             max_response_bytes=self.config.max_response_bytes,
             provider=self.system,
-            path=request.path,
+            path=path,
         )
 
     def _new_target(self, name: object) -> Target:

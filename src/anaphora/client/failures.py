@@ -43,6 +43,7 @@ _STEPS = {
     "limits_failed": "updating the rate limits",
     "routing_failed": "noting where the conversation is",
     "connection_failed": "closing the connection",
+    "settle_failed": "settling what the call cost",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -60,6 +60,10 @@ class InFlight:
         self.sent_at = self.first_at = 0.0
         """When that attempt was sent, and when its response began; in seconds since the epoch."""
         self.reply: Reply | None = None
+        self.body: bytes | None = None
+        """Of a response that was not streamed."""
+        self.headers: Mapping[str, str] = {}
+        """Of the response."""
         self.raw_hash = ""
         self.request_id: str | None = None
         self.verdict: Verdict | None = None

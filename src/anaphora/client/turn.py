@@ -24,7 +24,8 @@ from anaphora.values import Event, Message, Notice
 from .attempts import Attempts
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
-from .observe import EndedCall, Watchers
+from .limits import Admission
+from .observe import CallAudit, EndedCall, Watchers
 from .pending import Pending
 from .response import Parsed, Record, Response
 from .structured import Structured
@@ -172,6 +173,16 @@ class Caller(ABC):
         """About how many tokens of the prompt count against rate limits."""
         return Counts(prepared.rendered).total
 
+    def admission(
+        self,
+        target: Target,
+        tokens: int,
+        deadline: float,
+        on_wait: Callable[[float], None] | None,
+    ) -> Admission:
+        """The passage of an attempt through the target's rate limits."""
+        return target.gate.admit(tokens, deadline, on_wait)
+
     async def _settled(self) -> None:
         """Waits until the event loop has closed a stream that was left by `break`."""
         for _ in range(CLOSE_TICKS):
@@ -212,8 +223,15 @@ class Caller(ABC):
         audit = self._watchers.audit
         if audit is None:
             return notices
+        notices += flight.guarded("audit_failed", (), self._audit, audit, flight, record)
+        return notices + flight.take_notices()
+
+    def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        return audit.call_ended(self._ended(flight, record))
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
         prepared = flight.prepared.get(flight.index)
-        ended = EndedCall(
+        return EndedCall(
             record=record,
             raw_hash=flight.raw_hash,
             rendered=None if prepared is None else prepared.rendered,
@@ -221,5 +239,3 @@ class Caller(ABC):
             adapter=flight.request.adapter,
             prompt_hash=flight.request.prompt_hash,
         )
-        notices += flight.guarded("audit_failed", (), audit.call_ended, ended)
-        return notices + flight.take_notices()

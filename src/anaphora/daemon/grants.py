@@ -9,6 +9,8 @@ import msgspec
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: all amounts of the ledger are whole nano-dollars."""
 
+Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
+
 Permission: TypeAlias = Literal[
     "server_tools", "remote_mcp", "background", "stored_responses", "service_tiers"
 ]
@@ -57,3 +59,10 @@ class AppGrant(msgspec.Struct, frozen=True, kw_only=True):
     def missing(self) -> frozenset[str]:
         """Required capabilities that are not granted: the app's calls are refused."""
         return self.requires - self.capabilities
+
+
+def dollars(nano: int) -> str:
+    """An amount in digits, exactly: `5.00`, `0.000000125`."""
+    whole, part = divmod(abs(nano), NANO)
+    decimals = f"{part:09d}".rstrip("0").ljust(2, "0")
+    return f"{'-' if nano < 0 else ''}{whole}.{decimals}"

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from decimal import Decimal
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.client.response import Attempt
+from anaphora.errors import Denied
 from anaphora.prompt import Call
 from anaphora.values import Event, Notice, Reply, Usage
 from anaphora.wire.reading import Members
 
 from .grants import AppGrant
-
-Capability: TypeAlias = Literal["llm_complete", "llm_stream"]
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -141,10 +140,21 @@ class AppStream(Protocol):
 
 
 class Delegation(Protocol):
-    """Makes the calls of apps. Raises `Denied` before anything is sent, and `AnaphoraError`."""
+    """Makes the calls of apps. In this order, before anything is sent: `InvalidRequest` where the
+    provider is unknown, the model not one of its `known_models`, or the prompt has no message that
+    its wire takes (the path is the field's: `provider`, `model`, `messages`); then `Denied` by the
+    grant. Otherwise raises what a client does."""
 
-    async def complete(self, call: AppCall) -> AppReply: ...
+    async def complete(self, call: AppCall) -> AppReply:
+        """A call of `nexo/admin/llm/complete` or `llm.complete` without `max_tokens` gets the
+        provider's configured default, at most the grant's largest."""
+        ...
+
     def stream(self, call: AppCall) -> AppStream: ...
+
+    def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
+        """Audits a call that was refused before it became an `AppCall`. Never fails."""
+        ...
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
         """The tokens of a call's prompt, and whether the provider counted them (else estimated)."""

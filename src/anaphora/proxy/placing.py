@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from urllib.parse import unquote
 
+from anaphora.analysis.conversation_plans import ConversationPlans, OwnMarkers, read_request
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor, shown_url
@@ -23,7 +24,6 @@ from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
 from .accounts import Accounts, credentials
-from .conversation_plans import ConversationPlans, OwnMarkers, read_request
 from .exchange import RelayedCall, UpstreamRequest
 
 _FAILED = "markers_not_placed"

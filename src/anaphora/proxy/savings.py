@@ -19,6 +19,16 @@ from urllib.parse import unquote
 import msgspec
 from msgspec.structs import replace
 
+from anaphora.analysis.conversation_plans import (
+    ConversationPlans,
+    OwnMarkers,
+    PlannedCall,
+    ReadRequest,
+    is_encoded,
+    may_take_markers,
+    read_request,
+    read_split,
+)
 from anaphora.analysis.sent_requests import SentRequest
 from anaphora.cache import EarlierCall
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator
@@ -33,16 +43,6 @@ from anaphora.values import Usage
 from anaphora.wire.reading import Members
 from anaphora.wording import counted
 
-from .conversation_plans import (
-    ConversationPlans,
-    OwnMarkers,
-    PlannedCall,
-    ReadRequest,
-    is_encoded,
-    may_take_markers,
-    read_request,
-    read_split,
-)
 from .exchange import RelayedCall
 
 #: Models whose caches are simulated, and the prefixes that each one remembers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from anaphora.client.failures import line_of, log
@@ -16,6 +17,7 @@ from .exchange import (
     ConnectionEnded,
     HttpExchange,
     ServerStopping,
+    SlowReader,
     UploadAborted,
 )
 from .guard import HostGuard
@@ -39,11 +41,18 @@ class ServedApp:
     responses."""
 
     def __init__(
-        self, handler: Handler, guard: HostGuard, limits: BodyLimits | None = None
+        self,
+        handler: Handler,
+        guard: HostGuard,
+        limits: BodyLimits | None = None,
+        *,
+        ended: Callable[[HttpExchange], None] | None = None,
     ) -> None:
+        """`ended` is called when a request has been answered, or its connection has ended."""
         self._handler = handler
         self._guard = guard
         self._limits = limits or BodyLimits()
+        self._ended = ended
         self._open: set[HttpExchange] = set()
 
     @property
@@ -61,6 +70,8 @@ class ServedApp:
         finally:
             self._open.discard(exchange)
             exchange.close()
+            if self._ended is not None:
+                self._ended(exchange)
 
     async def _answer(self, exchange: HttpExchange) -> None:
         refusal = _ambiguous(exchange) or self._guard.refusal(
@@ -76,6 +87,8 @@ class ServedApp:
             await self._fail(
                 exchange, RequestRejected("the request body is incomplete", status=400)
             )
+        except SlowReader:
+            raise
         except ClientDisconnected:
             return
         except ServerStopping:

@@ -20,11 +20,13 @@ _BODY = "http.request"
 
 class BodyLimits(msgspec.Struct, frozen=True):
     """A body may be `size` bytes long. It must be complete after `seconds`, and a second more for
-    every `rate` bytes that arrived."""
+    every `rate` bytes that arrived. A client that takes none of the response for `write_seconds`
+    is disconnected."""
 
     size: int = 128 * 1024 * 1024
     seconds: float = 30.0
     rate: int = 64 * 1024
+    write_seconds: float | None = None
 
 
 class ConnectionEnded(Exception):
@@ -43,6 +45,10 @@ class ServerStopping(ConnectionEnded):
     """The server is stopping, and the response would have waited longer."""
 
 
+class SlowReader(ClientDisconnected):
+    """The client takes none of the response."""
+
+
 class ConnectionCut(ConnectionEnded):
     """The handler ends the connection in the middle of a response."""
 
@@ -58,7 +64,8 @@ class HttpExchange:
 
     __slots__ = (
         "_ended", "_limits", "_reading", "_reason", "_send", "_watcher", "_working",
-        "header_pairs", "headers", "method", "path", "query_string", "receive", "scope", "started",
+        "header_pairs", "headers", "method", "path", "query_string", "receive", "response_headers",
+        "scope", "started", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, send: Any, limits: BodyLimits) -> None:
@@ -72,7 +79,11 @@ class HttpExchange:
             for name, value in scope["headers"]
         ]
         self.headers: dict[str, str] = dict(self.header_pairs)
+        #: Sent with every response, whoever writes it.
+        self.response_headers: dict[str, str] = {}
         self.started = False
+        #: Of the response; 0 until it begins.
+        self.status = 0
         self.receive = receive
         self._send = send
         self._limits = limits
@@ -146,9 +157,20 @@ class HttpExchange:
     async def send(self, message: Any) -> None:
         """An ASGI message of the response."""
         self.started = True
-        await self._send(message)
+        if (seconds := self._limits.write_seconds) is None:
+            await self._send(message)
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._send(message)
+        except TimeoutError:
+            self._reason = self._reason or SlowReader
+            raise SlowReader from None
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
+        self.status = status
+        if self.response_headers:
+            headers = {**headers, **self.response_headers}
         pairs = [(name.encode("latin-1"), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": pairs})
 
@@ -184,8 +206,9 @@ class HttpExchange:
         if self._reason is not None:
             work.close()
             raise self._reason
-        task = self._working = asyncio.current_task()
+        outer, task = self._working, asyncio.current_task()
         assert task is not None, "handlers run in a task"
+        self._working = task
         before = task.cancelling()
         try:
             return await work
@@ -194,7 +217,7 @@ class HttpExchange:
                 raise
             raise self._reason or ConnectionEnded from None
         finally:
-            self._working = None
+            self._working = outer if self._reason is None else None
 
     def _is_interrupted(self) -> bool:
         """Whether `_end` alone cancelled the work."""
@@ -213,7 +236,11 @@ class HttpExchange:
 
     def stop(self) -> None:
         """Ends a wait for the request's body, or of the response, now or later."""
-        self._end(ServerStopping)
+        self.disconnect(ServerStopping)
+
+    def disconnect(self, reason: type[ConnectionEnded]) -> None:
+        """Ends the work of `run` and any wait with `reason`."""
+        self._end(reason)
         if self._reading is not None:
             with contextlib.suppress(RuntimeError):  # the piece has just arrived
                 self._reading.reschedule(0)

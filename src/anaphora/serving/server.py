@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidRequest, Io, MissingExtra
 
-#: Seconds to wait for the server to start or stop.
-_START_SECONDS = 10.0
+T = TypeVar("T")
+
+#: Seconds to wait for the server to start, and to stop.
+_START_SECONDS, _STOP_SECONDS = 10.0, 10.0
 #: Seconds that Granian's threads may take to end.
 _THREADS_SECONDS = 0.1
 _LAST_PORT = 65_535
@@ -34,15 +37,27 @@ class StoppableApp(Protocol):
     async def close(self) -> None: ...
 
 
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """Limits of a server's connections."""
+
+    connections: int = 1024
+    header_bytes: int = 64 * 1024
+    headers: int = 128
+    idle_seconds: float = 75.0
+    """Without a request; also the time that the head of a request may take."""
+
+
 class ServerAddress(msgspec.Struct, frozen=True):
     host: str
     port: int
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
         """Where this machine reaches the server."""
         host = _WILDCARDS.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        name = f"[{host}]" if ":" in host else host
+        return f"{self.scheme}://{name}:{self.port}"
 
 
 @contextlib.contextmanager
@@ -50,29 +65,71 @@ def running(
     app: StoppableApp, *, host: str, port: int = 0, extra: str, name: str = "server"
 ) -> Iterator[ServerAddress]:
     """A server until the block ends; at any free port where `port` is 0. `extra` installs it."""
-    address = ServerAddress(host, free_port(host, port))
-    server, loop = _server(app, address, extra), asyncio.new_event_loop()
+    require_extra(extra, "granian")
+    bound = free_port(host, port)
+    with in_thread(lambda: tcp_server(app, host=host, port=bound, extra=extra), name) as address:
+        yield address
 
-    async def stop() -> None:
+
+@contextlib.asynccontextmanager
+async def tcp_server(
+    app: StoppableApp,
+    *,
+    host: str,
+    port: int = 0,
+    extra: str,
+    limits: ConnectionLimits | None = None,
+) -> AsyncIterator[ServerAddress]:
+    """A Granian server on the running event loop, until the block ends."""
+    address = ServerAddress(host, free_port(host, port))
+    server = _server(app, address, extra, limits)
+    serving = asyncio.create_task(server.serve())
+    try:
+        await _until_started(address, serving)
+        yield address
+    finally:
         try:
             await app.close()
         finally:
             server.stop()
+            with contextlib.suppress(Exception):
+                await serving
 
-    def main() -> None:
+
+@contextlib.contextmanager
+def in_thread(
+    server: Callable[[], contextlib.AbstractAsyncContextManager[T]],
+    name: str = "server",
+    *,
+    stop_seconds: float | None = _STOP_SECONDS,
+) -> Iterator[T]:
+    """Runs a server on an event loop in a thread of its own, until the block ends."""
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    started: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    async def main() -> None:
+        try:
+            async with server() as running:
+                started.set_result(running)
+                await stop.wait()
+        except BaseException as problem:
+            if started.done():
+                raise
+            started.set_exception(problem)
+
+    def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(server.serve())
+            runner.run(main())
 
-    thread = threading.Thread(target=main, name=f"anaphora-{name}", daemon=True)
+    thread = threading.Thread(target=run, name=f"anaphora-{name}", daemon=True)
     thread.start()
     try:
-        _wait_until_started(address, thread)
-        yield address
+        yield started.result()
     finally:
-        if thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the loop has just ended
-                asyncio.run_coroutine_threadsafe(stop(), loop)
-        thread.join(_START_SECONDS)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(stop_seconds)
         _wait_at_exit()
 
 
@@ -105,19 +162,33 @@ def serve(server: contextlib.AbstractContextManager[Any], ready: Callable[[Any],
             signal.signal(name, handler)
 
 
-def _server(app: StoppableApp, address: ServerAddress, extra: str) -> Any:
+def _server(
+    app: StoppableApp, address: ServerAddress, extra: str, limits: ConnectionLimits | None
+) -> Any:
     require_extra(extra, "granian")
-    from granian.constants import Interfaces
+    from granian.constants import HTTPModes, Interfaces
+    from granian.http import HTTP1Settings
     from granian.server.embed import Server
 
+    settings: dict[str, Any] = {}
+    if limits is not None:
+        settings = {
+            "backpressure": limits.connections,
+            "http": HTTPModes.http1,
+            "http1_settings": HTTP1Settings(
+                header_read_timeout=int(limits.idle_seconds * 1000),
+                max_buffer_size=limits.header_bytes,
+            ),
+        }
     return Server(
         app,
-        address=_ip_of(address.host),
+        address=ip_of(address.host),
         port=address.port,
         interface=Interfaces.ASGINL,
         websockets=False,
         log_enabled=False,
         backlog=1024,
+        **settings,
     )
 
 
@@ -137,7 +208,7 @@ def free_port(host: str, port: int = 0) -> int:
     """The port, or any free one for 0; a readable error where it cannot be used."""
     if not 0 <= port <= _LAST_PORT:
         raise InvalidRequest(f"must be between 0 and {_LAST_PORT}, got {port}", path="port")
-    ip = _ip_of(host)
+    ip = ip_of(host)
     with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -149,7 +220,7 @@ def free_port(host: str, port: int = 0) -> int:
         return bound
 
 
-def _ip_of(host: str) -> str:
+def ip_of(host: str) -> str:
     """The address of a host; Granian takes no names. IPv4 first, as for clients of `localhost`."""
     try:
         found = socket.getaddrinfo(host or "0.0.0.0", None, type=socket.SOCK_STREAM)
@@ -159,12 +230,16 @@ def _ip_of(host: str) -> str:
     return next((each for each in addresses if ":" not in each), addresses[0])
 
 
-def _wait_until_started(address: ServerAddress, thread: threading.Thread) -> None:
-    deadline = time.monotonic() + _START_SECONDS
+async def _until_started(address: ServerAddress, serving: asyncio.Task[None]) -> None:
     host = _WILDCARDS.get(address.host, address.host)
-    while time.monotonic() < deadline and thread.is_alive():
-        with contextlib.suppress(OSError):
-            socket.create_connection((host, address.port), 0.2).close()
-            return
-        time.sleep(0.005)
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            while not serving.done():
+                with contextlib.suppress(OSError):
+                    _, writer = await asyncio.open_connection(host, address.port)
+                    writer.close()
+                    return
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        pass
     raise Io(f"the server did not start at {address.url}")

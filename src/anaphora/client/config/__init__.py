@@ -217,6 +217,8 @@ class ClientConfig(_Table, frozen=True, dict=True):
     providers: dict[Name, ProviderConfig] = {}
     routes: dict[Name, tuple[Hop, ...]] = {}
     """By a name that sessions use like a provider's id."""
+    daemon: dict[str, Any] = {}
+    """Settings of `anaphora serve`, which reads them as strictly; clients ignore them."""
 
     @property
     def origin(self) -> Origin:
@@ -227,21 +229,7 @@ class ClientConfig(_Table, frozen=True, dict=True):
     @classmethod
     @hides_arguments
     def read(cls, path: str | os.PathLike[str]) -> ClientConfig:
-        file = os.fspath(path)
-        try:
-            with Path(file).open("rb") as opened:
-                data = opened.read(_MAX_BYTES + 1)
-        except OSError as error:
-            shown = ELLIPSIS if looks_like_key(file) else file
-            raise Io(f"{shown}: cannot be read: {error.strerror or error}") from None
-        if len(data) > _MAX_BYTES:
-            raise InvalidConfig(f"longer than {_MAX_BYTES:,} bytes", file=file)
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            raise InvalidConfig("not UTF-8", file=file, line=line) from None
-        return cls.from_text(text, file)
+        return cls.from_text(read_config_file(path), os.fspath(path))
 
     @classmethod
     @hides_arguments
@@ -254,6 +242,25 @@ class ClientConfig(_Table, frozen=True, dict=True):
     @hides_arguments
     def from_mapping(cls, data: Mapping[str, Any]) -> ClientConfig:
         return from_python(dict(data), ClientConfig)
+
+
+@hides_arguments
+def read_config_file(path: str | os.PathLike[str]) -> str:
+    """The text of a configuration file."""
+    file = os.fspath(path)
+    try:
+        with Path(file).open("rb") as opened:
+            data = opened.read(_MAX_BYTES + 1)
+    except OSError as error:
+        shown = ELLIPSIS if looks_like_key(file) else file
+        raise Io(f"{shown}: cannot be read: {error.strerror or error}") from None
+    if len(data) > _MAX_BYTES:
+        raise InvalidConfig(f"longer than {_MAX_BYTES:,} bytes", file=file)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidConfig("not UTF-8", file=file, line=line) from None
 
 
 def schema() -> dict[str, Any]:

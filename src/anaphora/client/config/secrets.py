@@ -28,7 +28,7 @@ from . import Key
 _MAX_BYTES = 16 * 1024
 
 #: A key is sent in a header: printable ASCII without spaces.
-_KEY = re.compile(r"[!-~]+\Z")
+KEY_TEXT = re.compile(r"[!-~]+\Z")
 
 
 class _Holder:
@@ -109,7 +109,7 @@ class SecretHeaders(_Holder):
 
 
 class SecretVariables(_Holder):
-    """SecretVariables variables: those given, or the process's own."""
+    """Environment variables: those given, or the process's own."""
 
     __slots__ = ("_variables",)
 
@@ -150,7 +150,7 @@ def find_key(
     found = Secret(found.reveal().rstrip("\r\n"))
     if not found.reveal().strip():
         missing(f"{where} is empty")
-    if not _KEY.match(found.reveal()):
+    if not KEY_TEXT.match(found.reveal()):
         missing(f"{where} is not a key: it contains spaces, line breaks or non-ASCII")
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from anaphora.errors import AnaphoraError, Throttled, Transport
+from anaphora.errors import AnaphoraError, Denied, Throttled, Transport
 from anaphora.values import Usage
 
 from .limiter import Limiter, ModelLane, Reservation
@@ -65,7 +65,8 @@ class WaitingCalls:
         """A call failed: it does not count if nothing was sent, and a rate limit blocks its
         lane. Fails the lane's calls whose deadline is before the end of the block."""
         now = self.clock()
-        if isinstance(error, Transport) and error.phase == "connect":
+        unsent = isinstance(error, Transport) and error.phase == "connect"
+        if unsent or isinstance(error, Denied):
             if call is not None:
                 self._limiter.cancel(call, now)
         elif lane.block(error, now, call):

@@ -57,6 +57,14 @@ class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The id of the adapter that made the call."""
     prompt_hash: str = ""
     """Of the adapter's request."""
+    app: str = ""
+    """Of a daemon's call: the app that made it, its"""
+    call_id: str = ""
+    """request id at the daemon,"""
+    method: str = ""
+    """the method or path that it used, and"""
+    ignored: tuple[str, ...] = ()
+    """params that were ignored."""
 
 
 class CallAudit(Protocol):

@@ -63,13 +63,24 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """An app's spend, settled and held."""
 
     day: str
+    """The day that a call is charged to now."""
     today: int = 0
+    """Settled, without what is held."""
     month: int = 0
     held: int = 0
+    """Of all open holds, those of earlier days included."""
+
+
+class RecoveredHolds(msgspec.Struct, frozen=True):
+    """Holds of a daemon that was killed, settled at their bound."""
+
+    count: int = 0
+    amount: int = 0
 
 
 class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A sum of entries; fields that are not grouped by are empty."""
+    """A sum of entries; fields that are not grouped by are empty. By label, tokens are unknown, and
+    the row with an empty label holds the output and what has no label."""
 
     app: str = ""
     provider: str = ""
@@ -77,6 +88,7 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
     label: str = ""
     day: str = ""
     calls: int = 0
+    """Attempts that were charged, or would have been if the model had a price."""
     billed: int = 0
     estimated: int = 0
     """The part of `billed` that no bill confirms."""
@@ -116,13 +128,23 @@ class Store(Protocol):
 
     async def hold(self, hold: Hold, limits: SpendLimits) -> None:
         """Durable when it returns. Raises `GrantExceeded` where settled, held and this together
-        exceed a limit."""
+        exceed a limit. Charged to the day of `hold.at`, or to the latest day that any hold had: a
+        clock that jumps back reopens no day."""
         ...
 
     async def settle(self, settlement: Settlement) -> None:
         """Turns a hold into an entry, charged to the day of the hold. Idempotent. Where the hold
-        was taken for lost, its entry becomes the real amount. Kept and written later where the disk
-        is full: an answer never waits for it."""
+        was settled at its bound, its entry becomes the real amount. Kept and written later where
+        the disk is full: an answer never waits for it."""
+        ...
+
+    def settle_later(self, settlement: Settlement) -> None:
+        """The same without waiting. Never raises."""
+        ...
+
+    async def recover(self) -> RecoveredHolds:
+        """Settles the open holds of a daemon that was killed, at their bound. Called once, before
+        the first hold."""
         ...
 
     async def spent(self, app: str, now: float) -> Spent: ...
@@ -130,7 +152,8 @@ class Store(Protocol):
     async def spend(
         self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
     ) -> list[SpendRow]:
-        """Sums, grouped by any of `app`, `provider`, `model`, `label`, `day`."""
+        """Sums, grouped by any of `app`, `provider`, `model`, `label`, `day`, in the order of
+        these; `since` and `until` are days, both included."""
         ...
 
     async def tokens(self) -> list[TokenRow]: ...
@@ -140,7 +163,8 @@ class Store(Protocol):
     ) -> None: ...
 
     async def add_handle(self, handle: HandleRow) -> None:
-        """Also replaces the row of the same kind, provider and id where it is the same app's."""
+        """Also replaces the row of the same kind, provider and id where it is the same app's;
+        another app's stays. Kept and written later where the disk is full, as a settle is."""
         ...
 
     async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:

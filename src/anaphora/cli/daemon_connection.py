@@ -1,0 +1,178 @@
+"""Commands of an administrator: by the daemon that runs on a home, or on its store where none runs.
+
+call_admin(home, "admin.apps.add", {"app": "marketing"})
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import itertools
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from anaphora.client.config.secrets import Secret
+from anaphora.errors import (
+    AnaphoraError,
+    InvalidConfig,
+    InvalidRequest,
+    Io,
+    Unauthenticated,
+    Upstream,
+)
+from anaphora.redaction import hides_arguments
+
+from .common import report_problems
+
+if TYPE_CHECKING:
+    from anaphora.daemon.home import Home
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+#: Seconds; a backup of a large store may take long.
+_TIMEOUT = 600.0
+_INVALID_PARAMS = -32602
+_MOST_BYTES = 256 * 1024 * 1024
+
+
+def home_option(command: T) -> T:
+    return click.option(
+        "--home",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=".",
+        envvar="ANAPHORA_HOME",
+        show_default="$ANAPHORA_HOME, or the working directory",
+        help="The daemon's home folder.",
+    )(command)
+
+
+class NoDaemon(Exception):
+    """Nothing listens at the socket."""
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class DaemonConnection:
+    """JSON-RPC over the Unix socket of a daemon. Without a token the user of this process counts:
+    the home's owner is an administrator."""
+
+    def __init__(self, path: Path, token: Secret | None = None) -> None:
+        self._path = path
+        self._token = token
+        self._ids = itertools.count(1)
+
+    @hides_arguments
+    def call(self, method: str, params: Mapping[str, Any]) -> Any:
+        """The result. Raises `NoDaemon`, `InvalidRequest` for params, `Upstream` for other errors
+        of the daemon, and `Io` where the connection breaks."""
+        message = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
+        return _result(*self._post(msgspec.json.encode(message)))
+
+    def _post(self, body: bytes) -> tuple[int, bytes]:
+        connection = _SocketConnection(self._path)
+        try:
+            try:
+                connection.connect()
+            except (FileNotFoundError, ConnectionRefusedError):
+                raise NoDaemon from None
+            connection.request("POST", "/rpc", body, self._headers())
+            response = connection.getresponse()
+            return response.status, response.read(_MOST_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or error or type(error).__name__
+            raise Io(f"{self._path}: the daemon does not answer: {reason}") from None
+        finally:
+            connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"content-type": "application/json"}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token.reveal()}"
+        return headers
+
+
+def _result(status: int, body: bytes) -> Any:
+    if status in (401, 403):
+        raise Unauthenticated("the daemon does not accept this user or token", status=status)
+    try:
+        answer = msgspec.json.decode(body)
+        error = answer.get("error")
+    except (msgspec.DecodeError, AttributeError):
+        raise Upstream(f"the daemon answered with status {status}", status=status) from None
+    if error is None:
+        return answer.get("result")
+    message, code = str(error.get("message")), error.get("code")
+    if code == _INVALID_PARAMS:
+        raise InvalidRequest(message)
+    kind = (error.get("data") or {}).get("kind")
+    raise Upstream(message, status=status, code=kind or str(code))
+
+
+def open_home(path: Path) -> Home:
+    from anaphora.daemon.home import Home
+
+    return Home.open(path)
+
+
+def daemon_socket(home: Home) -> Path:
+    """Where the daemon of a home listens, also while llm.yaml is broken."""
+    from anaphora.daemon.config import DaemonConfig, daemon_config
+
+    try:
+        name = daemon_config(home.config()).socket
+    except (InvalidConfig, Io):
+        name = DaemonConfig().socket
+    return home.path / name
+
+
+def call_admin(home: Home, method: str, params: Mapping[str, Any]) -> Any:
+    """The result of a method of `anaphora.daemon.admin.Admin`."""
+    try:
+        return DaemonConnection(daemon_socket(home)).call(method, params)
+    except NoDaemon:
+        return asyncio.run(_call_directly(home, method, params))
+
+
+async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> Any:
+    """While the lock is held: no daemon starts meanwhile with what was before."""
+    from anaphora.client.config import ClientConfig
+    from anaphora.daemon.admin import Admin
+    from anaphora.daemon.extensions import Grants
+    from anaphora.daemon.identity import Directory
+    from anaphora.daemon.lock import HomeLock
+    from anaphora.daemon.store.sqlite import SqliteStore
+
+    config, grants = ClientConfig(), Grants()
+    try:
+        config = home.config()
+        grants = Grants.read(home.extensions_yaml, config)
+    except AnaphoraError as problem:
+        # A token can be revoked while a file is broken.
+        if method == "admin.grants.check":
+            raise
+        report_problems([problem])
+    lock = HomeLock.acquire(home.lock)
+    try:
+        store = SqliteStore.open(home.store)
+        try:
+            directory = await Directory.open(home, store, grants)
+            admin = Admin(directory, store, config=lambda: config)
+            return await admin.methods()[method](params)
+        finally:
+            await store.close()
+    finally:
+        lock.release()

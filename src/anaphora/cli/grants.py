@@ -1,0 +1,102 @@
+"""`anaphora grants`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anaphora.wording import counted
+
+from .common import FOUND, CommandGroup, report_problems, stop
+from .daemon_connection import call_admin, home_option, open_home
+from .terminal import Line, print_report, table
+from .token_lines import json_option
+
+
+@click.group(cls=CommandGroup)
+def command() -> None:
+    """Explain what apps may do, as extensions.yaml says."""
+
+
+@command.command()
+@click.argument("app")
+@home_option
+@json_option
+def check(app: str, home: Path, as_json: bool) -> None:
+    """Explain what APP may do, what it has spent, and what is missing.
+
+    Exit code 1 when the app can make no calls, 2 when a file is invalid (the message names the
+    line).
+    """
+    result = call_admin(open_home(home), "admin.grants.check", {"app": app})
+    print_report(result, _lines(result), as_json=as_json)
+    report_problems(f"warning: {each}" for each in result["warnings"])
+    if not result["may_call"]:
+        stop(FOUND)
+
+
+def _lines(result: dict[str, Any]) -> Iterator[Line]:
+    verdict = "may make calls" if result["may_call"] else "may not make calls"
+    yield f"{result['app']} {verdict}", "bold"
+    if not result["granted"]:
+        return
+    rows = table("", " ")
+    for name, text in _fields(result):
+        rows.add_row(f"  {name}", text)
+    yield rows
+
+
+def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "capabilities", _listed(result["capabilities"])
+    yield "tokens", counted(result["tokens"], "valid token")
+    if result["uids"]:
+        yield "users", f"{', '.join(map(str, result['uids']))} (on the Unix socket)"
+    for one in result["providers"]:
+        kind = "route" if one["route"] else "provider"
+        yield kind, f"{one['id']}: {_models(one)}"
+    if not result["providers"]:
+        yield "providers", "none"
+    yield "models", _listed(result["models"])
+    yield "tools", _listed(result["tools"])
+    yield "answer", f"up to {_number(result['max_tokens'], 'tokens')}, {result['n']} at a time"
+    yield (
+        "rate",
+        (
+            f"{_number(result['requests_per_minute'], 'requests')} and"
+            f" {_number(result['tokens_per_minute'], 'tokens')} a minute"
+        ),
+    )
+    if result["usd_per_day"] is not None:
+        yield "today", _spent(result["spent_today"], result["usd_per_day"])
+        yield "this month", _spent(result["spent_this_month"], result["usd_per_month"])
+        yield "held", f"${result['held']} by calls that run"
+    yield "allowed", _listed(result["allow"])
+    for name in ("betas", "fields"):
+        if result[name]:
+            yield name, _listed(result[name])
+    if result["approved_prompt"] is not None:
+        yield "prompt", f"only {result['approved_prompt']}"
+    yield "markers", "placed by the planner" if result["place_markers"] else "the app's own"
+    yield "cache", "shared with other apps" if result["share_cache"] else "its own"
+
+
+def _models(one: dict[str, Any]) -> str:
+    """The models of llm.yaml at a provider, which may serve others."""
+    allowed = _listed(one["allowed_models"]) if one["allowed_models"] else ""
+    refused = f"not {', '.join(one['refused_models'])}" if one["refused_models"] else ""
+    return "; ".join(filter(None, (allowed, refused))) or "any model that matches"
+
+
+def _spent(spent: str, limit: str) -> str:
+    return f"${spent} of {limit if limit == 'unlimited' else '$' + limit}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _number(count: int | None, noun: str) -> str:
+    return f"any number of {noun}" if count is None else f"{count:,} {noun}"

@@ -1,0 +1,65 @@
+"""`anaphora secrets`"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from anaphora.client.config.secrets import Secret
+from anaphora.redaction import hides_arguments
+
+from .common import CommandGroup, read_stdin
+from .daemon_connection import home_option, open_home
+from .terminal import Line, print_report
+from .token_lines import json_option
+
+
+@click.group(cls=CommandGroup)
+def command() -> None:
+    """Store the keys of providers in the daemon's home folder.
+
+    llm.yaml names them: `key: {secret: NAME}`.
+    """
+
+
+@command.command("set")
+@click.argument("name")
+@home_option
+def set_secret(name: str, home: Path) -> None:
+    """Store a key as NAME, which is in capital letters: ANTHROPIC_API_KEY.
+
+    The key is read from the terminal, where it is not shown, or from standard input: `pass show
+    anthropic | anaphora secrets set ANTHROPIC_API_KEY`. A running daemon uses it from the next call
+    on.
+    """
+    from anaphora.daemon.secrets import SecretsFolder
+
+    folder = SecretsFolder(open_home(home).secrets)
+    folder.path(name)  # refuses an invalid name before it asks for the key
+    path = folder.write(name, _read_key(name))
+    click.echo(f"stored {path}", err=True)
+
+
+@command.command("list")
+@home_option
+@json_option
+def list_secrets(home: Path, as_json: bool) -> None:
+    """List the names of the keys that are stored."""
+    from anaphora.daemon.secrets import SecretsFolder
+
+    names = SecretsFolder(open_home(home).secrets).names()
+    lines: list[Line] = [*names] or ["no secrets"]
+    print_report({"secrets": names}, lines, as_json=as_json)
+
+
+@hides_arguments
+def _read_key(name: str) -> Secret:
+    from anaphora.daemon.secrets import MAX_BYTES
+
+    if sys.stdin is not None and sys.stdin.isatty():
+        import getpass
+
+        return Secret(getpass.getpass(f"{name}: "))
+    return Secret(read_stdin(MAX_BYTES + 3).decode("utf-8", "replace"))

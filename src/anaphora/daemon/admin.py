@@ -1,0 +1,295 @@
+"""The operations of an administrator: tokens of apps, tokens of administrators, grants explained.
+
+    admin = Admin(directory, store, config=lambda: settings.config)
+    await admin.methods()["admin.apps.add"]({"app": "marketing"})
+
+Commands call them on a store that they opened, or as JSON-RPC methods of a running daemon: the
+same names, params and results, which are JSON values.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from anaphora.client.config import ClientConfig
+from anaphora.errors import InvalidConfig, InvalidRequest
+from anaphora.yaml_values import from_python
+
+from .extensions import APP_ID, PERMISSIONS, UNLIMITED
+from .grants import AppGrant, LlmGrant, dollars
+from .identity import ADMIN, Directory, NewToken
+from .store import Store, TokenRow
+
+P = TypeVar("P", bound=msgspec.Struct)
+
+DAY = 86_400.0
+_OVERLAP = DAY
+_LIFETIME = 30 * DAY
+_MOST_SECONDS = 366 * DAY
+
+Seconds = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+
+
+class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all params."""
+
+
+class AppParams(_Params, frozen=True):
+    app: str
+
+
+class RotateParams(_Params, frozen=True):
+    app: str
+    overlap: Seconds = _OVERLAP
+    """How long the tokens before stay valid."""
+
+
+class RevokeParams(_Params, frozen=True):
+    app: str
+    token: str | None = None
+    """The id of one token; by default all of the app."""
+
+
+class AdminTokenParams(_Params, frozen=True):
+    lifetime: Annotated[float, Meta(gt=0, le=_MOST_SECONDS)] = _LIFETIME
+
+
+class TokenParams(_Params, frozen=True):
+    token: str
+
+
+class NoParams(_Params, frozen=True):
+    pass
+
+
+class AdminMethod(msgspec.Struct, frozen=True):
+    """A method by its name, the struct of its params, and what runs with them."""
+
+    name: str
+    params: type[msgspec.Struct]
+    run: Callable[[Any], Awaitable[Any]]
+    """From params to the result, a JSON value."""
+
+    async def __call__(self, params: Mapping[str, Any]) -> Any:
+        """Raises `InvalidRequest` for params that do not fit."""
+        try:
+            decoded = from_python(dict(params), self.params)
+        except InvalidConfig as problem:
+            raise InvalidRequest(str(problem)) from None
+        return await self.run(decoded)
+
+
+class Admin:
+    def __init__(
+        self,
+        directory: Directory,
+        store: Store,
+        *,
+        config: Callable[[], ClientConfig],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._directory = directory
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._methods: dict[str, AdminMethod] = {}
+        self.register("admin.apps.add", AppParams, self.add_app)
+        self.register("admin.apps.rotate", RotateParams, self.rotate_app)
+        self.register("admin.apps.revoke", RevokeParams, self.revoke_app)
+        self.register("admin.apps.list", NoParams, self.list_apps)
+        self.register("admin.token.create", AdminTokenParams, self.create_admin_token)
+        self.register("admin.token.revoke", TokenParams, self.revoke_admin_token)
+        self.register("admin.token.list", NoParams, self.list_admin_tokens)
+        self.register("admin.grants.check", AppParams, self.check_grant)
+
+    def methods(self) -> Mapping[str, AdminMethod]:
+        return self._methods
+
+    def register(self, name: str, kind: type[P], method: Callable[[P], Awaitable[Any]]) -> None:
+        """Adds a method; `kind` is the struct of its params."""
+        self._methods[name] = AdminMethod(name, kind, method)
+
+    # ── Apps ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def add_app(self, params: AppParams) -> dict[str, Any]:
+        """The first token of an app."""
+        app = _checked_id(params.app)
+        if self._directory.live_tokens(app):
+            raise InvalidRequest(
+                f"{app} has a token; replace it with: anaphora apps rotate {app}", path="app"
+            )
+        new = await self._directory.create_token(app)
+        return {**_shown_once(new), "warnings": self._warnings(app)}
+
+    async def rotate_app(self, params: RotateParams) -> dict[str, Any]:
+        """A further token; those before it stay valid for a while."""
+        app = _checked_id(params.app)
+        before = self._directory.live_tokens(app)
+        if not before:
+            raise InvalidRequest(
+                f"{app} has no token; create one with: anaphora apps add {app}", path="app"
+            )
+        new = await self._directory.create_token(app)
+        ending = [
+            await self._directory.expire_token(row.id, after=params.overlap) for row in before
+        ]
+        return {**_shown_once(new), "ending": [self._token(row) for row in ending]}
+
+    async def revoke_app(self, params: RevokeParams) -> dict[str, Any]:
+        """Ends tokens at once, and the streams that run with them."""
+        app = _checked_id(params.app)
+        rows = [
+            row
+            for row in self._directory.tokens(app)
+            if row.revoked is None and params.token in (None, row.id)
+        ]
+        if not rows:
+            which = "no token" if params.token is None else "no token of this id"
+            raise InvalidRequest(f"{app} has {which}", path="app")
+        revoked = [await self._directory.revoke_token(row.id) for row in rows]
+        return {"app": app, "revoked": [self._token(row) for row in revoked]}
+
+    async def list_apps(self, _params: NoParams) -> dict[str, Any]:
+        """Apps with a grant or a token."""
+        grants = self._directory.grants
+        tokens: dict[str, list[TokenRow]] = {app: [] for app in grants.apps}
+        for row in self._directory.tokens():
+            if row.app != ADMIN:
+                tokens.setdefault(row.app, []).append(row)
+        apps = [
+            {
+                "app": app,
+                "granted": app in grants.apps,
+                "capabilities": sorted(_grant(grants.apps, app).capabilities),
+                "unmet": sorted(_grant(grants.apps, app).missing),
+                "tokens": [self._token(row) for row in rows],
+            }
+            for app, rows in sorted(tokens.items())
+        ]
+        return {"apps": apps}
+
+    # ── Administrators ───────────────────────────────────────────────────────────────────────────
+
+    async def create_admin_token(self, params: AdminTokenParams) -> dict[str, Any]:
+        return _shown_once(await self._directory.create_token(ADMIN, lifetime=params.lifetime))
+
+    async def revoke_admin_token(self, params: TokenParams) -> dict[str, Any]:
+        if all(row.id != params.token for row in self._directory.tokens(ADMIN)):
+            raise InvalidRequest("there is no administrator's token of this id", path="token")
+        return self._token(await self._directory.revoke_token(params.token))
+
+    async def list_admin_tokens(self, _params: NoParams) -> dict[str, Any]:
+        return {"tokens": [self._token(row) for row in self._directory.tokens(ADMIN)]}
+
+    # ── Grants ───────────────────────────────────────────────────────────────────────────────────
+
+    async def check_grant(self, params: AppParams) -> dict[str, Any]:
+        """What an app may do, and why it may not."""
+        app = _checked_id(params.app)
+        grant = self._directory.grant(app)
+        llm = LlmGrant() if grant is None else grant.llm
+        spent = await self._store.spent(app, self._clock())
+        granted = grant is not None and "llm_complete" in grant.capabilities
+        usable = granted and not _grant(self._directory.grants.apps, app).missing
+        return {
+            "app": app,
+            "granted": grant is not None,
+            "may_call": bool(
+                usable and llm.providers and llm.models and self._directory.live_tokens(app)
+            ),
+            "capabilities": [] if grant is None else sorted(grant.capabilities),
+            "unmet": [] if grant is None else sorted(grant.missing),
+            "tokens": len(self._directory.live_tokens(app)),
+            "uids": [] if grant is None else sorted(grant.uids),
+            "providers": [_provider(name, llm, self._config()) for name in llm.providers],
+            "models": list(llm.models),
+            "max_tokens": llm.max_tokens,
+            "n": llm.n,
+            "requests_per_minute": llm.requests_per_minute,
+            "tokens_per_minute": llm.tokens_per_minute,
+            "usd_per_day": _limit(llm.nano_usd_per_day) if granted else None,
+            "usd_per_month": _limit(llm.nano_usd_per_month) if granted else None,
+            "spent_today": dollars(spent.today),
+            "spent_this_month": dollars(spent.month),
+            "held": dollars(spent.held),
+            "tools": list(llm.tools),
+            "allow": [each for each in PERMISSIONS if each in llm.permissions],
+            "betas": sorted(llm.betas),
+            "fields": sorted(llm.fields),
+            "approved_prompt": llm.approved_prompt,
+            "place_markers": llm.place_markers,
+            "share_cache": llm.share_cache,
+            "warnings": self._warnings(app),
+        }
+
+    def _warnings(self, app: str) -> list[str]:
+        grants = self._directory.grants
+        if app not in grants.apps:
+            return [f"extensions.yaml has no grant for {app}: all its calls are refused"]
+        alone = msgspec.structs.replace(grants, apps={app: grants.apps[app]})
+        return list(alone.warnings(self._directory.token_apps()))
+
+    def _token(self, row: TokenRow) -> dict[str, Any]:
+        state = "valid" if self._directory.is_valid(row.id) else "expired"
+        if row.revoked is not None:
+            state = "revoked"
+        return {
+            "id": row.id,
+            "state": state,
+            "created": row.created,
+            "expires": row.expires,
+            "revoked": row.revoked,
+        }
+
+
+def _checked_id(app: str) -> str:
+    if not APP_ID.match(app):
+        raise InvalidRequest(
+            "an app's id has 1 to 64 letters, digits, dots, dashes and underscores, and begins with"
+            " a letter or a digit",
+            path="app",
+        )
+    return app
+
+
+def _shown_once(new: NewToken) -> dict[str, Any]:
+    return {
+        "app": new.row.app,
+        "token": new.token.reveal(),
+        "token_id": new.row.id,
+        "expires": new.row.expires,
+    }
+
+
+def _grant(apps: Mapping[str, AppGrant], app: str) -> AppGrant:
+    return apps.get(app, AppGrant(app=app))
+
+
+def _limit(nano: int | None) -> str:
+    return UNLIMITED if nano is None else dollars(nano)
+
+
+def _provider(name: str, grant: LlmGrant, config: ClientConfig) -> dict[str, Any]:
+    """A provider or route, with the models of llm.yaml that the grant allows and refuses there."""
+    hops = config.routes.get(name)
+    if hops is None:
+        one = config.providers.get(name)
+        models = [] if one is None else [*one.known_models, *([one.model] if one.model else [])]
+    else:
+        named = (hop.model or config.providers[hop.provider].model for hop in hops)
+        models = [model for model in named if model]
+    allowed = {
+        model: any(fnmatchcase(model, pattern) for pattern in grant.models) for model in models
+    }
+    return {
+        "id": name,
+        "route": hops is not None,
+        "allowed_models": [model for model, is_allowed in allowed.items() if is_allowed],
+        "refused_models": [model for model, is_allowed in allowed.items() if not is_allowed],
+    }

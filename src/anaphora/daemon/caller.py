@@ -1,0 +1,362 @@
+"""One call of an app: prepared for each target that it tries, held before it is sent, settled and
+judged afterwards.
+
+Where a target speaks the wire of the app's request, the body goes through as it came, but for a few
+fields and markers. Otherwise the request is parsed and rendered for the target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from decimal import Decimal
+from time import monotonic
+from typing import Self
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.cache.verdict import Verdict, diagnosis_of, saved_usd
+from anaphora.client.attempts import REQUEST_IDS, Attempts
+from anaphora.client.endpoint import Target
+from anaphora.client.in_flight import InFlight, PreparedRequest, cost_of, service_tier
+from anaphora.client.limits import Admission
+from anaphora.client.observe import CallAudit, EndedCall, Watchers
+from anaphora.client.response import Record, Response, block_shares
+from anaphora.client.turn import Caller, TurnRequest
+from anaphora.errors import Throttled
+from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
+
+from .conversations import CallMemory
+from .isolation import SharedProviders, own_usage
+from .ledger import Ledger, OpenHold
+from .requests import RequestBuilder
+from .settling import AttemptCost, cost_of_failure, cost_of_reply, label_costs, nano_usd_up
+from .stream_usage import UsageFilter
+from .values import AppCall, AppReply, StreamHead, StreamPiece
+
+_ADAPTER = "daemon"
+
+
+class FairAdmission(Admission):
+    """At most one call of an app waits for the rate limits of a provider, so that the calls of
+    several apps start in turn."""
+
+    lock: asyncio.Lock | None = None
+
+    async def __aenter__(self) -> Self:
+        lock = self.lock
+        if lock is None or not self._gate.counts_tokens:
+            return await super().__aenter__()
+        began = monotonic()
+        seconds = None if self._deadline is None else max(0.0, self._deadline - began)
+        try:
+            async with asyncio.timeout(seconds):
+                await lock.acquire()
+        except TimeoutError:
+            reason = "other calls of the app waited for the rate limits until the deadline"
+            raise Throttled(reason, wait=0.0) from None
+        try:
+            await super().__aenter__()
+        finally:
+            lock.release()
+        self.queued = monotonic() - began
+        return self
+
+
+class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What all calls of a daemon share."""
+
+    ledger: Ledger
+    memory: CallMemory
+    shared: SharedProviders
+    watchers: Watchers
+    lock: Callable[[str, str], asyncio.Lock]
+    """Of an app at a provider."""
+    explain: Callable[[AppCall, AppReply], None]
+    """Keeps what is known of a call that was answered."""
+
+
+class DelegatedCall(Caller):
+    """Makes one call of an app. `targets` are those that its grant allows."""
+
+    def __init__(self, tools: CallTools, call: AppCall, targets: Sequence[Target]) -> None:
+        super().__init__(timeout=call.timeout, on_wait=None, watchers=tools.watchers)
+        self._tools = tools
+        self._call = call
+        self._targets = targets
+        self._builder = RequestBuilder(tools.memory, tools.shared, call)
+        self._hold: OpenHold | None = None
+        self._usage = Usage()
+        """As the app sees it."""
+        self._hidden = 0
+        """Tokens that it read and that other apps wrote."""
+        self._cost: AttemptCost | None = None
+        self._head: StreamHead | None = None
+        self.reply: AppReply | None = None
+
+    # ── Calls ────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> AppReply:
+        await self.complete(TurnRequest(timeout=self._call.timeout, adapter=_ADAPTER))
+        assert self.reply is not None
+        return self.reply
+
+    async def pieces(self) -> AsyncGenerator[StreamPiece, None]:
+        """The response by pieces; `head` is known with the first one, `reply` with the last."""
+        if self._watchers.audit is not None:
+            self._watchers.audit.check()
+        request = TurnRequest(timeout=self._call.timeout, adapter=_ADAPTER)
+        flight = InFlight(request, self._targets, True)
+        try:
+            async with aclosing(self._attempts(flight).pieces()) as pieces:
+                filtered: UsageFilter | None = None
+                async for events, data in pieces:
+                    if self._head is None:
+                        self._head = self._stream_head(flight, events)
+                        if self._builder.hides_usage:
+                            filtered = UsageFilter()
+                    if flight.reply is not None and self.reply is None:
+                        self._respond(flight)
+                    if filtered is not None:
+                        data = filtered.feed(data)
+                    yield self._app_piece(events, data)
+                if filtered is not None and (rest := filtered.close()):
+                    yield self._app_piece((), rest)
+        except BaseException as problem:
+            self._failed(flight, problem)
+            raise
+
+    @property
+    def head(self) -> StreamHead | None:
+        return self._head
+
+    # ── What `Caller` asks for ───────────────────────────────────────────────────────────────────
+
+    def _targets_for(self, request: TurnRequest) -> Sequence[Target]:  # noqa: ARG002
+        return self._targets
+
+    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
+        return self._builder.build(self._targets[index], stream=flight.stream)
+
+    def admission(
+        self,
+        target: Target,
+        tokens: int,
+        deadline: float,
+        on_wait: Callable[[float], None] | None,
+    ) -> Admission:
+        admission = FairAdmission(target.gate, tokens, deadline, on_wait)
+        admission.lock = self._tools.lock(self._call.app.id, target.endpoint.id)
+        return admission
+
+    def _attempts(self, flight: InFlight) -> Attempts:
+        timeout = self._timeout
+        if timeout is None:
+            timeout = flight.targets[0].endpoint.config.timeouts.total
+        return Attempts(flight, self, timeout=timeout, guard=self)
+
+    def _finish(self, flight: InFlight) -> Response:
+        reply, prepared = flight.reply, flight.prepared[flight.index]
+        assert reply is not None
+        tier = service_tier(prepared)
+        price = flight.guarded("price_failed", None, flight.target.price, flight.sent_at, tier)
+        flight.charge(prepared, reply.usage)
+        flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
+        flight.verdict = flight.guarded("verdict_failed", None, self._verdict, flight, reply)
+        remembered = self._builder.remembered
+        if remembered is not None:
+            flight.guarded("verdict_failed", None, self._tools.memory.answered, remembered)
+        notices = (*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices)
+        record = flight.build_record(
+            prepared, (*notices, *reply.notices), observed=bool(self._watchers)
+        )
+        self.reply = self._app_reply(flight, reply, record)
+        flight.guarded("record_failed", None, self._tools.explain, self._call, self.reply)
+        return Response(reply=reply, record=record, raw_hash=flight.raw_hash)
+
+    def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
+        if notices and self.reply is not None:
+            self.reply.notices += notices
+        return super()._noted(response, notices)
+
+    def _failed(self, flight: InFlight, problem: BaseException) -> None:
+        if self._builder.remembered is not None and flight.reply is None:
+            self._tools.memory.fail(self._builder.remembered)
+        super()._failed(flight, problem)
+
+    def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        ended = self._ended(flight, record)
+        later = getattr(audit, "call_ended_later", audit.call_ended)
+        notices: tuple[Notice, ...] = later(ended)
+        return notices
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
+        call = self._call
+        return replace(
+            super()._ended(flight, record),
+            app=call.app.id,
+            call_id=call.request_id,
+            method=call.method,
+            ignored=call.ignored,
+        )
+
+    # ── The guard of attempts ────────────────────────────────────────────────────────────────────
+
+    async def begin(self, flight: InFlight) -> None:
+        prepared, target = flight.prepared[flight.index], flight.target
+        self._hold = await self._tools.ledger.hold(
+            self._call.app,
+            provider=target.endpoint.id,
+            model=target.model,
+            request_id=self._call.request_id,
+            bound=self._builder.bound(prepared, target),
+        )
+
+    def end(
+        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
+    ) -> None:
+        hold, self._hold = self._hold, None
+        try:
+            if flight.reply is not None:
+                self._billed(flight, flight.reply)
+            if hold is None:
+                return
+            if not sent:
+                hold.release()
+            elif flight.reply is not None:
+                self._settle(hold, flight)
+            else:
+                self._settle_failure(hold, flight, error, partial)
+        except Exception as problem:
+            flight.failed("settle_failed", problem)
+            if hold is not None:
+                hold.settle_at_bound()
+
+    def _billed(self, flight: InFlight, reply: Reply) -> None:
+        """Notes the bill, as far as the app itself caused it."""
+        remembered, prepared = self._builder.remembered, flight.prepared[flight.index]
+        self._usage = reply.usage
+        if remembered is None:
+            return
+        if self._builder.masked:
+            expected = self._tools.memory.expect(remembered, flight.target.rules)
+            self._usage, self._hidden = own_usage(reply.usage, expected, prepared.plan)
+        remembered.sent = replace(
+            remembered.sent, at=flight.sent_at, began=flight.first_at, usage=self._usage
+        )
+
+    def _settle(self, hold: OpenHold, flight: InFlight) -> None:
+        prepared, target = flight.prepared[flight.index], flight.target
+        usage, plan = self._usage, prepared.plan
+        price = target.price(flight.sent_at, service_tier(prepared))
+        cost = self._cost = cost_of_reply(usage, price, plan, hold.hold.bound)
+        saved = saved_usd(usage, price)
+        hold.settle_later(
+            cost.nano_usd,
+            cost.kind,
+            usage=usage,
+            read_by_others=self._hidden,
+            labels=label_costs(block_shares(prepared.rendered), usage, price, plan),
+            saved=0 if saved is None else nano_usd_up(saved),
+        )
+
+    def _settle_failure(
+        self, hold: OpenHold, flight: InFlight, error: BaseException | None, partial: Reply | None
+    ) -> None:
+        prepared, target = flight.prepared[flight.index], flight.target
+        cost = cost_of_failure(
+            error,
+            partial,
+            price=target.price(flight.sent_at, service_tier(prepared)),
+            plan=prepared.plan,
+            bound=hold.hold.bound,
+            input_tokens=self._builder.input_tokens(prepared, target),
+            bytes_per_token=target.profile.bytes_per_token.value,
+        )
+        hold.settle_later(cost.nano_usd, cost.kind, usage=cost.usage)
+
+    # ── What the app gets ────────────────────────────────────────────────────────────────────────
+
+    def _verdict(self, flight: InFlight, reply: Reply | None) -> Verdict | None:
+        """On the cache, as the app may know it; without a reply, before the bill."""
+        remembered, prepared = self._builder.remembered, flight.prepared[flight.index]
+        if remembered is None:
+            return None
+        target = flight.target
+        return self._tools.memory.judge(
+            remembered,
+            target.rules,
+            price=target.price(flight.sent_at or time.time(), service_tier(prepared)),
+            profile=target.profile,
+            diagnosis=None if reply is None or self._builder.masked else diagnosis_of(reply),
+        )
+
+    def _app_reply(self, flight: InFlight, reply: Reply, record: Record) -> AppReply:
+        target, builder = flight.target, self._builder
+        if self._hidden:
+            reply = replace(reply, usage=self._usage)
+        cost: Decimal | None = flight.cost_usd
+        if self._hidden:
+            price = target.price(flight.sent_at, service_tier(flight.prepared[flight.index]))
+            cost = cost_of(self._usage, price, flight.prepared[flight.index].plan)
+        passes = builder.passes_bytes and not self._hidden
+        return AppReply(
+            request_id=self._call.request_id,
+            provider=target.endpoint.id,
+            wire=target.endpoint.base_wire,
+            model=reply.model or target.model,
+            reply=reply,
+            body=flight.body if passes else None,
+            headers=_passed(flight),
+            usage=self._usage,
+            cost_usd=cost,
+            verdict=flight.verdict,
+            notices=record.notices,
+            attempts=record.attempts,
+        )
+
+    def _stream_head(self, flight: InFlight, events: tuple[Event, ...]) -> StreamHead:
+        target, prepared = flight.target, flight.prepared[flight.index]
+        verdict = flight.guarded("verdict_failed", None, self._verdict, flight, None)
+        start = next((event for event in events if isinstance(event, ReplyStart)), None)
+        # Usage comes later: whether it has to be changed is not known yet.
+        passes = self._builder.passes_bytes and not self._builder.masked
+        return StreamHead(
+            request_id=self._call.request_id,
+            provider=target.endpoint.id,
+            wire=target.endpoint.base_wire,
+            model=(start.model if start is not None else "") or target.model,
+            passes_bytes=passes,
+            headers=_passed(flight),
+            verdict=verdict,
+            notices=(*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices),
+        )
+
+    def _app_piece(self, events: tuple[Event, ...], data: bytes) -> StreamPiece:
+        assert self._head is not None
+        if self._head.passes_bytes:
+            return StreamPiece(events, data)
+        if self._builder.masked:
+            events = tuple(self._masked(event) for event in events)
+        return StreamPiece(events)
+
+    def _masked(self, event: Event) -> Event:
+        """An event without what other apps wrote."""
+        if isinstance(event, ReplyEnd):
+            return event if not self._hidden else ReplyEnd(replace(event.reply, usage=self._usage))
+        if isinstance(event, UsageUpdate):
+            remembered = self._builder.remembered
+            expected = None if remembered is None else remembered.expected
+            return UsageUpdate(own_usage(event.usage, expected, self._builder.plan)[0])
+        return event
+
+
+def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
+    """Headers of the provider's response that apps may see."""
+    redactor = flight.target.endpoint.redactor
+    return tuple(
+        (name, redactor(flight.headers[name])) for name in REQUEST_IDS if name in flight.headers
+    )

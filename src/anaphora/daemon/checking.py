@@ -1,0 +1,122 @@
+"""What `anaphora serve --check` looks at: files, keys, grants, certificate, and the prices of
+granted models. Nothing is sent and nothing is written."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+
+from anaphora import catalog
+from anaphora.client.pool import ProviderPool, TargetChooser
+from anaphora.errors import AnaphoraError
+
+from .grants import AppGrant
+from .home import Home
+from .settings import Settings, SettingsFiles
+from .tls import ServerCertificate
+
+if TYPE_CHECKING:
+    from anaphora.client.transport import HttpRequest
+
+    from .server import ServeOptions
+
+_OLD_DAYS = 60
+_GLOB = frozenset("*?[")
+
+
+class HomeCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """A home whose files and keys are valid."""
+
+    settings: Settings
+    problems: tuple[str, ...]
+    """What makes calls fail that a grant allows."""
+    warnings: tuple[str, ...]
+
+
+def check_home(options: ServeOptions) -> HomeCheck:
+    """Raises `InvalidConfig`, `MissingSecret` and `Io` for what the daemon could not start with."""
+    from .server import check_required, effective_config
+
+    home = Home.open(options.home)
+    files = SettingsFiles(home, allow_env=options.allow_env_keys, resolve=options.resolve)
+    settings = files.load()
+    config = effective_config(settings.daemon, options)
+    if config.tls is not None:
+        ServerCertificate(home.path / config.tls.cert, home.path / config.tls.key)
+    check_required(settings.grants, strict=options.strict)
+    problems = [
+        f"{settings.grants.origin.file}: {app}: {reason}"
+        for app, grant in settings.grants.apps.items()
+        for reason in unpriced(grant, settings, options.clock())
+    ]
+    # Without the store it is not known which apps have a token: all are taken to have one.
+    warnings = (*settings.grants.warnings(settings.grants.apps), *price_warnings(options.clock()))
+    return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings)
+
+
+def price_table_days(now: float) -> int:
+    """The age of the shipped prices, by which holds and bills are computed."""
+    today = datetime.datetime.fromtimestamp(now, datetime.UTC).date()
+    return (today - catalog.price_table_date()).days
+
+
+def price_warnings(now: float) -> tuple[str, ...]:
+    days = price_table_days(now)
+    if days <= _OLD_DAYS:
+        return ()
+    return (f"the price table is {days} days old: prices may have changed; update anaphora",)
+
+
+def unpriced(grant: AppGrant, settings: Settings, now: float) -> Iterator[str]:
+    """Granted models without a price: under a limit in dollars their calls are denied."""
+    llm = grant.llm
+    if "llm_complete" not in grant.capabilities or not llm.has_spend_limit:
+        return
+    pool = ProviderPool(settings.providers, settings.config.routes, transport=_NoTransport())
+    for name in llm.providers:
+        chooser = TargetChooser(pool, (name,))
+        for model in _models(name, grant, settings):
+            try:
+                targets, _ = chooser.targets(name, model)
+            except AnaphoraError:
+                continue  # another provider of the grant has it
+            for target in targets:
+                if target.price(now) is None:
+                    yield (
+                        f"no price is known for {target.model} at {target.endpoint.id}: under a"
+                        " limit in dollars its calls are denied; set one under `prices` of the"
+                        " provider in llm.yaml"
+                    )
+
+
+def _models(name: str, grant: AppGrant, settings: Settings) -> list[str]:
+    """The granted models that llm.yaml or the grant itself names."""
+    config, patterns = settings.config, grant.llm.models
+    hops = config.routes.get(name)
+    if hops is None:
+        provider = config.providers[name]
+        named = [provider.model, *provider.known_models]
+        if not provider.known_models:
+            named += [pattern for pattern in patterns if not _GLOB.intersection(pattern)]
+    else:
+        named = [hop.model or config.providers[hop.provider].model for hop in hops]
+    granted = (
+        model
+        for model in named
+        if model is not None and any(fnmatchcase(model, pattern) for pattern in patterns)
+    )
+    return list(dict.fromkeys(granted))
+
+
+class _NoTransport:
+    """For targets that are looked at, and never called."""
+
+    async def send(self, request: HttpRequest) -> NoReturn:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,376 @@
+"""The calls of all apps of a daemon: `CallService` checks, makes, settles and judges them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+from weakref import WeakValueDictionary
+
+from anaphora import catalog, wire
+from anaphora.audit.log import AuditLog
+from anaphora.client.config import ClientConfig
+from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.endpoint import Target
+from anaphora.client.observe import Watcher, Watchers
+from anaphora.client.pool import ProviderPool, TargetChooser
+from anaphora.client.routing import SessionRoute, conversation_key
+from anaphora.client.transport import HttpTransport
+from anaphora.errors import (
+    CapabilityDenied,
+    Denied,
+    NotGranted,
+    StoreUnavailable,
+    Unauthenticated,
+)
+from anaphora.redaction import quoted
+from anaphora.tokens import Counts
+
+from .caller import CallTools, DelegatedCall
+from .conversations import CallMemory
+from .denials import DenialLog
+from .explanations import Explanations
+from .grants import AppGrant
+from .isolation import SharedProviders
+from .ledger import Ledger
+from .requests import RequestBuilder
+from .store import Store
+from .values import App, AppCall, AppReply, GrantedModel, StreamHead, StreamPiece
+
+#: Sets of granted providers for which a chooser is kept.
+_MOST_CHOOSERS = 256
+
+
+class CallService:
+    """Makes the calls of apps: implements `values.Delegation`."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        providers: Mapping[str, ResolvedProvider],
+        ledger: Ledger,
+        store: Store,
+        audit: AuditLog | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        watchers: Iterable[Watcher] = (),
+        transport: HttpTransport | None = None,
+    ) -> None:
+        self._pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
+        self._store = store
+        self._clock = clock
+        self._choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._running: dict[str, set[_Running]] = {}
+        self._draining = False
+        self._denials = DenialLog(audit, clock)
+        self._explanations = Explanations()
+        self._shared = SharedProviders()
+        self._grants: tuple[AppGrant, ...] | None = None
+        self._tools = CallTools(
+            ledger=ledger,
+            memory=CallMemory(),
+            shared=self._shared,
+            watchers=Watchers(watchers, audit),
+            lock=self._lock,
+            explain=self._explanations.add,
+        )
+
+    # ── Life ─────────────────────────────────────────────────────────────────────────────────────
+
+    def reload(self, config: ClientConfig, providers: Mapping[str, ResolvedProvider]) -> None:
+        """Uses another configuration from the next call on. Limits, breakers and memory last where
+        nothing but a key has changed."""
+        self._pool.reload(dict(providers), dict(config.routes))
+        self._choosers.clear()
+        if self._grants is not None:
+            self._shared.use(self._grants, self._pool.routes)
+
+    def use_grants(self, grants: Iterable[AppGrant]) -> None:
+        """The grants of all apps: an app that shares no provider with another is not masked."""
+        self._grants = tuple(grants)
+        self._shared.use(self._grants, self._pool.routes)
+
+    def revoke(self, token_id: str) -> None:
+        """Ends the running calls of a token."""
+        for running in list(self._running.get(token_id, ())):
+            running.end()
+
+    def drain(self) -> None:
+        """Refuses new calls; those under way go on."""
+        self._draining = True
+
+    async def close(self) -> None:
+        self._draining = True
+        self._denials.close()
+        await self._pool.close()
+
+    # ── Calls ────────────────────────────────────────────────────────────────────────────────────
+
+    async def complete(self, call: AppCall) -> AppReply:
+        delegated = self._delegated(call)
+        with self._track(call.app) as running:
+            try:
+                return await delegated.run()
+            except asyncio.CancelledError:
+                running.check()
+                raise
+            except Denied as error:
+                self._denied(call, error)
+                raise
+
+    def stream(self, call: AppCall) -> DelegatedStream:
+        return DelegatedStream(self, call)
+
+    async def _tracked(
+        self, call: AppCall, pieces: AsyncGenerator[StreamPiece, None]
+    ) -> AsyncGenerator[StreamPiece, None]:
+        """The pieces of a stream that ends when its token is revoked."""
+        with self._track(call.app) as running:
+            async with aclosing(pieces):
+                while True:
+                    running.check()
+                    running.task = asyncio.current_task()
+                    try:
+                        piece = await anext(pieces, None)
+                    except asyncio.CancelledError:
+                        running.check()
+                        raise
+                    except Denied as error:
+                        self._denied(call, error)
+                        raise
+                    finally:
+                        running.task = None
+                    if piece is None:
+                        return
+                    yield piece
+
+    def _delegated(self, call: AppCall) -> DelegatedCall:
+        try:
+            return DelegatedCall(self._tools, call, self._targets(call))
+        except Denied as error:
+            self._denied(call, error)
+            raise
+
+    async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
+        target = self._targets(call)[0]
+        builder = RequestBuilder(CallMemory(), self._shared, call)
+        return Counts(builder.build(target, stream=False).rendered).total, False
+
+    def models(self, app: App) -> tuple[GrantedModel, ...]:
+        found: dict[tuple[str, str], GrantedModel] = {}
+        for name in app.grant.llm.providers:
+            hops = self._pool.routes.get(name)
+            if hops is None and name in self._pool.providers:
+                for model in _models_of(self._pool.providers[name]):
+                    if _is_granted(model, app):
+                        found.setdefault((name, model), self._granted_model(name, name, model))
+            for hop in hops or ():
+                resolved = self._pool.providers[hop.provider]
+                for model in [hop.model] if hop.model else _models_of(resolved):
+                    if _is_granted(model, app):
+                        granted = self._granted_model(name, hop.provider, model)
+                        found.setdefault((name, model), granted)
+        return tuple(found.values())
+
+    def _granted_model(self, name: str, provider: str, model: str) -> GrantedModel:
+        profile = catalog.profile(self._pool.providers[provider].system, model)
+        context, output = profile.context_tokens, profile.output_tokens
+        return GrantedModel(
+            provider=name,
+            model=model,
+            context=None if context is None else context.value,
+            max_output=None if output is None else output.value,
+        )
+
+    def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
+        return self._explanations.find(app.id, request_id)
+
+    def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
+        """Notes a refusal of another part of the daemon in the audit log. Never fails."""
+        self._denials.add(app.id, method, error, request_id=request_id)
+
+    # ── Checks ───────────────────────────────────────────────────────────────────────────────────
+
+    def _targets(self, call: AppCall) -> tuple[Target, ...]:
+        """The targets of a call, the best first. Raises `Denied` where the grant allows no call."""
+        if self._draining:
+            raise StoreUnavailable("the daemon is stopping")
+        app = call.app
+        check_capabilities(call)
+        names = app.grant.llm.providers
+        if call.provider is not None and call.provider not in names:
+            known = call.provider in self._pool.providers or call.provider in self._pool.routes
+            if known:
+                reason = f"the provider {quoted(call.provider)} is not granted to {app.id}"
+                raise NotGranted(reason, param="provider")
+        if not names:
+            raise NotGranted(f"no provider is granted to {app.id}", param="provider")
+        if call.model is not None and call.provider is None and not _is_granted(call.model, app):
+            raise _model_denied(call.model, app)
+        own_wire = None if call.request is None else call.request.wire
+        targets, hops = self._chooser(names, own_wire).targets(call.provider, call.model)
+        for target in targets:
+            if not _is_granted(target.model, app):
+                raise _model_denied(target.model, app)
+        if len(targets) > 1:
+            route, key = SessionRoute(targets, hops), self._route_key(call)
+            targets = route.order(lambda: key, time.monotonic())
+        return targets
+
+    def _route_key(self, call: AppCall) -> bytes:
+        if call.call is not None:
+            return conversation_key(call.call)
+        request = call.request
+        assert request is not None
+        return conversation_key(wire.get(request.wire).parse(request.body, request.path))
+
+    def _chooser(self, names: tuple[str, ...], own_wire: str | None) -> TargetChooser:
+        """Chooses among granted providers; those first that speak the wire of the request."""
+        chooser = self._choosers.get((own_wire, names))
+        if chooser is None:
+            if len(self._choosers) >= _MOST_CHOOSERS:
+                self._choosers.clear()
+            ordered = sorted(names, key=lambda name: self._wire_of(name) != own_wire)
+            chooser = self._choosers[own_wire, names] = TargetChooser(self._pool, ordered)
+        return chooser
+
+    def _wire_of(self, name: str) -> str | None:
+        resolved = self._pool.providers.get(name)
+        if resolved is None:
+            return None
+        return resolved.wire if resolved.dialect is None else resolved.dialect.wire
+
+    def _denied(self, call: AppCall, error: Denied) -> None:
+        self._denials.add(
+            call.app.id,
+            call.method,
+            error,
+            request_id=call.request_id,
+            provider=call.provider or "",
+            model=call.model or "",
+            ignored=call.ignored,
+        )
+
+    def _lock(self, app: str, provider: str) -> asyncio.Lock:
+        lock = self._locks.get((app, provider))
+        if lock is None:
+            lock = self._locks[app, provider] = asyncio.Lock()
+        return lock
+
+    @contextmanager
+    def _track(self, app: App) -> Iterator[_Running]:
+        """A call that ends when its token is revoked."""
+        running = _Running()
+        calls = self._running.setdefault(app.token_id, set())
+        calls.add(running)
+        try:
+            yield running
+        finally:
+            calls.discard(running)
+            if not calls and self._running.get(app.token_id) is calls:
+                del self._running[app.token_id]
+
+
+class _Running:
+    """A call under way, which can be ended from outside."""
+
+    __slots__ = ("_revoked", "task")
+
+    def __init__(self) -> None:
+        self.task = asyncio.current_task()
+        self._revoked = False
+
+    def end(self) -> None:
+        self._revoked = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def check(self) -> None:
+        """Raises where the token was revoked; called between two waits, and instead of a
+        cancellation."""
+        if self._revoked:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                task.uncancel()
+            raise Unauthenticated("the token was revoked", status=401)
+
+
+class DelegatedStream:
+    """The stream of one call: implements `values.AppStream`."""
+
+    def __init__(self, service: CallService, call: AppCall) -> None:
+        self._service = service
+        self._call = call
+        self._delegated: DelegatedCall | None = None
+        self._pieces: AsyncGenerator[StreamPiece, None] | None = None
+        self._first: StreamPiece | None = None
+        self._ended = False
+
+    async def head(self) -> StreamHead:
+        if self._delegated is None:
+            await self._start()
+        assert self._delegated is not None
+        head = self._delegated.head
+        assert head is not None
+        return head
+
+    async def _start(self) -> None:
+        self._delegated = self._service._delegated(self._call)
+        self._pieces = self._service._tracked(self._call, self._delegated.pieces())
+        self._first = await anext(self._pieces)
+
+    def __aiter__(self) -> AsyncIterator[StreamPiece]:
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncGenerator[StreamPiece, None]:
+        await self.head()
+        assert self._pieces is not None
+        first, self._first = self._first, None
+        if first is not None:
+            yield first
+        async for piece in self._pieces:
+            yield piece
+
+    @property
+    def reply(self) -> AppReply | None:
+        return None if self._delegated is None else self._delegated.reply
+
+    async def aclose(self) -> None:
+        if self._pieces is not None:
+            await self._pieces.aclose()
+
+
+def check_capabilities(call: AppCall) -> None:
+    """Raises where the app has not the capabilities that a call needs, or one that it requires."""
+    app = call.app
+    needed = ["llm_complete", *(["llm_stream"] if call.stream else [])]
+    missing = [one for one in needed if one not in app.grant.capabilities]
+    missing += sorted(app.grant.missing)
+    if missing:
+        raise CapabilityDenied(
+            f"{app.id} has no capability {missing[0]}",
+            capability=missing[0],
+            app=app.id,
+            method=call.method,
+        )
+
+
+def _is_granted(model: str, app: App) -> bool:
+    return any(fnmatchcase(model, pattern) for pattern in app.grant.llm.models)
+
+
+def _model_denied(model: str, app: App) -> NotGranted:
+    return NotGranted(f"the model {quoted(model)} is not granted to {app.id}", param="model")
+
+
+def _models_of(resolved: ResolvedProvider) -> list[str]:
+    """The models that a provider is known to have."""
+    config = resolved.provider
+    if config.known_models:
+        return list(config.known_models)
+    names = [profile.id for profile in catalog.models(resolved.system)]
+    return [config.model, *names] if config.model and config.model not in names else names

@@ -1,0 +1,90 @@
+"""Errors as the caller's wire writes them, with the statuses and headers that SDKs act on.
+
+A call that the grant refuses is not sent again by an SDK: `x-should-retry: false`, without
+`retry-after`. Errors of a provider keep status and type. Their body is never passed on: the message
+is written anew, without keys and names of accounts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from anaphora import errors, wire
+from anaphora.errors import AnaphoraError, Denied, Upstream
+from anaphora.redaction import MASK, looks_like_key
+from anaphora.serving.exchange import CompleteResponse
+
+from .headers import own_headers
+
+#: The class that a wire writes a denial as.
+_WRITTEN_AS: dict[int, type[Upstream]] = {
+    402: errors.QuotaExhausted,
+    403: errors.Forbidden,
+    429: errors.RateLimited,
+    503: errors.Overloaded,
+}
+#: Names of organisations, projects and workspaces.
+_ACCOUNTS = re.compile(r"\b(?:org|proj|wrkspc|projects|acct|user)[-_/][\w-]{6,}", re.ASCII)
+_WORDS = re.compile(r"[^\s'\"`,;()<>]+")
+_LONGEST = 2_000
+
+
+def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> CompleteResponse:
+    """A problem in the format of a wire."""
+    error = as_upstream(problem)
+    error.request_id = request_id
+    status, headers, body = wire.get(wire_name).write_error(error)
+    headers |= own_headers(wire_name, request_id)
+    if isinstance(problem, Denied) and not problem.retryable:
+        headers["x-should-retry"] = "false"
+        headers.pop("retry-after", None)
+    elif error.retry_after is not None:
+        headers["retry-after"] = str(math.ceil(error.retry_after))  # SDKs read whole seconds
+    return CompleteResponse(status, headers, body)
+
+
+def as_upstream(problem: AnaphoraError) -> Upstream:
+    """The same problem as an error that wires write."""
+    if isinstance(problem, Denied):
+        status = problem.status or problem.default_status
+        written = _WRITTEN_AS.get(status, errors.Forbidden)
+        return written(
+            shown_message(problem),
+            status=status,
+            code=problem.code,
+            param=problem.param,
+            retry_after=problem.retry_after,
+        )
+    if isinstance(problem, Upstream):
+        kind = type(problem) if type(problem) is not Upstream else errors.Overloaded
+        return kind(
+            shown_message(problem),
+            status=problem.status,
+            code=problem.code,
+            param=problem.param,
+            retry_after=problem.retry_after,
+        )
+    text = shown_message(problem)
+    match problem:
+        case errors.InvalidRequest():
+            return errors.RequestRejected(text, status=400, param=problem.path or None)
+        case errors.Throttled():
+            return errors.RateLimited(text, status=429, retry_after=problem.wait)
+        case errors.Unavailable():
+            return errors.Overloaded(text, status=503, retry_after=problem.wait)
+        case errors.Timeout():
+            return errors.Overloaded(text, status=504)
+        case errors.Transport() | errors.Parse():
+            return errors.Overloaded(text, status=502)
+        case errors.InvalidConfig():
+            # Names files of the home.
+            return errors.Overloaded("the provider is not configured correctly", status=503)
+    return errors.Overloaded(f"internal error: {type(problem).__name__}", status=500)
+
+
+def shown_message(problem: AnaphoraError) -> str:
+    """The message without keys and names of accounts."""
+    text = _ACCOUNTS.sub("…", str(problem))
+    text = _WORDS.sub(lambda word: MASK if looks_like_key(word[0]) else word[0], text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

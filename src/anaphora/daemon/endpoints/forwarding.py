@@ -1,0 +1,116 @@
+"""Sends requests about stored objects to a provider, with the daemon's key."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from anaphora import wire
+from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.config.secrets import SecretHeaders
+from anaphora.client.transport import HttpRequest, HttpTransport
+from anaphora.errors import AnaphoraError
+
+#: Base wires of the providers that keep the objects of a wire.
+_FAMILIES = {
+    "anthropic": ("anthropic",),
+    "openai_chat": ("openai_responses", "openai_chat"),
+    "openai_responses": ("openai_responses", "openai_chat"),
+    "gemini": ("gemini",),
+}
+
+
+class ProviderResponse(msgspec.Struct, frozen=True, eq=False):
+    """A successful response of a provider."""
+
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class Forwarder:
+    """`providers` gives the configured providers, as they are now."""
+
+    def __init__(self, providers: Callable[[], Mapping[str, ResolvedProvider]]) -> None:
+        self._providers = providers
+        self._transports: dict[tuple[str | None, str | None], HttpTransport] = {}
+
+    def provider_for(self, wire_name: str, granted: tuple[str, ...]) -> str | None:
+        """The first of the granted providers that keeps objects of a wire."""
+        known = self._providers()
+        for base in _FAMILIES.get(wire_name, ()):
+            for id in granted:
+                if id in known and _base_wire(known[id]) == base:
+                    return id
+        return None
+
+    async def send(
+        self,
+        provider: str,
+        method: str,
+        path: str,
+        *,
+        query: str = "",
+        headers: tuple[tuple[str, str], ...] = (),
+        body: bytes = b"",
+    ) -> ProviderResponse:
+        """Raises the provider's error, without its secrets."""
+        resolved = self._providers()[provider]
+        url = resolved.base_url + path.removeprefix(resolved.path_start)
+        request = HttpRequest(
+            method=method,
+            url=f"{url}?{query}" if query else url,
+            headers=SecretHeaders([*_defaults(resolved), *headers, *resolved.headers().items()]),
+            body=body,
+            timeouts=resolved.provider.timeouts,
+            max_response_bytes=resolved.provider.max_response_bytes,
+            provider=resolved.system,
+            path=path,
+        )
+        try:
+            response = await self._transport(resolved).send(request)
+            try:
+                data = await response.read()
+            finally:
+                await response.close()
+            pairs = {name.lower(): value for name, value in response.headers.items()}
+            if response.status >= 300:
+                now = datetime.datetime.now(datetime.UTC)
+                raise wire.get(resolved.wire).read_error(response.status, pairs, data, now)
+        except AnaphoraError as problem:
+            resolved.redactor().clean(problem)
+            raise
+        return ProviderResponse(tuple(pairs.items()), data)
+
+    def rewritten(self, provider: str, body: bytes, base: str) -> bytes:
+        """A JSON body in which the addresses of results are ours."""
+        if b'"results_url"' not in body:
+            return body
+        origin = urlsplit(self._providers()[provider].base_url)
+        theirs = re.escape(f"{origin.scheme}://{origin.netloc}".encode())
+        pattern = rb'("results_url"\s*:\s*")(?:%b|https?://[^/"]+)' % theirs
+        return re.sub(pattern, lambda match: match[1] + base.encode(), body)
+
+    async def close(self) -> None:
+        for transport in self._transports.values():
+            await transport.close()
+
+    def _transport(self, resolved: ResolvedProvider) -> HttpTransport:
+        from anaphora.client.transport.over_aiohttp import AiohttpTransport
+
+        proxy = resolved.proxy
+        key = (None if proxy is None else proxy.reveal(), resolved.provider.ca)
+        if key not in self._transports:
+            self._transports[key] = AiohttpTransport(proxy, resolved.provider.ca)
+        return self._transports[key]
+
+
+def _base_wire(resolved: ResolvedProvider) -> str:
+    return resolved.wire if resolved.dialect is None else resolved.dialect.wire
+
+
+def _defaults(resolved: ResolvedProvider) -> list[tuple[str, str]]:
+    return [("anthropic-version", "2023-06-01")] if _base_wire(resolved) == "anthropic" else []

@@ -1,0 +1,171 @@
+"""Which headers and query fields pass between an app and a provider, and those we add.
+
+Everything that is not in these lists stays here: tokens of apps, cookies, `x-forwarded-*`, names of
+organisations, and rate limits, which would tell one app how much the others use.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from urllib.parse import parse_qsl, urlencode
+
+from anaphora.cache.verdict import Verdict
+from anaphora.daemon.grants import LlmGrant
+from anaphora.errors import RequestRejected
+from anaphora.values import Notice
+
+REQUEST_ID = "anaphora-request-id"
+NOTICES = "anaphora-notices"
+VERDICT = "anaphora-verdict"
+COST = "anaphora-cost-usd"
+PROVIDER = "anaphora-provider"
+"""Also of requests: the id of the provider or route that is to answer."""
+
+#: The header in which each provider's SDK looks for the request's id.
+_OWN_REQUEST_ID = {"anthropic": "request-id"}
+#: Headers with lists of betas, each of which the grant must name.
+_BETAS = ("anthropic-beta", "openai-beta")
+_VERSION = re.compile(r"\d{4}-\d{2}-\d{2}")
+_BETA = re.compile(r"[\w.=:-]{1,100}", re.ASCII)
+#: Of a provider's response.
+_RESPONSE = frozenset(("openai-processing-ms", "openai-version", "anthropic-version"))
+#: Of a provider's response that is a file.
+_FILE_RESPONSE = frozenset(("content-type", "content-disposition"))
+_FILE_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?charset=[\w-]+)?", re.ASCII)
+#: Query fields of requests about stored objects.
+_QUERY = frozenset(
+    "after after_id before before_id limit order purpose include include[] starting_after stream"
+    " pageSize pageToken updateMask".split()
+)
+_QUERY_VALUE = re.compile(r"[\w.,:@\[\]/-]{0,256}", re.ASCII)
+#: Longest header that we write.
+_MOST = 4096
+
+
+def forwarded_headers(
+    headers: Mapping[str, str], wire: str, grant: LlmGrant
+) -> tuple[tuple[tuple[str, str], ...], tuple[Notice, ...]]:
+    """Headers of a request that go upstream, and notices about betas that do not."""
+    forwarded: list[tuple[str, str]] = []
+    notices: list[Notice] = []
+    version = headers.get("anthropic-version")
+    if version is not None and wire == "anthropic":
+        if _VERSION.fullmatch(version) is None:
+            reason = f"anthropic-version must be a date like 2023-06-01, not {version[:40]!r}"
+            raise RequestRejected(reason, status=400, param="anthropic-version")
+        forwarded.append(("anthropic-version", version))
+    for name in _BETAS:
+        value = headers.get(name)
+        if not value or not name.startswith(wire.partition("_")[0]):
+            continue
+        granted = []
+        for each in value.split(","):
+            beta = each.strip()
+            if beta in grant.betas and _BETA.fullmatch(beta):
+                granted.append(beta)
+            elif beta:
+                text = f"the beta {beta[:60]!r} is not granted; left out"
+                notices.append(Notice("beta_not_granted", text, name))
+        if granted:
+            forwarded.append((name, ",".join(dict.fromkeys(granted))))
+    return tuple(forwarded), tuple(notices)
+
+
+def forwarded_query(query_string: bytes) -> str:
+    """The query fields of a request about a stored object that go upstream."""
+    pairs = [
+        (name, value)
+        for name, value in query_fields(query_string)
+        if name in _QUERY and _QUERY_VALUE.fullmatch(value)
+    ]
+    return urlencode(pairs)
+
+
+def query_fields(query_string: bytes) -> list[tuple[str, str]]:
+    """Raises where a field is given twice, unless its name says that it is a list."""
+    try:
+        pairs = parse_qsl(
+            query_string.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64
+        )
+    except ValueError:
+        raise RequestRejected("the query is not valid", status=400) from None
+    names = [name for name, _ in pairs if not name.endswith("[]") and name != "include"]
+    for name in names:
+        if names.count(name) > 1:
+            raise RequestRejected(f"the query field {name[:64]!r} is given twice", status=400)
+    return pairs
+
+
+def returned_headers(pairs: Iterable[tuple[str, str]], *, file: bool = False) -> dict[str, str]:
+    """Headers of a provider's response that its app gets."""
+    returned = {}
+    for name, value in pairs:
+        name = name.lower()
+        if not value.isascii() or not value.isprintable():
+            continue
+        if name in _RESPONSE or (file and name in _FILE_RESPONSE):
+            returned[name] = value
+    if file and not _FILE_TYPE.fullmatch(returned.get("content-type", "")):
+        returned["content-type"] = "application/octet-stream"
+    return returned
+
+
+def own_headers(
+    wire: str,
+    request_id: str,
+    *,
+    provider: str = "",
+    notices: tuple[Notice, ...] = (),
+    verdict: Verdict | None = None,
+    cost_usd: Decimal | None = None,
+) -> dict[str, str]:
+    """What we tell about a call."""
+    headers = {_OWN_REQUEST_ID.get(wire, "x-request-id"): request_id, REQUEST_ID: request_id}
+    if provider:
+        headers[PROVIDER] = provider
+    if notices:
+        headers[NOTICES] = notices_text(notices)
+    if verdict is not None:
+        headers[VERDICT] = verdict_text(verdict)
+    if cost_usd is not None:
+        headers[COST] = f"{cost_usd:f}"
+    return headers
+
+
+def notices_text(notices: tuple[Notice, ...]) -> str:
+    """Notices as a JSON list in ASCII; one more tells how many did not fit."""
+    written: list[str] = []
+    size = 2
+    for index, notice in enumerate(notices):
+        fields = {"code": notice.code, "message": notice.message}
+        text = _ascii(fields | ({"path": notice.path} if notice.path else {}))
+        size += len(text) + 1
+        if size > _MOST:
+            rest = f"{len(notices) - index} more notices do not fit in this header"
+            written.append(_ascii({"code": "more_notices", "message": rest}))
+            break
+        written.append(text)
+    return f"[{','.join(written)}]"
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """A verdict as a JSON object in ASCII. It quotes nothing of a prompt."""
+    fields: dict[str, object] = {"result": verdict.result}
+    if verdict.causes:
+        fields["cause"] = verdict.causes[0].kind
+    if verdict.lost:
+        fields["lost_tokens"] = verdict.lost
+    fields["text"] = verdict.describe(excerpts=False)
+    text = _ascii(fields)
+    if len(text) > _MOST:
+        del fields["text"]
+        text = _ascii(fields)
+    return text
+
+
+def _ascii(value: object) -> str:
+    """JSON of printable ASCII characters."""
+    return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")

@@ -1,0 +1,268 @@
+"""The endpoints as a part of the daemon's handler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from anaphora.canonical import dumps
+from anaphora.daemon.store import HandleRow, Store
+from anaphora.daemon.values import App, AppCall, AppReply, Delegation, WireRequest
+from anaphora.errors import AnaphoraError, NotFound, RequestRejected
+from anaphora.serving.exchange import CompleteResponse, HttpExchange
+from anaphora.values import Notice
+
+from . import routes
+from .body import JsonBody, check_headers, read_json
+from .errors import error_response
+from .headers import PROVIDER, forwarded_headers, own_headers, query_fields
+from .models import write_model, write_models
+from .references import check_references
+from .routes import Route
+from .stored import StoredObjects
+from .writing import StreamBody, stream_headers, write_reply
+
+_JSON = "application/json"
+#: Where the id of a request is kept for errors that the server writes.
+_REQUEST_ID = "anaphora.request_id"
+_OLLAMA_VERSION = b'{"version":"0.12.0"}'
+_COUNT_FIELDS = {"anthropic": "input_tokens", "gemini": "totalTokens"}
+
+
+class Endpoints:
+    """Answers requests at the paths of the providers."""
+
+    def __init__(
+        self,
+        delegation: Delegation,
+        store: Store,
+        stored: StoredObjects | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._delegation = delegation
+        self._store = store
+        self._stored = stored
+        self._clock = clock
+
+    def serves(self, _method: str, path: str) -> bool:
+        """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
+        return routes.serves(path)
+
+    def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
+        """A problem in the format that the caller of a path expects."""
+        wire = routes.wire_of(exchange.path, exchange.headers)
+        return error_response(wire, problem, exchange.scope.get(_REQUEST_ID, ""))
+
+    async def handle(self, exchange: HttpExchange, app: App, request_id: str) -> None:
+        """Answers a request of an app, within `exchange.run`. Problems are written in the caller's
+        format."""
+        exchange.scope[_REQUEST_ID] = request_id
+        try:
+            await self._answer(exchange, app, request_id)
+        except AnaphoraError as problem:
+            if exchange.started:
+                raise
+            response = self.error(exchange, problem)
+            await exchange.respond(response)
+
+    async def _answer(self, exchange: HttpExchange, app: App, request_id: str) -> None:
+        check_headers(exchange.header_pairs)
+        route = routes.find_route(exchange.method, _plain_path(exchange), exchange.headers)
+        match route.operation:
+            case "generate" | "stream" | "count":
+                await self._call(exchange, route, app, request_id)
+            case "models" | "model" | "show" | "version":
+                body = await self._model_data(exchange, route, app)
+                await self._respond(exchange, route, request_id, body)
+            case _:
+                if self._stored is None:
+                    raise NotFound("there are no stored objects here", status=404)
+                await self._stored.handle(exchange, route, app, request_id)
+
+    # ── Models ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _model_data(self, exchange: HttpExchange, route: Route, app: App) -> bytes:
+        if route.operation == "version":
+            return _OLLAMA_VERSION
+        models = self._delegation.models(app)
+        if route.operation == "models":
+            return write_models(route.wire, models)
+        name = route.name
+        if route.operation == "show":
+            value = read_json(await exchange.read_body(), exchange.headers).value
+            name = _model_in(value.get("model") or value.get("name"))
+        return write_model(route.wire, models, name)
+
+    # ── Calls ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _call(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
+        body = read_json(await exchange.read_body(), exchange.headers)
+        rows: tuple[HandleRow, ...] = ()
+        if route.wire != "ollama":
+            rows = await check_references(self._store, app.id, body.value)
+        headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
+        call = AppCall(
+            app=app,
+            request_id=request_id,
+            method=route.path,
+            provider=_provider(exchange, rows),
+            model=route.name or _model_in(body.value.get("model")),
+            stream=_is_stream(route, body),
+            request=WireRequest(
+                wire=route.wire,
+                path=route.path,
+                body=body.data,
+                members=body.members,
+                headers=headers,
+            ),
+        )
+        exchange.watch()
+        if route.operation == "count":
+            await self._count(exchange, route, call)
+        elif call.stream:
+            await self._stream(exchange, route, call, body, notices)
+        else:
+            reply = await self._delegation.complete(call)
+            notices += await self._keep(call, body, reply)
+            head, data = write_reply(route.wire, reply, notices)
+            await exchange.respond(CompleteResponse(200, head, data))
+
+    async def _count(self, exchange: HttpExchange, route: Route, call: AppCall) -> None:
+        tokens, exact = await self._delegation.count_tokens(call)
+        fields: dict[str, Any] = {_COUNT_FIELDS.get(route.wire, "input_tokens"): tokens}
+        if route.wire == "openai_responses":
+            fields["object"] = "response.input_tokens"
+        notices: tuple[Notice, ...] = ()
+        if not exact:
+            notices = (Notice("estimated", "the tokens are estimated, not counted by a provider"),)
+        await self._respond(exchange, route, call.request_id, dumps(fields), notices)
+
+    async def _stream(
+        self,
+        exchange: HttpExchange,
+        route: Route,
+        call: AppCall,
+        body: JsonBody,
+        notices: tuple[Notice, ...],
+    ) -> None:
+        as_list = route.wire == "gemini" and not _wants_sse(exchange)
+        stream = self._delegation.stream(call)
+        try:
+            head = await stream.head()
+            asks = _asks_usage(body.value)
+            out = StreamBody(route.wire, head, asks_usage=asks, as_list=as_list)
+            headers = stream_headers(route.wire, head, notices, as_list=as_list)
+            await exchange.start(200, headers)
+            try:
+                async for piece in stream:
+                    if data := out.feed(piece):
+                        await exchange.write(data, more=True)
+            except AnaphoraError as problem:
+                await exchange.write(out.fail(problem), more=True)
+            if stream.reply is not None:
+                stream.reply.notices += await self._keep(call, body, stream.reply)
+            await exchange.write(out.finish(stream.reply))
+        finally:
+            await stream.aclose()
+
+    async def _keep(self, call: AppCall, body: JsonBody, reply: AppReply) -> tuple[Notice, ...]:
+        """Notes whose the stored response and conversation of a reply are. The answer is paid for:
+        a store that fails is a notice."""
+        request = call.request
+        if request is None or request.wire != "openai_responses" or reply.wire != request.wire:
+            return ()
+        permissions, value = call.app.grant.llm.permissions, body.value
+        if "stored_responses" not in permissions and "background" not in permissions:
+            return ()
+        usage, now = reply.usage, self._clock()
+        rows = []
+        if value.get("store") is not False and reply.reply.id:
+            rows.append(("response", reply.reply.id))
+        conversation = value.get("conversation")
+        if isinstance(conversation, dict):
+            conversation = conversation.get("id")
+        if isinstance(conversation, str) and conversation:
+            rows.append(("conversation", conversation))
+        try:
+            for kind, id in rows:
+                row = HandleRow(
+                    kind="response" if kind == "response" else "conversation",
+                    id=id,
+                    app=call.app.id,
+                    provider=reply.provider,
+                    created=now,
+                    tokens=usage.total,
+                )
+                await self._store.add_handle(row)
+        except AnaphoraError:
+            text = "the stored response could not be recorded: its id cannot be used later"
+            return (Notice("handle_not_stored", text),)
+        return ()
+
+    async def _respond(
+        self,
+        exchange: HttpExchange,
+        route: Route,
+        request_id: str,
+        body: bytes,
+        notices: tuple[Notice, ...] = (),
+    ) -> None:
+        headers = {"content-type": _JSON, **own_headers(route.wire, request_id, notices=notices)}
+        await exchange.respond(CompleteResponse(200, headers, body))
+
+
+def _plain_path(exchange: HttpExchange) -> str:
+    """The path, which must mean the same to every reader: without percent-encoding, but for `:`
+    and `/` in names of models, and without empty and dot segments."""
+    raw: bytes = exchange.scope.get("raw_path") or exchange.path.encode()
+    path = raw.partition(b"?")[0].decode("latin-1")
+    if "%" in path and path.startswith(("/v1beta/", "/v1alpha/", "/v1/models/")):
+        for code, character in (("%3A", ":"), ("%2F", "/"), ("%40", "@")):
+            path = path.replace(code, character).replace(code.lower(), character)
+    segments = path.split("/")[1:]
+    if "%" in path or "\\" in path or any(each in ("", ".", "..") for each in segments):
+        reason = "the path has percent-encoded characters, or empty or dot segments"
+        raise RequestRejected(reason, status=400)
+    if not path.isascii() or not path.isprintable():
+        raise RequestRejected("the path has characters that are not ASCII", status=400)
+    return path
+
+
+def _model_in(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise RequestRejected("model: must be the name of a model", status=400, param="model")
+    return routes.checked_model(value)
+
+
+def _provider(exchange: HttpExchange, rows: tuple[HandleRow, ...]) -> str | None:
+    """The provider or route that the app names, and where the stored objects are."""
+    named = exchange.headers.get(PROVIDER)
+    if not rows:
+        return named
+    provider = rows[0].provider
+    if named not in (None, provider):
+        reason = "the request names stored objects of another provider"
+        raise RequestRejected(reason, status=400, param=PROVIDER)
+    return provider
+
+
+def _is_stream(route: Route, body: JsonBody) -> bool:
+    if route.wire == "gemini":
+        return route.operation == "stream"
+    value = body.value.get("stream")
+    if value is None:
+        return route.wire == "ollama"
+    if not isinstance(value, bool):
+        raise RequestRejected("stream: must be true or false", status=400, param="stream")
+    return value
+
+
+def _wants_sse(exchange: HttpExchange) -> bool:
+    return ("alt", "sse") in query_fields(exchange.query_string)
+
+
+def _asks_usage(value: dict[str, Any]) -> bool:
+    options = value.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True

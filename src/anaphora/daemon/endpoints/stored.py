@@ -1,0 +1,324 @@
+"""Objects that providers keep for apps: responses, conversations, files, batches, cached contents
+and containers.
+
+An app sees and uses only what it made. Another app's object, and one that is not known, are both
+404. Lists are made of the app's own objects, so that no cursor and no count tells about others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from anaphora.daemon.store import HandleKind, HandleRow, Store
+from anaphora.daemon.values import App
+from anaphora.errors import CapabilityDenied, NotFound, NotGranted, RequestRejected, TooLarge
+from anaphora.serving.exchange import CompleteResponse, HttpExchange
+from anaphora.values import Notice
+from anaphora.wire.reading import DECODE_ERRORS
+
+from .batches import BatchCheck
+from .body import MAX_BODY, JsonBody, read_json
+from .forwarding import Forwarder, ProviderResponse
+from .headers import (
+    PROVIDER,
+    forwarded_headers,
+    forwarded_query,
+    own_headers,
+    query_fields,
+    returned_headers,
+)
+from .references import check_references, not_found
+from .routes import Route
+
+#: What the grant must allow for each kind of object.
+_PERMISSIONS: dict[HandleKind, str] = {
+    "response": "stored_responses",
+    "conversation": "stored_responses",
+    "file": "stored_responses",
+    "cached_content": "stored_responses",
+    "batch": "background",
+    "container": "server_tools",
+}
+#: Kinds that cost money which no bound is known for.
+_UNBOUNDED: tuple[HandleKind, ...] = ("batch", "container", "cached_content")
+_MULTIPART = re.compile(r'multipart/form-data; *boundary="?[\w\'()+,./:=?-]{1,200}"?', re.ASCII)
+_PAGE, _LARGEST_PAGE = 20, 100
+#: Requests to a provider at the same time, for one list.
+_AT_ONCE = 8
+_GEMINI_LISTS = {"cached_content": "cachedContents", "file": "files", "batch": "operations"}
+
+
+class StoredObjects:
+    """Requests about stored objects, for the app that owns them."""
+
+    def __init__(
+        self, store: Store, forwarder: Forwarder, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._forwarder = forwarder
+        self._clock = clock
+
+    async def handle(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
+        assert route.kind is not None
+        _check_capability(app, route)
+        if route.operation == "list":
+            body = await self._list(exchange, route, app)
+            await self._respond(exchange, route, request_id, ProviderResponse((), body))
+            return
+        headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
+        if route.operation == "create":
+            response = await self._create(exchange, route, app, headers)
+        else:
+            response = await self._use(exchange, route, app, headers)
+        await self._respond(exchange, route, request_id, response, notices)
+
+    async def close(self) -> None:
+        await self._forwarder.close()
+
+    # ── One object ───────────────────────────────────────────────────────────────────────────────
+
+    async def _create(
+        self,
+        exchange: HttpExchange,
+        route: Route,
+        app: App,
+        headers: tuple[tuple[str, str], ...],
+    ) -> ProviderResponse:
+        assert route.kind is not None
+        grant = app.grant.llm
+        if route.kind in _UNBOUNDED and grant.has_spend_limit:
+            name = route.kind.replace("_", " ")
+            reason = f"the cost of a {name} has no bound, and the app's grant has a spend limit"
+            raise NotGranted(reason, param=route.kind)
+        provider = self._choose(exchange, route, app)
+        content, data, body = await self._content(exchange, route, app, provider)
+        if route.kind == "batch" and body is not None:
+            await self._check_batch(route, app, provider, body)
+        pairs = (*headers, ("content-type", content))
+        response = await self._forwarder.send(
+            provider, "POST", route.path, headers=pairs, body=data
+        )
+        await self._register(route.kind, response, app, provider, len(data))
+        return self._rewritten(exchange, provider, response)
+
+    async def _use(
+        self,
+        exchange: HttpExchange,
+        route: Route,
+        app: App,
+        headers: tuple[tuple[str, str], ...],
+    ) -> ProviderResponse:
+        assert route.kind is not None
+        row = await self._store.handle(route.kind, route.name, app.id)
+        if row is None or row.provider not in app.grant.llm.providers:
+            raise not_found(route.kind, route.name)
+        data = b""
+        if exchange.method in ("POST", "PATCH"):
+            content, data, _ = await self._content(exchange, route, app, row.provider)
+            if data:
+                headers = (*headers, ("content-type", content))
+        response = await self._forwarder.send(
+            row.provider,
+            exchange.method,
+            route.path,
+            query=forwarded_query(exchange.query_string),
+            headers=headers,
+            body=data,
+        )
+        if route.operation == "delete":
+            await self._store.remove_handle(route.kind, route.name, app.id)
+        elif route.kind == "conversation" and data and row.tokens is not None:
+            grown = msgspec.structs.replace(row, tokens=row.tokens + len(data))
+            await self._store.add_handle(grown)
+        elif route.kind == "batch":
+            await self._register_results(response, app, row.provider)
+        return self._rewritten(exchange, row.provider, response)
+
+    async def _content(
+        self, exchange: HttpExchange, route: Route, app: App, provider: str
+    ) -> tuple[str, bytes, JsonBody | None]:
+        """Content type and bytes of a request, and its fields where it is JSON."""
+        data = await exchange.read_body()
+        takes_files = route.kind == "file" or (route.kind == "container" and route.rest)
+        kind = exchange.headers.get("content-type", "")
+        if takes_files and not kind.lower().startswith("application/json"):
+            if _MULTIPART.fullmatch(kind) is None:
+                reason = "the content type must be multipart/form-data with a boundary"
+                raise RequestRejected(reason, status=415)
+            if exchange.headers.get("content-encoding", "identity") != "identity":
+                raise RequestRejected("an upload must not be compressed", status=415)
+            if len(data) > MAX_BODY:
+                raise TooLarge(f"the file is larger than {MAX_BODY:,} bytes", status=413)
+            return kind, data, None
+        if not data and route.operation == "action":
+            return "", b"", None
+        body = read_json(data, exchange.headers)
+        rows = await check_references(self._store, app.id, body.value)
+        if any(row.provider != provider for row in rows):
+            reason = "the request names stored objects of another provider"
+            raise RequestRejected(reason, status=400)
+        return "application/json", body.data, body
+
+    async def _check_batch(self, route: Route, app: App, provider: str, body: JsonBody) -> None:
+        async def read_file(id: str) -> bytes:
+            path = f"/v1/files/{id}/content"
+            return (await self._forwarder.send(provider, "GET", path)).body
+
+        check = BatchCheck(self._store, app.id, app.grant.llm, provider, read_file)
+        await check.check(route.wire, body)
+
+    def _choose(self, exchange: HttpExchange, route: Route, app: App) -> str:
+        granted = app.grant.llm.providers
+        named = exchange.headers.get(PROVIDER)
+        if named is not None:
+            if named not in granted:
+                raise NotGranted(f"the provider {named[:64]!r} is not granted", param=PROVIDER)
+            granted = (named,)
+        provider = self._forwarder.provider_for(route.wire, granted)
+        if provider is None:
+            reason = f"no granted provider keeps a {(route.kind or '').replace('_', ' ')}"
+            raise NotGranted(reason, param=PROVIDER)
+        return provider
+
+    async def _register(
+        self, kind: HandleKind, response: ProviderResponse, app: App, provider: str, size: int
+    ) -> None:
+        fields = _fields(response.body)
+        id = str(fields.get("id") or fields.get("name") or "").rpartition("/")[2]
+        if not id:
+            raise NotFound("the provider's answer names no object", status=502)
+        tokens: int | None = None
+        if kind == "conversation":
+            tokens = size  # a token is at least a byte
+        elif kind == "cached_content":
+            usage = fields.get("usageMetadata")
+            tokens = usage.get("totalTokenCount") if isinstance(usage, dict) else None
+        row = HandleRow(
+            kind=kind,
+            id=id,
+            app=app.id,
+            provider=provider,
+            created=self._clock(),
+            tokens=tokens if isinstance(tokens, int) else None,
+        )
+        await self._store.add_handle(row)
+
+    async def _register_results(self, response: ProviderResponse, app: App, provider: str) -> None:
+        """The files that a batch wrote belong to the app of the batch."""
+        fields = _fields(response.body)
+        for name in ("output_file_id", "error_file_id"):
+            id = fields.get(name)
+            if isinstance(id, str) and await self._store.handle("file", id, app.id) is None:
+                now = self._clock()
+                row = HandleRow(kind="file", id=id, app=app.id, provider=provider, created=now)
+                await self._store.add_handle(row)
+
+    # ── Lists ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _list(self, exchange: HttpExchange, route: Route, app: App) -> bytes:
+        assert route.kind is not None
+        query = dict(query_fields(exchange.query_string))
+        rows = await self._store.handles(route.kind, app.id)
+        rows = [row for row in rows if row.provider in app.grant.llm.providers]
+        provider = self._forwarder.provider_for
+        rows = [row for row in rows if provider(route.wire, (row.provider,)) is not None]
+        rows.sort(key=lambda row: (row.created, row.id), reverse=query.get("order") != "asc")
+        page, more = _page(rows, query)
+        gate = asyncio.Semaphore(_AT_ONCE)
+        found = await asyncio.gather(*(self._fetch(row, route, gate) for row in page))
+        base = base_url(exchange)
+        rewritten = self._forwarder.rewritten
+        objects = [
+            msgspec.Raw(rewritten(row.provider, body, base))
+            for row, body in zip(page, found, strict=True)
+            if body is not None
+        ]
+        if route.wire == "gemini":
+            listed: dict[str, Any] = {_GEMINI_LISTS[route.kind]: objects}
+            if more:
+                listed["nextPageToken"] = page[-1].id
+            return msgspec.json.encode(listed)
+        ids = [row.id for row, body in zip(page, found, strict=True) if body is not None]
+        ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
+        kind = {} if route.wire == "anthropic" else {"object": "list"}
+        return msgspec.json.encode({**kind, "data": objects, **ends, "has_more": more})
+
+    async def _fetch(self, row: HandleRow, route: Route, gate: asyncio.Semaphore) -> bytes | None:
+        """One object; None where the provider has deleted it meanwhile."""
+        async with gate:
+            try:
+                path = f"{route.path}/{row.id}"
+                return (await self._forwarder.send(row.provider, "GET", path)).body
+            except NotFound:
+                await self._store.remove_handle(row.kind, row.id, row.app)
+                return None
+
+    # ── Answers ──────────────────────────────────────────────────────────────────────────────────
+
+    def _rewritten(
+        self, exchange: HttpExchange, provider: str, response: ProviderResponse
+    ) -> ProviderResponse:
+        body = self._forwarder.rewritten(provider, response.body, base_url(exchange))
+        return ProviderResponse(response.headers, body)
+
+    async def _respond(
+        self,
+        exchange: HttpExchange,
+        route: Route,
+        request_id: str,
+        response: ProviderResponse,
+        notices: tuple[Notice, ...] = (),
+    ) -> None:
+        is_file = route.rest.endswith(("content", "results"))
+        headers = returned_headers(response.headers, file=is_file)
+        if not is_file:
+            headers["content-type"] = "application/json"
+        headers |= own_headers(route.wire, request_id, notices=notices)
+        headers["x-content-type-options"] = "nosniff"
+        await exchange.respond(CompleteResponse(200, headers, response.body))
+
+
+def base_url(exchange: HttpExchange) -> str:
+    """The address that the app sent its request to."""
+    return f"{exchange.scope.get('scheme', 'http')}://{exchange.headers.get('host', '')}"
+
+
+def _check_capability(app: App, route: Route) -> None:
+    assert route.kind is not None
+    if "llm_complete" not in app.grant.capabilities or app.grant.missing:
+        raise CapabilityDenied(
+            "the app is not granted llm_complete",
+            capability="llm_complete",
+            app=app.id,
+            method=route.path,
+        )
+    needed = _PERMISSIONS.get(route.kind)
+    if needed is not None and needed not in app.grant.llm.permissions:
+        name = route.kind.replace("_", " ")
+        raise NotGranted(f"a {name} needs `allow: [{needed}]` in the app's grant", param="allow")
+
+
+def _page(rows: list[HandleRow], query: dict[str, str]) -> tuple[list[HandleRow], bool]:
+    limit = query.get("limit") or query.get("pageSize") or str(_PAGE)
+    if not limit.isdecimal() or not limit.isascii() or len(limit) > 6 or int(limit) < 1:
+        reason = f"limit must be a number from 1 to {_LARGEST_PAGE}"
+        raise RequestRejected(reason, status=400, param="limit")
+    after = query.get("after") or query.get("after_id") or query.get("pageToken")
+    ids = [row.id for row in rows]
+    start = ids.index(after) + 1 if after in ids else 0
+    end = start + min(int(limit), _LARGEST_PAGE)
+    return rows[start:end], end < len(rows)
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except DECODE_ERRORS:
+        return {}
+    return value if isinstance(value, dict) else {}

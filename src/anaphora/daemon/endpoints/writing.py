@@ -1,0 +1,195 @@
+"""Writes replies and streams in the caller's wire.
+
+The provider's bytes go to the app as they are where the delegation hands them out; everything else
+is written from the reply or its events. What is known only after a stream's last event is in an SSE
+comment behind it, or in the field `anaphora` of Ollama's last line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from anaphora import wire as wires
+from anaphora.daemon.stream_usage import UsageFilter
+from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
+from anaphora.errors import AnaphoraError
+from anaphora.values import Notice, ReplyFail
+from anaphora.wire.sse import EventDecoder
+
+from .errors import as_upstream
+from .headers import notices_text, own_headers, returned_headers, verdict_text
+
+_JSON = "application/json"
+_SSE = "text/event-stream; charset=utf-8"
+_STREAM_TYPES = {"ollama": "application/x-ndjson"}
+_REPLY_TYPES = {"gemini": "application/json; charset=UTF-8"}
+
+
+def write_reply(
+    wire: str, reply: AppReply, notices: tuple[Notice, ...] = ()
+) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a complete reply."""
+    if reply.body is not None and reply.wire == wire:
+        body = reply.body
+    else:
+        body = wires.get(wire).write_reply(reply.reply)
+    headers = returned_headers(reply.headers) if reply.wire == wire else {}
+    headers["content-type"] = _REPLY_TYPES.get(wire, _JSON)
+    headers |= own_headers(
+        wire,
+        reply.request_id,
+        provider=reply.provider,
+        notices=notices + reply.notices,
+        verdict=reply.verdict,
+        cost_usd=reply.cost_usd,
+    )
+    return headers, body
+
+
+def stream_headers(
+    wire: str, head: StreamHead, notices: tuple[Notice, ...], *, as_list: bool = False
+) -> dict[str, str]:
+    """Headers of a stream."""
+    headers = returned_headers(head.headers) if head.wire == wire else {}
+    headers["content-type"] = _JSON if as_list else _STREAM_TYPES.get(wire, _SSE)
+    headers["cache-control"] = "no-cache"
+    return headers | own_headers(
+        wire,
+        head.request_id,
+        provider=head.provider,
+        notices=notices + head.notices,
+        verdict=head.verdict,
+    )
+
+
+class StreamBody:
+    """The bytes of one stream. `asks_usage`: the caller of Chat asked for a chunk with the usage,
+    which is not in the provider's bytes otherwise; `as_list`: a stream of Gemini without
+    `alt=sse` is a JSON list."""
+
+    def __init__(
+        self, wire: str, head: StreamHead, *, asks_usage: bool = True, as_list: bool = False
+    ) -> None:
+        self._wire = wire
+        self._known = head.notices
+        self._passes = head.passes_bytes and head.wire == wire
+        self._writer = wires.get(wire).writer()
+        self._ended = False
+        self._filter: _UsageChunks | _LastLine | _JsonList | None = None
+        if wire == "openai_chat" and not asks_usage and not self._passes:
+            self._filter = _UsageChunks()
+        elif wire == "ollama":
+            self._filter = _LastLine()
+        elif as_list:
+            self._filter = _JsonList()
+
+    def feed(self, piece: StreamPiece) -> bytes:
+        if self._passes and piece.data is not None:
+            data = piece.data
+            self._ended = self._ended or any(isinstance(e, ReplyFail) for e in piece.events)
+        elif self._passes:
+            # The connection broke: the provider sent nothing that says so.
+            data = b"".join(self._write(e) for e in piece.events if isinstance(e, ReplyFail))
+        else:
+            data = b"".join(map(self._write, piece.events))
+        return data if self._filter is None else self._filter.feed(data)
+
+    def fail(self, problem: AnaphoraError) -> bytes:
+        """An error in the middle of a stream."""
+        if self._ended:
+            return b""
+        error = as_upstream(problem)
+        event = ReplyFail(type(error).__name__, str(error), error.code)
+        data = self._write(event)
+        return data if self._filter is None else self._filter.feed(data)
+
+    def finish(self, reply: AppReply | None) -> bytes:
+        """What follows the last piece."""
+        fields = {} if reply is None else self._late_fields(reply)
+        if self._filter is not None:
+            return self._filter.finish(fields)
+        return _comment(fields)
+
+    def _write(self, event: Any) -> bytes:
+        self._ended = self._ended or isinstance(event, ReplyFail)
+        return self._writer.write(event)
+
+    def _late_fields(self, reply: AppReply) -> dict[str, Any]:
+        fields: dict[str, Any] = {"request_id": reply.request_id}
+        if reply.cost_usd is not None:
+            fields["cost_usd"] = f"{reply.cost_usd:f}"
+        if reply.verdict is not None:
+            fields["verdict"] = json.loads(verdict_text(reply.verdict))
+        if late := tuple(notice for notice in reply.notices if notice not in self._known):
+            fields["notices"] = json.loads(notices_text(late))
+        return fields
+
+
+def _comment(fields: Mapping[str, Any]) -> bytes:
+    if not fields:
+        return b""
+    return b": anaphora " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
+
+
+class _UsageChunks:
+    """Removes the chunk of Chat that has the usage and nothing else."""
+
+    def __init__(self) -> None:
+        self._chunks = UsageFilter()
+
+    def feed(self, data: bytes) -> bytes:
+        return self._chunks.feed(data)
+
+    def finish(self, fields: Mapping[str, Any]) -> bytes:
+        return self._chunks.close() + _comment(fields)
+
+
+class _LastLine:
+    """Adds the late fields to the last line of Ollama's stream."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._last = b""
+
+    def feed(self, data: bytes) -> bytes:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        written = b""
+        for line in lines:
+            if _is_last(line):
+                written, self._last = written + self._last, line + b"\n"
+            else:
+                written += self._last + line + b"\n"
+                self._last = b""
+        return written
+
+    def finish(self, fields: Mapping[str, Any]) -> bytes:
+        last = self._last.rstrip()
+        if fields and last.endswith(b"}"):
+            text = json.dumps(fields, separators=(",", ":")).encode()
+            self._last = last[:-1] + b',"anaphora":' + text + b"}\n"
+        return self._last + self._rest
+
+
+def _is_last(line: bytes) -> bool:
+    return b'"done":true' in line or b'"done": true' in line
+
+
+class _JsonList:
+    """Events of an SSE stream as the elements of one JSON list."""
+
+    def __init__(self) -> None:
+        self._decoder = EventDecoder()
+        self._empty = True
+
+    def feed(self, data: bytes) -> bytes:
+        written = b""
+        for event in self._decoder.feed(data):
+            written += (b"[" if self._empty else b",\n") + event
+            self._empty = False
+        return written
+
+    def finish(self, _fields: Mapping[str, Any]) -> bytes:
+        """A list has no place for the late fields."""
+        return b"[]" if self._empty else b"]"

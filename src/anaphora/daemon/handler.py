@@ -1,0 +1,279 @@
+"""Requests to the daemon: who sends them, what they may reach, and where they go.
+
+    GET  /healthz          the process answers
+    GET  /readyz           it accepts calls, and what an operator should look at
+    GET  /metrics          for Prometheus; administrators only
+    POST /rpc              JSON-RPC
+    the paths of wires     provider-compatible endpoints
+
+Every response has the header `anaphora-request-id`, and the log one line for each.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import msgspec
+
+from anaphora.client.config.secrets import Secret
+from anaphora.errors import (
+    Forbidden,
+    GrantRateLimited,
+    NotFound,
+    RequestRejected,
+    StoreUnavailable,
+    Unauthenticated,
+    Upstream,
+)
+from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
+
+from .credentials import SOCKET, Peers, is_loopback, take_token
+from .logs import REQUEST_ID, JsonLog
+from .metrics import DaemonMetrics
+from .tracing import RequestTraces
+from .values import App, Peer
+
+REQUEST_ID_HEADER = "anaphora-request-id"
+REQUEST_ID_KEY = "anaphora.request_id"
+"""Of an exchange's scope, for errors that the server writes."""
+_JSON = "application/json"
+_encode = msgspec.json.Encoder().encode
+_SERVER_ERROR = 500
+
+
+class TokenRevoked(ConnectionEnded):
+    """The token of a running call was revoked."""
+
+
+class TokenDirectory(Protocol):
+    """What the handler needs of `identity.Directory`."""
+
+    def authenticate(self, token: Secret, peer: Peer) -> App: ...
+    def is_admin(self, token: Secret | None, peer: Peer) -> bool: ...
+    def is_valid(self, token_id: str) -> bool: ...
+    def on_revoke(self, callback: Callable[[str], None]) -> None: ...
+
+
+class RpcHandler(Protocol):
+    async def handle(
+        self, exchange: HttpExchange, app: App | None, admin: bool, request_id: str
+    ) -> None: ...
+
+
+class EndpointHandler(Protocol):
+    def serves(self, method: str, path: str) -> bool: ...
+    async def handle(self, exchange: HttpExchange, app: App, request_id: str) -> None: ...
+    def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse: ...
+
+
+class Readiness(msgspec.Struct):
+    """Whether the daemon accepts calls. Changed while it runs."""
+
+    draining: bool = False
+    problems: Callable[[], list[str]] = list
+    """What an operator should look at; calls are accepted nevertheless."""
+
+
+class _OpenCall:
+    """A request of an app that is being answered."""
+
+    __slots__ = ("app", "exchange", "request_id", "span", "started")
+
+    def __init__(self, exchange: HttpExchange, request_id: str) -> None:
+        self.exchange = exchange
+        self.request_id = request_id
+        self.started = time.perf_counter()
+        self.app: App | None = None
+        self.span: Any = None
+
+
+class DaemonHandler:
+    """The `serving.app.Handler` of the daemon."""
+
+    def __init__(
+        self,
+        directory: TokenDirectory,
+        rpc: RpcHandler,
+        endpoints: EndpointHandler,
+        *,
+        peers: Peers,
+        readiness: Readiness,
+        log: JsonLog,
+        metrics: DaemonMetrics,
+        max_calls_per_app: int = 64,
+        before_call: Callable[[], None] = lambda: None,
+        traces: RequestTraces | None = None,
+    ) -> None:
+        """`before_call` runs before the token of a call is checked."""
+        self._directory = directory
+        self._rpc = rpc
+        self._endpoints = endpoints
+        self._peers = peers
+        self._readiness = readiness
+        self._log = log
+        self._metrics = metrics
+        self._most_calls = max_calls_per_app
+        self._before_call = before_call
+        self._traces = traces
+        self._open: dict[HttpExchange, _OpenCall] = {}
+        self._calls: Counter[str] = Counter()
+        directory.on_revoke(self._revoked)
+        metrics.gauge(
+            "anaphora_daemon_open_requests", "Open requests", lambda: float(len(self._open))
+        )
+
+    # ── Requests ─────────────────────────────────────────────────────────────────────────────────
+
+    async def handle(self, exchange: HttpExchange) -> None:
+        call = self._begin(exchange)
+        peer = self._peers.peer_of(exchange)
+        token = take_token(exchange)
+        path = exchange.path
+        if path == "/rpc":
+            if exchange.method != "POST":
+                raise RequestRejected(f"{exchange.method[:20]} is not allowed at /rpc", status=405)
+            self._before_call()
+            if not (admin := self._directory.is_admin(token, peer)):
+                call.app = self._authenticate(token, peer)
+            await self._run(call, self._rpc.handle(exchange, call.app, admin, call.request_id))
+        elif self._endpoints.serves(exchange.method, path):
+            self._before_call()
+            call.app = app = self._authenticate(token, peer)
+            await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
+        else:
+            await exchange.respond(await self._page(exchange, token, peer))
+
+    def _begin(self, exchange: HttpExchange) -> _OpenCall:
+        request_id = f"req_{secrets.token_hex(12)}"
+        REQUEST_ID.set(request_id)
+        exchange.response_headers[REQUEST_ID_HEADER] = request_id
+        exchange.scope[REQUEST_ID_KEY] = request_id
+        call = self._open[exchange] = _OpenCall(exchange, request_id)
+        if self._traces is not None:
+            call.span = self._traces.begin(exchange)
+        return call
+
+    def _authenticate(self, token: Secret | None, peer: Peer) -> App:
+        if token is None:
+            raise Unauthenticated("the request has no token", status=401)
+        return self._directory.authenticate(token, peer)
+
+    async def _run(self, call: _OpenCall, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` until it is done, the client disconnects or the token is revoked."""
+        app = "" if call.app is None else call.app.id
+        if (refusal := self._refusal(app)) is not None:
+            work.close()
+            raise refusal
+        self._calls[app] += 1
+        try:
+            await call.exchange.run(work)
+        except TokenRevoked:
+            if call.exchange.started:
+                raise
+            raise Unauthenticated("the token was revoked", status=401) from None
+        finally:
+            self._calls[app] -= 1
+
+    def _refusal(self, app: str) -> Upstream | None:
+        if self._readiness.draining:
+            return StoreUnavailable("the daemon is stopping")
+        if app and self._calls[app] >= self._most_calls:
+            return GrantRateLimited(
+                f"{self._most_calls} calls of this app are running: wait until one has ended",
+                limit="max_streams_per_app",
+                retry_after=1.0,
+            )
+        return None
+
+    def _revoked(self, token_id: str) -> None:
+        for call in tuple(self._open.values()):
+            if call.app is not None and call.app.token_id == token_id:
+                call.exchange.disconnect(TokenRevoked)
+
+    def end_expired(self) -> None:
+        """Ends running calls whose token has expired meanwhile."""
+        for call in tuple(self._open.values()):
+            if call.app is not None and not self._directory.is_valid(call.app.token_id):
+                call.exchange.disconnect(TokenRevoked)
+
+    # ── Pages of the daemon itself ───────────────────────────────────────────────────────────────
+
+    async def _page(
+        self, exchange: HttpExchange, token: Secret | None, peer: Peer
+    ) -> CompleteResponse:
+        path = exchange.path
+        if path not in ("/healthz", "/readyz", "/metrics"):
+            raise NotFound("there is nothing at this path", status=404)
+        if exchange.method not in ("GET", "HEAD"):
+            raise RequestRejected(f"{exchange.method[:20]} is not allowed here", status=405)
+        if path == "/healthz":
+            return _json(200, {"status": "ok"})
+        if path == "/readyz":
+            return self._ready(token, peer)
+        if not self._directory.is_admin(token, peer):
+            if token is None:
+                raise Unauthenticated("metrics are for administrators", status=401)
+            self._directory.authenticate(token, peer)
+            raise Forbidden("metrics are for administrators", status=403)
+        content_type, body = await self._metrics.page()
+        return CompleteResponse(200, {"content-type": content_type}, body)
+
+    def _ready(self, token: Secret | None, peer: Peer) -> CompleteResponse:
+        state = self._readiness
+        body: dict[str, Any] = {"status": "draining" if state.draining else "ready"}
+        if problems := state.problems():
+            local = peer.address == SOCKET or is_loopback(peer.address)
+            # They name apps, which is nothing for strangers.
+            shown = local or self._directory.is_admin(token, peer)
+            body["problems"] = problems if shown else len(problems)
+        return _json(503 if state.draining else 200, body)
+
+    # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
+
+    def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse:
+        if exchange not in self._open:
+            self._begin(exchange)
+        self._metrics.denied(problem)
+        if self._readiness.draining:
+            exchange.response_headers["connection"] = "close"
+        if self._endpoints.serves(exchange.method, exchange.path):
+            return self._endpoints.error(exchange, problem)
+        headers = {"content-type": _JSON}
+        if problem.retry_after is not None:
+            headers["retry-after"] = str(max(1, round(problem.retry_after)))
+        if problem.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        kind = problem.code or type(problem).__name__
+        body = _encode({"error": {"kind": kind, "message": str(problem)}})
+        return CompleteResponse(problem.status or _SERVER_ERROR, headers, body)
+
+    def ended(self, exchange: HttpExchange) -> None:
+        """For `ServedApp`: the request has been answered, or its connection has ended."""
+        call = self._open.pop(exchange, None)
+        if call is None:
+            return
+        seconds = time.perf_counter() - call.started
+        app = "" if call.app is None else call.app.id
+        status = exchange.status
+        if self._traces is not None:
+            self._traces.end(call.span, app, status, call.request_id)
+        self._metrics.request(app, exchange.method, exchange.path, status, seconds)
+        level = "error" if status >= _SERVER_ERROR else "info"
+        self._log.line(
+            level,
+            "request",
+            request_id=call.request_id,
+            app=app,
+            method=exchange.method[:20],
+            path=exchange.path[:200],
+            status=status,
+            seconds=round(seconds, 6),
+        )
+
+
+def _json(status: int, value: Any) -> CompleteResponse:
+    return CompleteResponse(status, {"content-type": _JSON}, _encode(value))

@@ -1,0 +1,73 @@
+"""Keeps apps from seeing each other in a cache that they share at a provider.
+
+Where a provider has cache keys or salts, each app gets its own. Elsewhere a call may read what
+another app wrote: such tokens are shown to the app, and charged to it, as if it had been alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from blake3 import blake3
+from msgspec.structs import replace
+
+from anaphora.cache.verdict import Prediction
+from anaphora.client.config import Hop
+from anaphora.rendered import Plan
+from anaphora.values import TTL_SECONDS, Usage
+from anaphora.values.reply import WriteTtl
+
+from .grants import AppGrant
+
+#: The share of a prefix that counts as all of it: what an app wrote is known to about this.
+_NEARLY = 0.9
+
+
+class SharedProviders:
+    """Which providers several apps may use."""
+
+    def __init__(self) -> None:
+        self._users: Mapping[str, set[str]] | None = None
+
+    def use(self, grants: Iterable[AppGrant], routes: Mapping[str, Sequence[Hop]]) -> None:
+        users: dict[str, set[str]] = {}
+        for grant in grants:
+            for name in grant.llm.providers:
+                providers = [hop.provider for hop in routes[name]] if name in routes else [name]
+                for provider in providers:
+                    users.setdefault(provider, set()).add(grant.app)
+        self._users = users
+
+    def isolates(self, app: AppGrant, provider: str) -> bool:
+        """Whether an app must not see the others in the cache of a provider. Until the grants of
+        all apps are known, it must not."""
+        if app.llm.share_cache:
+            return False
+        return self._users is None or bool(self._users.get(provider, set()) - {app.app})
+
+
+def app_key(app: str, key: str) -> str:
+    """A cache key or salt of one app."""
+    return blake3(f"{app}\0{key}".encode(errors="replace")).hexdigest(length=16)
+
+
+def own_usage(usage: Usage, expected: Prediction | None, plan: Plan) -> tuple[Usage, int]:
+    """The usage of a call as if its app were alone, and how many tokens it read that other apps
+    wrote. `expected` is what it should read by the app's own earlier calls."""
+    read = usage.read or 0
+    own = 0
+    if expected is not None:
+        held = expected.read >= _NEARLY * expected.left
+        own = max(expected.read, expected.left if held else 0)
+    hidden = read - min(read, own)
+    if not hidden:
+        return usage, 0
+    changed = replace(usage, read=read - hidden, raw=None)
+    if not plan.marks and plan.automatic is None:
+        return replace(changed, uncached=(usage.uncached or 0) + hidden), hidden
+    ttls = [mark.ttl for mark in plan.marks] or [plan.automatic or "5m"]
+    shortest = min(ttls, key=TTL_SECONDS.__getitem__)
+    written = dict(usage.written or {})
+    ttl: WriteTtl = "unsplit" if "unsplit" in written else shortest
+    written[ttl] = written.get(ttl, 0) + hidden
+    return replace(changed, written=written), hidden

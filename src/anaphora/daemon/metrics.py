@@ -1,0 +1,165 @@
+"""What `/metrics` shows: requests, denials, time, and the state of the daemon.
+
+Counting is one addition to a dictionary; prometheus_client is loaded and fed when the page is
+asked for. The number of series is bounded by the apps, the routes and the statuses.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.client.observe import Watcher
+from anaphora.client.observe.export import BoundedNames
+from anaphora.errors import Denied, Upstream
+
+#: Upper bounds of the histogram, in seconds.
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_MOST_APPS, _MOST_ROUTES = 500, 60
+#: A path without the ids in it: its first two steps, and the verb after a colon.
+_ROUTE = re.compile(r"(/[\w.-]{1,40})?(/[\w.-]{1,40})?(.*?)(:\w{1,40})?", re.DOTALL)
+
+Values: TypeAlias = Mapping[tuple[str, ...], float]
+"""By the values of the labels."""
+
+
+class Gauge(msgspec.Struct, frozen=True):
+    """A value that is looked up when the page is asked for."""
+
+    name: str
+    help: str
+    values: Callable[[], Awaitable[Values]]
+    labels: tuple[str, ...] = ()
+
+
+def route_of(path: str) -> str:
+    """`/v1beta/models/gemini-3:generateContent` → `/v1beta/models/*:generateContent`"""
+    match = _ROUTE.fullmatch(path)
+    assert match is not None
+    first, second, rest, verb = match.groups("")
+    return f"{first}{second}{'/*' if rest.strip('/') else ''}{verb}" or "/"
+
+
+class _Histogram:
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_SECONDS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(_SECONDS, seconds)] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as Prometheus has them."""
+        running, out = 0, []
+        for bound, count in zip((*map(str, _SECONDS), "+Inf"), self.counts, strict=True):
+            running += count
+            out.append((bound, float(running)))
+        return out
+
+
+class DaemonMetrics:
+    """Counts in one event loop."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str, str]] = Counter()
+        self._denied: Counter[str] = Counter()
+        self._seconds: dict[str, _Histogram] = {}
+        self._apps = BoundedNames(_MOST_APPS)
+        self._routes = BoundedNames(_MOST_ROUTES)
+        self._gauges: list[Gauge] = []
+        self._registries: list[Any] = []
+        started = time.time()
+        self.gauge("anaphora_daemon_start_seconds", "Start, since 1970", lambda: started)
+
+    def request(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
+        route = self._routes(route_of(path)) if status not in (404, 405) else "none"
+        key = f"{method} {route}" if len(method) <= 7 else route
+        self._requests[self._apps(app), key, str(status)] += 1
+        histogram = self._seconds.get(route)
+        if histogram is None:
+            histogram = self._seconds[route] = _Histogram()
+        histogram.add(seconds)
+
+    def denied(self, problem: Upstream) -> None:
+        """An error that the daemon itself answered with."""
+        kind = problem.kind if isinstance(problem, Denied) else type(problem).__name__
+        self._denied[kind] += 1
+
+    def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
+        async def values() -> Values:
+            return {(): value()}
+
+        self.gauges(Gauge(name, help, values))
+
+    def gauges(self, *gauges: Gauge) -> None:
+        self._gauges += gauges
+
+    def calls(self) -> Watcher:
+        """A watcher of calls whose metrics are on the page too: tokens, costs, verdicts, times."""
+        from prometheus_client import CollectorRegistry
+
+        from anaphora.client.observe import Metrics
+
+        registry = CollectorRegistry()
+        self._registries.append(registry)
+        return Metrics(registry)
+
+    async def page(self) -> tuple[str, bytes]:
+        """The content type and the text."""
+        from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+
+        looked_up = [(gauge, await gauge.values()) for gauge in self._gauges]
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(self._families(looked_up)))
+        text = b"".join(map(generate_latest, (registry, *self._registries)))
+        return CONTENT_TYPE_PLAIN_0_0_4, text
+
+    def _families(self, gauges: Iterable[tuple[Gauge, Values]]) -> Iterator[Any]:
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        requests = CounterMetricFamily(
+            "anaphora_daemon_requests", "Requests answered", labels=("app", "route", "status")
+        )
+        for labels, count in self._requests.items():
+            requests.add_metric(labels, count)
+        yield requests
+        denied = CounterMetricFamily(
+            "anaphora_daemon_refused", "Requests that the daemon refused", labels=("kind",)
+        )
+        for kind, count in self._denied.items():
+            denied.add_metric((kind,), count)
+        yield denied
+        seconds = HistogramMetricFamily(
+            "anaphora_daemon_request_seconds", "Duration of requests", labels=("route",)
+        )
+        for route, histogram in self._seconds.items():
+            seconds.add_metric((route,), histogram.buckets(), histogram.total)
+        yield seconds
+        for gauge, values in gauges:
+            family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
+            for of, value in values.items():
+                family.add_metric(of, value)
+            yield family
+
+
+class _Collected:
+    """A collector of families that are already there."""
+
+    def __init__(self, families: Iterable[Any]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> list[Any]:
+        return self._families

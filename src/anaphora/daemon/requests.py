@@ -1,0 +1,297 @@
+"""The request that a target gets for a call of an app: the app's own bytes where the target speaks
+their wire, otherwise rendered anew."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora import wire
+from anaphora.analysis.conversation_plans import ReadRequest, read_split
+from anaphora.analysis.sent_requests import own_plan
+from anaphora.cache import CallHints, hints_of
+from anaphora.canonical import string
+from anaphora.catalog import Dialect
+from anaphora.client.endpoint import Target
+from anaphora.client.in_flight import PreparedRequest
+from anaphora.prompt import Call, Params, PromptIR
+from anaphora.rendered import Plan
+from anaphora.tokens import for_model
+from anaphora.values import Notice
+from anaphora.wire.gemini.params import path_of
+from anaphora.wire.reading import Members, decode_members, known_text
+from anaphora.wire.splicing import splice
+
+from .conversations import CallMemory, RememberedCall
+from .edits import with_members
+from .isolation import SharedProviders, app_key
+from .settling import nano_usd_up
+from .values import AppCall, WireRequest
+
+#: Fields that every dialect of a wire reads like the wire's own provider.
+_PLAIN = frozenset(
+    "model messages system systemInstruction contents input instructions tools temperature top_p"
+    " max_tokens max_output_tokens stop stop_sequences stream options think generationConfig"
+    " metadata".split()
+)
+_NO_PROMPT = PromptIR()
+_KEY, _SALT = "prompt_cache_key", "cache_salt"
+
+
+class RequestBuilder:
+    """Builds the requests of one call, for one target after the other."""
+
+    def __init__(self, memory: CallMemory, shared: SharedProviders, call: AppCall) -> None:
+        self._memory = memory
+        self._shared = shared
+        self._call = call
+        self._parsed: Call | None = None
+        self.remembered: RememberedCall | None = None
+        """The call in memory, for the current target."""
+        self.passes_bytes = False
+        """The target speaks the wire of the app's request."""
+        self.hides_usage = False
+        """The usage of the stream was asked for by us."""
+        self.masked = False
+        """What other apps wrote to the cache must not be seen."""
+        self.plan = Plan()
+
+    def build(self, target: Target, *, stream: bool) -> PreparedRequest:
+        if self.remembered is not None:  # at another target, which failed
+            self._memory.fail(self.remembered)
+            self.remembered = None
+        self.hides_usage = False
+        self.masked = self._shared.isolates(self._call.app.grant, target.endpoint.id)
+        request = self._call.request
+        self.passes_bytes = request is not None and _speaks(target, request)
+        if request is not None and self.passes_bytes:
+            prepared = self._pass_through(target, request, stream)
+        else:
+            prepared = self._translate(target, stream)
+        self.plan = prepared.plan
+        return prepared
+
+    # ── The app's own bytes ──────────────────────────────────────────────────────────────────────
+
+    def _pass_through(self, target: Target, request: WireRequest, stream: bool) -> PreparedRequest:
+        endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
+        notices: list[Notice] = []
+        changes = self._changes(target, request, stream, notices)
+        members, body = request.members, request.body
+        if changes:
+            body = with_members(body, members, changes)
+            members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
+        path = request.path
+        if endpoint.base_wire == "gemini":
+            path = path_of(target.model, stream=stream)
+            if stream and "alt=sse" not in request.path:
+                path = path.partition("?")[0]
+        rendered = for_model(endpoint.wire.split(members, (), path), target.profile)
+        own, now = own_plan(rendered, rules, members), time.time()
+        hints = hints_of({}, members)
+        read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
+        plan = self._plan(target, read, own, now)
+        headers: tuple[tuple[str, str], ...] = ()
+        if plan is not own:
+            slots = rules.slots.value
+            if plan.automatic is not None:
+                slots -= rules.automatic_slots.value
+            spliced = splice(body, plan, read.rendered, dialect, slots=slots)
+            body, headers = spliced.body, spliced.headers
+            notices += spliced.notices
+            plan = replace(plan, marks=spliced.marks)
+            if self.remembered is not None:
+                self.remembered.sent = replace(self.remembered.sent, plan=plan)
+        if dialect is not None and dialect.path:
+            path = dialect.path.replace("{model}:{method}", path.rpartition("/")[2])
+        elif endpoint.base_wire != "gemini":
+            path = rendered.envelope.path
+        sent_headers = _headers(target.profile.api_version, dialect, request.headers) + headers
+        params = Params(
+            max_tokens=_number(members, "max_tokens"),
+            service_tier=known_text(members, "service_tier") or None,
+        )
+        return PreparedRequest(
+            call=Call(ir=_NO_PROMPT, model=target.model, params=params),
+            rendered=read.rendered,
+            plan=plan,
+            at=now,
+            outgoing=endpoint.outgoing_body(path, sent_headers, body),
+            notices=tuple(notices),
+        )
+
+    def _changes(
+        self, target: Target, request: WireRequest, stream: bool, notices: list[Notice]
+    ) -> dict[str, bytes]:
+        """Fields of the body that cannot stay as they are."""
+        members, base_wire = request.members, target.endpoint.base_wire
+        changes: dict[str, bytes] = {}
+        if base_wire != "gemini" and known_text(members, "model") != target.model:
+            changes["model"] = string(target.model)
+        if stream and base_wire == "openai_chat" and not _omits(target, "stream_options"):
+            options = _object(members, "stream_options")
+            if bytes(options.get("include_usage", b"")) != b"true":
+                options["include_usage"] = msgspec.Raw(b"true")
+                changes["stream_options"] = msgspec.json.encode(options)
+                self.hides_usage = True
+        if self.masked:
+            name = _SALT if target.endpoint.system == "vllm" else _KEY
+            given = known_text(members, name)
+            if given or name == _SALT:
+                changes[name] = string(app_key(self._call.app.id, given))
+                notices.append(_own_key(name))
+                self.masked = False
+        return changes
+
+    # ── A request of another wire ────────────────────────────────────────────────────────────────
+
+    def _translate(self, target: Target, stream: bool) -> PreparedRequest:
+        call = self._parsed
+        if call is None:
+            call = self._parsed = self._parse()
+        notices: list[Notice] = []
+        grant, params = self._call.app.grant.llm, call.params
+        changes: dict[str, object] = {}
+        if params.stream != stream:
+            changes["stream"] = stream
+        if params.max_tokens is None:
+            most = grant.max_tokens
+            default = target.endpoint.config.max_tokens
+            if self._call.call is not None or most is None:
+                changes["max_tokens"] = default if most is None else min(default, most)
+            else:
+                changes["max_tokens"] = most
+        highest = target.endpoint.max_temperature
+        if params.temperature is not None and params.temperature > highest:
+            changes["temperature"] = None
+            text = f"{target.endpoint.id} takes a temperature up to {highest:g}; left out"
+            notices.append(Notice("temperature_left_out", text, "temperature"))
+        call = target.with_defaults(call, changes)
+        rendered = target.render(call)
+        rules, now = target.rules, time.time()
+        takes = bool(rendered.markers) and rules.slots.value > 0
+        read = ReadRequest(
+            provider=target.endpoint.system,
+            dialect=target.endpoint.resolved.dialect,
+            rendered=rendered,
+            rules=rules,
+            hints=CallHints(),
+            takes_markers=takes
+            or (rules.key_requests is not None and rendered.key_place is not None),
+        )
+        own = Plan(marks=rendered.marks, automatic=rendered.automatic)
+        plan = self._plan(target, read, own, now)
+        request = target.endpoint.wire.assemble(rendered, plan)
+        return PreparedRequest(
+            call=call,
+            rendered=rendered,
+            plan=plan,
+            at=now,
+            outgoing=target.endpoint.outgoing(request),
+            notices=tuple(notices),
+        )
+
+    def _parse(self) -> Call:
+        if self._call.call is not None:
+            return self._call.call
+        request = self._call.request
+        assert request is not None
+        return wire.get(request.wire).parse(request.body, request.path)
+
+    # ── Planning ─────────────────────────────────────────────────────────────────────────────────
+
+    def _plan(self, target: Target, read: ReadRequest, own: Plan, now: float) -> Plan:
+        """Remembers the call, and returns the plan of what is sent: `own` where the request is to
+        stay as it is."""
+        app, rendered = self._call.app, read.rendered
+        if not app.grant.llm.place_markers or rendered.marks:
+            read = replace(read, takes_markers=False)
+        scope = None if app.grant.llm.share_cache else app.id
+        remembered = self.remembered = self._memory.begin(
+            read,
+            scope=(scope, target.endpoint.id, rendered.wire, target.model),
+            at=now,
+            own=own,
+        )
+        plan = remembered.plan or own
+        if self.masked and rendered.key_place is not None:
+            key = app_key(app.id, plan.key or "")
+            plan = replace(plan, key=key, notices=(*plan.notices, _own_key(_KEY)))
+            self.masked = False
+        if plan is not own:
+            remembered.sent = replace(remembered.sent, plan=plan)
+        return plan
+
+    # ── Bounds ───────────────────────────────────────────────────────────────────────────────────
+
+    def bound(self, prepared: PreparedRequest, target: Target) -> int:
+        """The most that an attempt can cost, in nano-dollars."""
+        price = target.price(prepared.at)
+        tokens = self.input_tokens(prepared, target)
+        if price is None:
+            return 0
+        rates = price.at(tokens)
+        output = prepared.call.params.max_tokens or target.endpoint.config.max_tokens
+        if rates.input is None or rates.output is None:
+            return 0
+        highest = max(rates.input, *rates.write.values()) if rates.write else rates.input
+        return nano_usd_up((highest * tokens + rates.output * output).scaleb(-6))
+
+    def input_tokens(self, prepared: PreparedRequest, target: Target) -> int:  # noqa: ARG002
+        """The most tokens that the prompt can have."""
+        assert prepared.outgoing is not None
+        return len(prepared.outgoing.body) + 1024
+
+
+def _speaks(target: Target, request: WireRequest) -> bool:
+    """Whether a target reads the bytes of a request as the app means them."""
+    if target.endpoint.base_wire != request.wire:
+        return False
+    dialect = target.endpoint.resolved.dialect
+    if dialect is None:
+        return True
+    named = _PLAIN.difference(dialect.fields)
+    return all(name in named for name in request.members if name != "stream_options")
+
+
+def _omits(target: Target, name: str) -> bool:
+    dialect = target.endpoint.resolved.dialect
+    return dialect is not None and name in dialect.omitted
+
+
+def _own_key(name: str) -> Notice:
+    text = f"the {name} is this app's own, so that it shares no cache with other apps"
+    return Notice("cache_key_per_app", text, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _merged_headers(
+    version: str, dialect: tuple[tuple[str, str], ...], given: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    headers = {"content-type": "application/json"}
+    if version:
+        headers["anthropic-version"] = version
+    return tuple({**headers, **dict(dialect), **dict(given)}.items())
+
+
+def _headers(
+    version: object, dialect: Dialect | None, given: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    """Of a request whose bytes go through; the same object for the same headers."""
+    value = getattr(version, "value", "")
+    own = () if dialect is None else tuple(dialect.headers.items())
+    return _merged_headers(value, own, given)
+
+
+def _object(members: Members, name: str) -> Members:
+    raw = bytes(members.get(name, b"null"))
+    return decode_members(raw) if raw.startswith(b"{") else {}
+
+
+def _number(members: Mapping[str, msgspec.Raw], name: str) -> int | None:
+    raw = bytes(members.get(name, b""))
+    return int(raw) if raw.isdigit() else None

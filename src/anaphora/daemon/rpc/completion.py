@@ -1,0 +1,239 @@
+"""Params and results of `llm.complete` and its relatives, and the calls that they stand for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from anaphora.client.arguments import tools_of
+from anaphora.client.parameters import params_of
+from anaphora.client.structured import output_of
+from anaphora.daemon.messages import LlmCompleteInput, LlmCompleteResponse, LlmUsage
+from anaphora.daemon.values import AppReply
+from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, Params, PromptBlock, PromptIR
+from anaphora.values import CachePolicy, Message, Notice, Refusal, StopReason, Text
+from anaphora.wire.message_dicts import read_message
+
+_Name: TypeAlias = Annotated[str, Meta(pattern=r"\S")]
+_Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**32 - 1)]
+_Object: TypeAlias = dict[str, Any]
+
+#: Fields of `PromptParams` that are parameters of the model, by the same name.
+_PARAMS = (
+    "max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "tool_choice", "reasoning",
+)  # fmt: skip
+
+
+# ── llm.complete ─────────────────────────────────────────────────────────────────────────────────
+
+
+class RpcChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message in the form of OpenAI's SDK, or of Anthropic's."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | list[_Object] | None = None
+    """A text, or a list of parts."""
+    tool_calls: list[_Object] | None = None
+    """Of the assistant, as in the result of the call that made them."""
+    tool_call_id: str | None = None
+    """Of a tool's result."""
+    name: str | None = None
+
+
+class RpcSystemBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of the system prompt, and how long a provider should cache it."""
+
+    text: str
+    label: str = "system"
+    cache: Literal["none", "5m", "1h"] = "none"
+
+
+class PromptParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Params of `llm.count_tokens`. Either a provider or a model is needed."""
+
+    provider: _Name | None = None
+    """The id of a provider or a route in llm.yaml; by default one that has the model."""
+    model: _Name | None = None
+    """By default the provider's."""
+    messages: tuple[RpcChatMessage, ...] = ()
+    """Oldest first. The daemon never shortens them."""
+    system: str | tuple[RpcSystemBlock, ...] | None = None
+    tools: tuple[_Object, ...] = ()
+    """Functions, in the form of OpenAI's SDK or of Anthropic's."""
+    tool_choice: str | _Object | None = None
+    """`auto`, `required`, `none`, or the name of a tool."""
+    max_tokens: _Count | None = None
+    """By default the provider's, at most the grant's."""
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    stop: str | tuple[str, ...] = ()
+    seed: int | None = None
+    reasoning: str | _Object | None = None
+    """An effort (`low`, `medium`, `high`, …), or an object with its details."""
+    output_schema: _Object | None = None
+    """A JSON Schema that the reply must have."""
+    timeout_ms: _Count | None = None
+    """For everything, waits and retries included."""
+
+
+class CompleteParams(PromptParams, frozen=True, kw_only=True, omit_defaults=True):
+    """Params of `llm.complete`. Either a provider or a model is needed."""
+
+    stream: bool = False
+    """Whether deltas are sent before the result, as notifications `llm.delta`."""
+
+
+class RpcFunction(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+    """The JSON that the model wrote."""
+
+
+class RpcToolCall(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function"):
+    id: str
+    function: RpcFunction
+
+
+class RpcUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens; null where the provider did not report a count."""
+
+    uncached: int | None = None
+    """Input that was neither read from a cache nor written to one."""
+    read: int | None = None
+    written: int | None = None
+    output: int | None = None
+
+
+class RpcNotice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was sent differently from what was asked for."""
+
+    code: str
+    message: str
+    path: str = ""
+
+
+class CompleteResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of `llm.complete`."""
+
+    request_id: str
+    """For `llm.explain`."""
+    text: str
+    tool_calls: tuple[RpcToolCall, ...]
+    stop_reason: StopReason
+    usage: RpcUsage
+    cost_usd: float | None
+    """Null where the price is not known."""
+    model: str
+    """The model that answered."""
+    provider: str
+    """The id in llm.yaml that answered."""
+    verdict: str | None
+    """What became of the cached prefix, in a sentence."""
+    notices: tuple[RpcNotice, ...]
+
+
+def call_of(params: PromptParams) -> Call:
+    """Raises `InvalidRequest` with the path of the field."""
+    if params.provider is None and params.model is None:
+        raise InvalidRequest("name a provider or a model", path="provider")
+    messages = tuple(
+        _message(message, f"messages[{index}]") for index, message in enumerate(params.messages)
+    )
+    system = params.system or ()
+    blocks = [
+        PromptBlock(block.label, block.text, CachePolicy(block.cache))
+        for block in ((RpcSystemBlock(text=system),) if isinstance(system, str) else system)
+    ]
+    tools = tools_of(params.tools).current
+    given = {name: getattr(params, name) for name in _PARAMS}
+    options = params_of({n: v for n, v in given.items() if v not in (None, ())}, tools=tools)
+    if params.output_schema is not None:
+        options["output"] = output_of(params.output_schema).output
+    return Call(
+        ir=_prompt(blocks, messages),
+        model=params.model or "",
+        tools=tools,
+        params=Params(**options),
+    )
+
+
+def _message(message: RpcChatMessage, path: str) -> Message:
+    content = message.content
+    if isinstance(content, str) and message.role != "tool" and message.tool_calls is None:
+        return getattr(Message, message.role)(content)  # type: ignore[no-any-return]
+    return read_message(msgspec.to_builtins(message), path)
+
+
+def _prompt(blocks: list[PromptBlock], messages: tuple[Message, ...]) -> PromptIR:
+    """The leading system messages join the system prompt, behind what was given as such."""
+    leading = 0
+    for index, message in enumerate(messages):
+        if message.role != "system" or not all(isinstance(part, Text) for part in message.parts):
+            break
+        blocks.append(PromptBlock(f"message{index}", message.text))
+        leading += 1
+    blocks = [block for block in blocks if block.text.strip()]
+    if not blocks and leading == len(messages):
+        raise InvalidRequest("there is neither a message nor a system prompt", path="messages")
+    if len(blocks) == 1 and not blocks[0].cache.is_cached:
+        return PromptIR.chat(messages[leading:], system=blocks[0].text)
+    return PromptIR.chat(messages[leading:], system=blocks)
+
+
+def result_of(reply: AppReply, notices: tuple[Notice, ...] = ()) -> CompleteResult:
+    usage = reply.usage
+    return CompleteResult(
+        request_id=reply.request_id,
+        text=reply.reply.text,
+        tool_calls=tuple(
+            RpcToolCall(id=call.id, function=RpcFunction(call.name, call.arguments))
+            for call in reply.reply.tool_calls
+        ),
+        stop_reason=reply.reply.stop_reason,
+        usage=RpcUsage(
+            uncached=usage.uncached,
+            read=usage.read,
+            written=usage.written_total,
+            output=usage.output,
+        ),
+        cost_usd=None if reply.cost_usd is None else float(reply.cost_usd),
+        model=reply.model,
+        provider=reply.provider,
+        verdict=None if reply.verdict is None else reply.verdict.describe(excerpts=False),
+        notices=tuple(
+            RpcNotice(code=notice.code, message=notice.message, path=notice.path)
+            for notice in (*reply.notices, *notices)
+        ),
+    )
+
+
+# ── nexo/admin/llm/complete ──────────────────────────────────────────────────────────────────────
+
+
+def nexo_call(params: LlmCompleteInput) -> Call:
+    blocks = [PromptBlock("system_prompt", params.system_prompt or "")]
+    messages = tuple(
+        Message(role=message.role, parts=(Text(message.content),)) for message in params.messages
+    )
+    return Call(
+        ir=_prompt(blocks, messages),
+        model=params.model,
+        params=Params(max_tokens=params.max_tokens, temperature=params.temperature),
+    )
+
+
+def nexo_result(reply: AppReply) -> LlmCompleteResponse:
+    """Plain text: that of a refusal where there is no other."""
+    refusals = (part.text for part in reply.reply.message.parts if isinstance(part, Refusal))
+    prompt, output = reply.usage.input or 0, reply.usage.output or 0
+    return LlmCompleteResponse(
+        content=reply.reply.text or "".join(refusals),
+        model=reply.model,
+        usage=LlmUsage(
+            prompt_tokens=prompt, completion_tokens=output, total_tokens=prompt + output
+        ),
+    )

@@ -1,0 +1,291 @@
+"""The methods of apps: what each takes, returns, needs and does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from anaphora import __version__
+from anaphora.client.failures import event_error
+from anaphora.daemon.grants import Capability
+from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
+from anaphora.daemon.values import App, AppCall, Delegation
+from anaphora.errors import InvalidRequest, Transport
+from anaphora.prompt import Call
+from anaphora.values import Notice, ReplyFail
+from anaphora.wire.reading import decode_members, decode_value, request_error
+
+from .completion import (
+    CompleteParams,
+    CompleteResult,
+    PromptParams,
+    call_of,
+    nexo_call,
+    nexo_result,
+    result_of,
+)
+from .deltas import DeltaParams, DeltaWriter
+from .protocol import NULL, RequestKey
+
+#: Ignored params that are named.
+_MOST_IGNORED = 20
+_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+
+
+class EmptyParams(msgspec.Struct, frozen=True):
+    """There are none."""
+
+
+class CancelParams(msgspec.Struct, frozen=True):
+    id: str | int | float | None
+    """Of a request that is running: on the same connection of stdio, else of the same app."""
+
+
+class CancelResult(msgspec.Struct, frozen=True):
+    cancelled: bool
+    """False where no such request was running."""
+
+
+class ExplainParams(msgspec.Struct, frozen=True):
+    request_id: str
+    """From the result of a call."""
+
+
+class TokenCount(msgspec.Struct, frozen=True):
+    tokens: int
+    exact: bool
+    """Whether the provider counted them; else they are estimated."""
+
+
+class RpcModel(msgspec.Struct, frozen=True, kw_only=True):
+    provider: str
+    model: str
+    context: int | None
+    """Tokens of the window, where known."""
+    max_output: int | None
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    models: tuple[RpcModel, ...]
+    """Those that the app may call."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    status: str
+    version: str
+    app: str | None
+    """Whose token the caller has; null for an administrator."""
+
+
+class Cancels(Protocol):
+    def cancel(self, context: MethodContext, key: RequestKey) -> bool:
+        """Whether such a request of the same caller was running."""
+        ...
+
+
+class MethodContext(msgspec.Struct, kw_only=True, eq=False):
+    """One request, and what methods need to answer it."""
+
+    delegation: Delegation
+    requests: Cancels
+    app: App | None
+    connection: str
+    """Names the caller's connection; empty over HTTP."""
+    method: str
+    request_id: str
+    id: bytes = NULL
+    ignored: tuple[str, ...] = ()
+    notify: Callable[[bytes], Awaitable[None]]
+    """Writes lines; returns when the caller can take more."""
+    notices: list[Notice]
+    """For the header of the response."""
+
+    @property
+    def calling_app(self) -> App:
+        assert self.app is not None, "checked by the service"
+        return self.app
+
+    def app_call(self, params: LlmCompleteInput | PromptParams, call: Call) -> AppCall:
+        timeout = getattr(params, "timeout_ms", None)
+        return AppCall(
+            app=self.calling_app,
+            request_id=self.request_id,
+            method=self.method,
+            provider=params.provider,
+            model=params.model,
+            stream=getattr(params, "stream", False),
+            call=call,
+            timeout=None if timeout is None else timeout / 1000,
+            ignored=self.ignored,
+        )
+
+    def ignored_notices(self) -> tuple[Notice, ...]:
+        return tuple(
+            Notice("param_ignored", "unknown; it was ignored", name) for name in self.ignored
+        )
+
+
+Run = Callable[[MethodContext, Any], Awaitable[object]]
+
+
+class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    params: type[msgspec.Struct]
+    result: Any
+    run: Run
+    capability: Capability | None = None
+    calls_provider: bool = False
+    """A notification of it is not executed: its answer would be lost."""
+
+    def read_params(self, data: bytes) -> Any:
+        """Raises `InvalidRequest` with the path of the field."""
+        try:
+            return decode_value(data, self.params, "", request_error)
+        except InvalidRequest as problem:
+            reason = problem.reason.replace("Object missing required field", "missing field")
+            if problem.path.endswith(".role"):
+                reason += "; it is system, user or assistant"
+            raise InvalidRequest(reason, path=problem.path.removeprefix(".")) from None
+
+    def ignored_params(self, data: bytes) -> tuple[str, ...]:
+        """Names of params that the method does not know, and of fields of messages."""
+        known = {field.encode_name: field for field in msgspec.structs.fields(self.params)}
+        members = decode_members(data)
+        ignored = [name for name in members if name not in known]
+        if "messages" in known and "messages" in members:
+            ignored += _unknown_fields(members["messages"], known["messages"].type)
+        return tuple(name[:64] for name in ignored[:_MOST_IGNORED])
+
+
+def _unknown_fields(messages: msgspec.Raw, kind: Any) -> list[str]:
+    names = frozenset(kind.__args__[0].__struct_fields__)
+    return [
+        f"messages[{index}].{name}"
+        for index, message in enumerate(_decode_objects(messages))
+        for name in message
+        if name not in names
+    ]
+
+
+# ── The methods ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def nexo_complete(context: MethodContext, params: LlmCompleteInput) -> LlmCompleteResponse:
+    call = context.app_call(params, nexo_call(params))
+    reply = await context.delegation.complete(call)
+    context.notices.extend(reply.notices)
+    return nexo_result(reply)
+
+
+async def complete(context: MethodContext, params: CompleteParams) -> CompleteResult:
+    call = context.app_call(params, call_of(params))
+    if params.stream:
+        return await _stream(context, call)
+    return result_of(await context.delegation.complete(call), context.ignored_notices())
+
+
+async def _stream(context: MethodContext, call: AppCall) -> CompleteResult:
+    stream = context.delegation.stream(call)
+    deltas = DeltaWriter(context.id)
+    failure: ReplyFail | None = None
+    try:
+        await stream.head()
+        async for piece in stream:
+            if lines := deltas.lines(piece.events):
+                await context.notify(lines)
+            if piece.events and isinstance(piece.events[-1], ReplyFail):
+                failure = piece.events[-1]
+        if stream.reply is None:
+            raise event_error(failure) if failure else Transport("the stream broke", phase="body")
+        return result_of(stream.reply, context.ignored_notices())
+    finally:
+        await stream.aclose()
+
+
+async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:
+    return CancelResult(context.requests.cancel(context, params.id))
+
+
+async def models(context: MethodContext, _: EmptyParams) -> ModelList:
+    granted = () if context.app is None else context.delegation.models(context.app)
+    return ModelList(
+        tuple(
+            RpcModel(
+                provider=one.provider,
+                model=one.model,
+                context=one.context,
+                max_output=one.max_output,
+            )
+            for one in granted
+        )
+    )
+
+
+async def count_tokens(context: MethodContext, params: PromptParams) -> TokenCount:
+    call = context.app_call(params, call_of(params))
+    return TokenCount(*await context.delegation.count_tokens(call))
+
+
+async def explain(context: MethodContext, params: ExplainParams) -> dict[str, Any]:
+    app = context.app
+    explained = None if app is None else context.delegation.explain(app, params.request_id)
+    if explained is None:
+        raise InvalidRequest("no recent call of this app has this id", path="request_id")
+    return explained
+
+
+async def health(context: MethodContext, _: EmptyParams) -> Health:
+    app = None if context.app is None else context.app.id
+    return Health(status="ok", version=__version__, app=app)
+
+
+_METHODS = (
+    RpcMethod(
+        name=LLM_COMPLETE_METHOD,
+        params=LlmCompleteInput,
+        result=LlmCompleteResponse,
+        run=nexo_complete,
+        capability="llm_complete",
+        calls_provider=True,
+    ),
+    RpcMethod(
+        name="llm.complete",
+        params=CompleteParams,
+        result=CompleteResult,
+        run=complete,
+        capability="llm_complete",
+        calls_provider=True,
+    ),
+    RpcMethod(
+        name="llm.count_tokens",
+        params=PromptParams,
+        result=TokenCount,
+        run=count_tokens,
+        capability="llm_complete",
+        calls_provider=True,
+    ),
+    RpcMethod(name="llm.cancel", params=CancelParams, result=CancelResult, run=cancel),
+    RpcMethod(name="llm.models", params=EmptyParams, result=ModelList, run=models),
+    RpcMethod(name="llm.explain", params=ExplainParams, result=dict[str, Any], run=explain),
+    RpcMethod(name="health", params=EmptyParams, result=Health, run=health),
+)
+
+METHODS: Mapping[str, RpcMethod] = {method.name: method for method in _METHODS}
+
+
+def schemas(methods: Mapping[str, RpcMethod] = METHODS) -> dict[str, Any]:
+    """JSON Schemas of the params and the result of each method, and of the params of
+    `llm.delta`."""
+    kinds = [kind for method in methods.values() for kind in (method.params, method.result)]
+    found, definitions = msgspec.json.schema_components(
+        [*kinds, DeltaParams], ref_template="#/$defs/{name}"
+    )
+    written = iter(found)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "methods": {name: {"params": next(written), "result": next(written)} for name in methods},
+        "notifications": {"llm.delta": {"params": next(written)}},
+        "$defs": definitions,
+    }

@@ -1,0 +1,174 @@
+"""Reads and writes JSON-RPC 2.0 messages.
+
+    match read_message(data):
+        case RpcBatch(items): …
+        case RpcRequest() as request: …
+        case InvalidMessage() as invalid: write_error(invalid.id, invalid.error)
+
+A message is JSON without duplicate keys. An id is a text, a number or null, and is written back in
+the bytes it came in; a request without one is a notification and gets no response.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.errors import RequestRejected
+from anaphora.wire.reading import DECODE_ERRORS, Members, decode_elements, decode_members
+
+from .codes import INVALID_REQUEST, PARSE_ERROR, RpcError
+
+VERSION = "2.0"
+MOST_IN_BATCH = 50
+#: An id is repeated in every delta.
+LONGEST_ID = 256
+NULL = b"null"
+
+RequestKey: TypeAlias = str | int | float | None
+"""The value of an id: 1 and 1.0 are the same request, 1 and "1" are not."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RpcRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A request object, or a notification."""
+
+    method: str
+    params: bytes | None
+    """The JSON object; empty where it is absent, None where params are positional."""
+    id: bytes | None = None
+    """The JSON of the id; None: a notification."""
+
+    @property
+    def is_notification(self) -> bool:
+        return self.id is None
+
+    @property
+    def key(self) -> RequestKey:
+        return key_of(self.id or NULL)
+
+
+class InvalidMessage(msgspec.Struct, frozen=True):
+    """What is not a request object."""
+
+    error: RpcError
+    id: bytes = NULL
+    """The request's own where it could be read."""
+
+
+class RpcBatch(msgspec.Struct, frozen=True):
+    items: tuple[RpcRequest | InvalidMessage, ...]
+
+
+RpcMessage: TypeAlias = RpcRequest | InvalidMessage | RpcBatch
+
+
+# ── Reading ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_message(data: bytes) -> RpcMessage:
+    """A request, a notification, or a batch of them. Never raises."""
+    try:
+        check_json(data)
+    except RequestRejected as problem:
+        return InvalidMessage(RpcError(PARSE_ERROR, str(problem)))
+    if data.lstrip()[:1] == b"[":
+        return _read_batch(decode_elements(data))
+    return _read_request(data)
+
+
+def _read_batch(elements: list[msgspec.Raw]) -> RpcBatch | InvalidMessage:
+    if not elements:
+        return _invalid("a batch must hold at least one request")
+    if len(elements) > MOST_IN_BATCH:
+        count = f"a batch may hold {MOST_IN_BATCH} requests, not {len(elements):,}"
+        return _invalid(count)
+    return RpcBatch(tuple(map(_read_request, elements)))
+
+
+def _read_request(data: bytes | msgspec.Raw) -> RpcRequest | InvalidMessage:
+    if bytes(data).lstrip()[:1] != b"{":
+        return _invalid("a request must be an object")
+    members = decode_members(data)
+    id = bytes(members["id"]) if "id" in members else None
+    if id is not None and (reason := _id_problem(id)):
+        return _invalid(reason)
+    shown_id = NULL if id is None else id
+    if _text(members, "jsonrpc") != VERSION:
+        return _invalid(f'jsonrpc must be "{VERSION}"', shown_id)
+    method = _text(members, "method")
+    if method is None:
+        return _invalid("method must be a text", shown_id)
+    if "params" not in members:
+        return RpcRequest(method=method, params=b"{}", id=id)
+    params = bytes(members["params"])
+    match params[:1]:
+        case b"{":
+            return RpcRequest(method=method, params=params, id=id)
+        case b"[":
+            return RpcRequest(method=method, params=None, id=id)
+        case _:
+            return _invalid("params must be an object", shown_id)
+
+
+def _id_problem(id: bytes) -> str:
+    if len(id) > LONGEST_ID:
+        return f"an id may have {LONGEST_ID} bytes, not {len(id):,}"
+    return "" if id == NULL or id[:1] in b'"-0123456789' else "id must be a text, a number or null"
+
+
+def _text(members: Members, name: str) -> str | None:
+    raw = bytes(members.get(name, b""))
+    return str(msgspec.json.decode(raw)) if raw[:1] == b'"' else None
+
+
+def key_of(id: bytes | msgspec.Raw) -> RequestKey:
+    """The value of an id."""
+    key: RequestKey = msgspec.json.decode(id)
+    return key
+
+
+def check_json(data: bytes) -> None:
+    """Raises `RequestRejected` where bytes are not one JSON value in UTF-8 without a BOM, or an
+    object in it has a key twice."""
+    try:
+        value = msgspec.json.decode(data)
+    except DECODE_ERRORS as problem:
+        raise RequestRejected(f"not valid JSON: {problem}", status=400) from None
+    # Bytes that decoding and encoding gives back have no duplicate keys.
+    encoded = _encode(value)
+    if encoded != data and encoded != msgspec.json.format(data, indent=-1):
+        json.loads(data, object_pairs_hook=_check_keys)
+
+
+def _check_keys(pairs: list[tuple[str, Any]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(names) != len(set(names)):
+        raise RequestRejected("a key occurs twice", status=400)
+
+
+def _invalid(reason: str, id: bytes = NULL) -> InvalidMessage:
+    return InvalidMessage(RpcError(INVALID_REQUEST, reason), id)
+
+
+# ── Writing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_result(id: bytes, result: object) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, _encode(result))
+
+
+def write_error(id: bytes, error: RpcError) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, _encode(error))
+
+
+def write_notification(method: str, params: object) -> bytes:
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (_encode(method), _encode(params))
+
+
+def write_batch(responses: Iterable[bytes]) -> bytes:
+    return b"[%b]" % b",".join(responses)

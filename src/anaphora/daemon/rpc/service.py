@@ -1,0 +1,311 @@
+"""Answers JSON-RPC messages over HTTP: what the caller may do, the methods, batches and streams.
+
+Checks of a request, in this order: the method exists (-32601), the app has the capability (-32004),
+the params are valid (-32602); the grant and the provider are checked by the `Delegation`.
+
+A response is JSON. Where a request streams, it is a line of JSON for each `llm.delta`, and the
+response is the last line (`application/x-ndjson`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.client.failures import line_of, log
+from anaphora.daemon.admin import AdminMethod
+from anaphora.daemon.endpoints.body import decompressed
+from anaphora.daemon.endpoints.headers import NOTICES, notices_text
+from anaphora.daemon.grants import Capability
+from anaphora.daemon.values import App, Delegation
+from anaphora.errors import (
+    AnaphoraError,
+    CapabilityDenied,
+    Denied,
+    InvalidRequest,
+    NotificationDenied,
+    RequestRejected,
+)
+from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
+from anaphora.values import Notice
+
+from .codes import CANCELLED_ERROR, INTERNAL, METHOD_NOT_FOUND, RpcError, error_of
+from .methods import METHODS, MethodContext, RpcMethod
+from .protocol import (
+    NULL,
+    InvalidMessage,
+    RequestKey,
+    RpcBatch,
+    RpcMessage,
+    RpcRequest,
+    read_message,
+    write_batch,
+    write_error,
+    write_result,
+)
+
+CONNECTION = "anaphora-connection"
+"""The header by which the stdio bridge tells its connections apart."""
+JSON, LINES = "application/json", "application/x-ndjson"
+
+_Key: TypeAlias = tuple[str, str, RequestKey]
+Write: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+
+class RpcCaller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who sent a message."""
+
+    app: App | None
+    is_admin: bool = False
+    connection: str = ""
+
+
+class RunningRequests:
+    """Requests that `llm.cancel` can cancel."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[_Key, list[asyncio.Timeout]] = {}
+
+    @contextmanager
+    def running(self, key: _Key, scope: asyncio.Timeout) -> Iterator[None]:
+        self._scopes.setdefault(key, []).append(scope)
+        try:
+            yield
+        finally:
+            self._scopes[key].remove(scope)
+            if not self._scopes[key]:
+                del self._scopes[key]
+
+    def cancel(self, context: MethodContext, key: RequestKey) -> bool:
+        found = self._scopes.get((_app_id(context.app), context.connection, key), ())
+        for scope in found:
+            scope.reschedule(0)
+        return bool(found)
+
+
+class RpcService:
+    """JSON-RPC for apps and administrators."""
+
+    def __init__(
+        self, delegation: Delegation, admin_methods: Mapping[str, AdminMethod] | None = None
+    ) -> None:
+        self._delegation = delegation
+        self._admin_methods: Mapping[str, AdminMethod] = (
+            {} if admin_methods is None else admin_methods
+        )
+        self._running = RunningRequests()
+
+    async def handle(
+        self, exchange: HttpExchange, app: App | None, admin: bool, request_id: str
+    ) -> None:
+        """Answers `POST /rpc`. Raises `RequestRejected` for what is no JSON-RPC request at all."""
+        if exchange.method != "POST":
+            raise RequestRejected(
+                f"JSON-RPC messages are sent with POST, not {exchange.method[:20]}", status=405
+            )
+        _check_content_type(exchange.headers.get("content-type", ""))
+        body = await exchange.read_body()
+        body = decompressed(body, exchange.headers.get("content-encoding"))
+        connection = exchange.headers.get(CONNECTION, "")
+        caller = RpcCaller(app=app, is_admin=admin and app is None, connection=connection)
+        response = RpcHttpResponse(exchange)
+        exchange.watch()
+        answer = await exchange.run(
+            self.answer(read_message(body), caller, request_id, response.notify, response.notices)
+        )
+        await response.finish(answer)
+
+    async def answer(
+        self,
+        message: RpcMessage,
+        caller: RpcCaller,
+        request_id: str,
+        notify: Write,
+        notices: list[Notice],
+    ) -> bytes | None:
+        """The response; None where there is nothing to answer. Deltas go to `notify`, notices of
+        methods whose result has no place for them to `notices`."""
+        if not isinstance(message, RpcBatch):
+            return await self._answer_one(message, caller, request_id, notify, notices)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(
+                        self._answer_one(item, caller, f"{request_id}-{index}", notify, notices)
+                    )
+                    for index, item in enumerate(message.items)
+                ]
+        except BaseExceptionGroup as ended:  # the connection: every other error is a response
+            raise ended.exceptions[0] from None
+        responses = [response for task in tasks if (response := task.result()) is not None]
+        return write_batch(responses) if responses else None
+
+    async def _answer_one(
+        self,
+        request: RpcRequest | InvalidMessage,
+        caller: RpcCaller,
+        request_id: str,
+        notify: Write,
+        notices: list[Notice],
+    ) -> bytes | None:
+        if isinstance(request, InvalidMessage):
+            return write_error(request.id, request.error)
+        outcome = await self._outcome(request, caller, request_id, notify, notices)
+        if request.id is None:
+            return None
+        if isinstance(outcome, RpcError):
+            return write_error(request.id, outcome)
+        return write_result(request.id, outcome)
+
+    async def _outcome(
+        self,
+        request: RpcRequest,
+        caller: RpcCaller,
+        request_id: str,
+        notify: Write,
+        notices: list[Notice],
+    ) -> object:
+        """The result, or an `RpcError`."""
+        method = METHODS.get(request.method)
+        try:
+            if method is None:
+                return await self._run_admin(request, caller)
+            context = MethodContext(
+                delegation=self._delegation,
+                requests=self._running,
+                app=caller.app,
+                connection=caller.connection,
+                method=method.name,
+                request_id=request_id,
+                id=request.id or NULL,
+                notify=notify,
+                notices=notices,
+            )
+            return await self._run(method, request, context)
+        except AnaphoraError as problem:
+            return error_of(problem)
+        except ConnectionEnded:
+            raise
+        except Exception as problem:
+            name, line = type(problem).__name__, line_of(problem.__traceback__)
+            log(logging.ERROR, f"{request.method[:100]}: {name} at {line}", problem)
+            return INTERNAL
+
+    async def _run_admin(self, request: RpcRequest, caller: RpcCaller) -> object:
+        admin = self._admin_methods.get(request.method) if caller.is_admin else None
+        if admin is None:
+            return RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}")
+        return await admin(msgspec.json.decode(_object_params(request)))
+
+    async def _run(self, method: RpcMethod, request: RpcRequest, context: MethodContext) -> object:
+        try:
+            _check_allowed(method, request, context.app)
+        except Denied as problem:
+            if context.app is not None:
+                self._delegation.deny(
+                    context.app, method.name, problem, request_id=context.request_id
+                )
+            raise
+        given = _object_params(request)
+        params = method.read_params(given)
+        context.ignored = method.ignored_params(given)
+        if not method.calls_provider:
+            return await method.run(context, params)
+        key = (_app_id(context.app), context.connection, request.key)
+        try:
+            async with asyncio.timeout(None) as scope:
+                with self._running.running(key, scope):
+                    return await method.run(context, params)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return CANCELLED_ERROR
+
+
+class RpcHttpResponse:
+    """The HTTP response to one message: JSON, or lines of it once there is a delta."""
+
+    def __init__(self, exchange: HttpExchange) -> None:
+        self._exchange = exchange
+        self._lock = asyncio.Lock()
+        self.notices: list[Notice] = []
+
+    async def notify(self, lines: bytes) -> None:
+        """Sends lines, and waits until the connection takes more."""
+        async with self._lock:
+            if not self._exchange.started:
+                await self._exchange.start(200, {"content-type": LINES})
+            await self._exchange.write(lines, more=True)
+
+    async def finish(self, answer: bytes | None) -> None:
+        if self._exchange.started:
+            await self._exchange.write((answer or b"") + b"\n")
+            return
+        headers = {NOTICES: notices_text(tuple(self.notices))} if self.notices else {}
+        if answer is None:
+            await self._exchange.respond(CompleteResponse(204, headers, b""))
+            return
+        headers["content-type"] = JSON
+        await self._exchange.respond(CompleteResponse(200, headers, answer))
+
+
+def _check_content_type(kind: str) -> None:
+    media_type, _, parameters = kind.partition(";")
+    charset = parameters.strip().lower().replace('"', "")
+    if media_type.strip().lower() != JSON or charset not in ("", "charset=utf-8"):
+        shown = repr(kind[:100]) if kind else "none"
+        raise RequestRejected(f"the content type must be {JSON} in UTF-8, not {shown}", status=415)
+
+
+def _object_params(request: RpcRequest) -> bytes:
+    if request.params is None:
+        raise InvalidRequest(
+            "must be an object: positional params are not supported", path="params"
+        )
+    return request.params
+
+
+def _check_allowed(method: RpcMethod, request: RpcRequest, app: App | None) -> None:
+    """Raises `NotificationDenied` and `CapabilityDenied`."""
+    if method.calls_provider and request.is_notification:
+        raise NotificationDenied(f"{method.name} must be sent with an id")
+    if method.capability is None:
+        return
+    needed: list[Capability] = [method.capability]
+    if _streams(request):
+        needed.append("llm_stream")
+    if app is None:
+        raise CapabilityDenied(
+            "an administrator's token makes no calls: use an app's",
+            capability=method.capability,
+            app="",
+            method=method.name,
+        )
+    for capability in (*needed, *sorted(app.grant.missing)):
+        if capability not in app.grant.capabilities:
+            raise CapabilityDenied(
+                f"{app.id} is not granted {capability}, which {method.name} needs",
+                capability=capability,
+                app=app.id,
+                method=method.name,
+            )
+
+
+class _Streaming(msgspec.Struct, frozen=True):
+    stream: Any = False
+
+
+_decode_streaming = msgspec.json.Decoder(_Streaming).decode
+
+
+def _streams(request: RpcRequest) -> bool:
+    return request.params is not None and _decode_streaming(request.params).stream is True
+
+
+def _app_id(app: App | None) -> str:
+    return "" if app is None else app.id

@@ -1,0 +1,278 @@
+"""JSON-RPC on standard input and output: one message a line, sent to a daemon's socket.
+
+Lines are sent as they come, without waiting for earlier ones; responses are written as they arrive,
+and have the ids of their requests. While the reader of standard output does not read, nothing is
+read from the daemon, which then reads nothing from the provider. At the end of the input, running
+requests are answered; when the output is closed, they are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anaphora.client.config.secrets import Secret
+from anaphora.errors import InvalidRequest, Io, Transport, Unauthenticated
+
+from .codes import INVALID_REQUEST, UNAVAILABLE, RpcError
+from .protocol import (
+    NULL,
+    InvalidMessage,
+    RpcBatch,
+    RpcRequest,
+    read_message,
+    write_batch,
+    write_error,
+)
+from .service import CONNECTION, JSON, LINES
+
+if TYPE_CHECKING:
+    import aiohttp
+
+#: Requests that are running at once; further lines wait.
+MOST_RUNNING = 256
+LONGEST_LINE = 128 * 1024 * 1024
+_URL = "http://localhost/rpc"
+_READ = 64 * 1024
+_HEALTH = b'{"jsonrpc":"2.0","id":0,"method":"health"}'
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class _HealthResult(msgspec.Struct):
+    app: str | None = None
+
+
+class _HealthResponse(msgspec.Struct):
+    result: _HealthResult
+
+
+async def bridge(
+    socket: Path, *, app: str | None, token: Secret | None, source: int, sink: int
+) -> None:
+    """Connects descriptors to the daemon at a socket until the input ends. Raises `Io` where no
+    daemon answers, `Unauthenticated` where it does not accept the token, and `InvalidRequest` where
+    the token is another app's."""
+    async with _connected(socket, token) as session:
+        await _check(session, socket, app)
+        write = DescriptorWriter(sink).write
+        await relay_lines(session, read_lines(source), write)
+
+
+@contextlib.asynccontextmanager
+async def _connected(socket: Path, token: Secret | None) -> AsyncIterator[aiohttp.ClientSession]:
+    import aiohttp
+
+    headers = {"content-type": JSON, CONNECTION: secrets.token_hex(8)}
+    if token is not None:
+        headers["authorization"] = f"Bearer {token.reveal()}"
+    session = aiohttp.ClientSession(
+        connector=aiohttp.UnixConnector(str(socket), limit=0),
+        headers=headers,
+        timeout=aiohttp.ClientTimeout(total=None),
+        auto_decompress=False,
+    )
+    del headers
+    async with session:
+        yield session
+
+
+async def _check(session: aiohttp.ClientSession, socket: Path, app: str | None) -> None:
+    import aiohttp
+
+    try:
+        async with session.post(_URL, data=_HEALTH) as response:
+            status, body = response.status, await response.read()
+    except (aiohttp.ClientError, OSError):
+        raise Io(
+            f"no daemon answers at {socket}; start one with: anaphora serve --home DIR"
+        ) from None
+    if status in (401, 403):
+        raise Unauthenticated("the daemon does not accept the token", status=status)
+    try:
+        found = msgspec.json.decode(body, type=_HealthResponse).result.app
+    except msgspec.MsgspecError:
+        raise Io(f"what answers at {socket} is not a daemon (status {status})") from None
+    if app is not None and found != app:
+        owner = "an administrator" if found is None else f"the app {found!r}"
+        raise InvalidRequest(f"the token is that of {owner}, not of {app!r}", path="--app")
+
+
+# ── Lines ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def relay_lines(
+    session: aiohttp.ClientSession, lines: AsyncIterator[bytes | None], write: Write
+) -> None:
+    """Sends every line, and writes the responses. Ends with the input, or with `BrokenPipeError`
+    where the output is closed. A line that is None was too long."""
+    free = asyncio.Semaphore(MOST_RUNNING)
+
+    async def answer(line: bytes) -> None:
+        try:
+            await _send_line(session, line, write)
+        finally:
+            free.release()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            async for line in lines:
+                if line is None:
+                    reason = f"a line may have {LONGEST_LINE:,} bytes"
+                    error = RpcError(INVALID_REQUEST, reason)
+                    await write(write_error(NULL, error) + b"\n")
+                elif line.strip():
+                    await free.acquire()
+                    group.create_task(answer(line))
+    except BaseExceptionGroup as ended:
+        raise ended.exceptions[0] from None
+
+
+async def _send_line(session: aiohttp.ClientSession, line: bytes, write: Write) -> None:
+    import aiohttp
+
+    try:
+        async with session.post(_URL, data=line) as response:
+            if response.status == 204:
+                return
+            if response.status != 200:
+                await write(_failures(line, _refused(response.status)))
+            elif response.content_type == LINES:
+                await _relay_stream(response, write)
+            else:
+                await write(await response.read() + b"\n")
+    except (aiohttp.ClientError, Transport):
+        await write(_failures(line, _unavailable("the daemon does not answer", retryable=True)))
+
+
+async def _relay_stream(response: aiohttp.ClientResponse, write: Write) -> None:
+    """Whole lines as they arrive. The last one is the response to the request."""
+    rest = bytearray()
+    async for data in response.content.iter_any():
+        rest += data
+        end = rest.rfind(b"\n") + 1
+        if end:
+            await write(bytes(rest[:end]))
+            del rest[:end]
+    if rest:
+        raise Transport("the stream broke", phase="body")
+
+
+def _refused(status: int) -> RpcError:
+    match status:
+        case 413:
+            return RpcError(INVALID_REQUEST, "the message is too large")
+        case 401 | 403:
+            return _unavailable("the daemon does not accept the token", kind="unauthenticated")
+        case _:
+            reason = f"the daemon does not take requests now (status {status})"
+            return _unavailable(reason, retryable=status in (429, 503))
+
+
+def _unavailable(reason: str, *, kind: str = "unavailable", retryable: bool = False) -> RpcError:
+    return RpcError(UNAVAILABLE, reason, {"kind": kind, "retryable": retryable})
+
+
+def _failures(line: bytes, error: RpcError) -> bytes:
+    """The error as a response to every request in a line; empty where there are notifications
+    only."""
+    message = read_message(line)
+    items = message.items if isinstance(message, RpcBatch) else (message,)
+    errors = [response for item in items if (response := _failure(item, error)) is not None]
+    if not errors:
+        return b""
+    return (write_batch(errors) if isinstance(message, RpcBatch) else errors[0]) + b"\n"
+
+
+def _failure(item: RpcRequest | InvalidMessage, error: RpcError) -> bytes | None:
+    return None if item.id is None else write_error(item.id, error)
+
+
+# ── Descriptors ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def read_lines(source: int) -> AsyncIterator[bytes | None]:
+    """The lines of a descriptor, which may be a file, a pipe or a terminal. A thread reads it, and
+    not further than the lines that were taken; it does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    pieces: asyncio.Queue[bytes] = asyncio.Queue()
+    wanted = threading.Semaphore(1)
+
+    def read() -> None:
+        while True:
+            wanted.acquire()
+            try:
+                data = os.read(source, _READ)
+            except OSError:
+                data = b""
+            try:
+                loop.call_soon_threadsafe(pieces.put_nowait, data)
+            except RuntimeError:  # the loop has ended
+                return
+            if not data:
+                return
+
+    threading.Thread(target=read, name="anaphora-stdin", daemon=True).start()
+    line = LineBuffer()
+    while data := await pieces.get():
+        for each in line.feed(data):
+            yield each
+        wanted.release()
+    for each in line.feed(b"\n"):
+        yield each
+
+
+class LineBuffer:
+    """Cuts pieces into lines. A line that is too long is dropped and given as None."""
+
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self._longest = longest
+        self._line = bytearray()
+        self._too_long = False
+
+    def feed(self, data: bytes) -> list[bytes | None]:
+        """The lines that end in a piece, without their line breaks."""
+        *ended, rest = data.split(b"\n")
+        lines = [self._end(each) for each in ended]
+        self._add(rest)
+        return lines
+
+    def _end(self, data: bytes) -> bytes | None:
+        self._add(data)
+        line = None if self._too_long else bytes(self._line)
+        self._line.clear()
+        self._too_long = False
+        return line
+
+    def _add(self, data: bytes) -> None:
+        if self._too_long or len(self._line) + len(data) > self._longest:
+            self._too_long = True
+            self._line.clear()
+        else:
+            self._line += data
+
+
+class DescriptorWriter:
+    """Writes to a descriptor in a thread, one piece after the other: the caller waits while its
+    reader is slow."""
+
+    def __init__(self, sink: int) -> None:
+        self._sink = sink
+        self._lock = asyncio.Lock()
+
+    async def write(self, data: bytes) -> None:
+        async with self._lock:
+            await asyncio.to_thread(self._write, data)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._sink, view) :]

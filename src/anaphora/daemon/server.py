@@ -1,0 +1,306 @@
+"""A running daemon: everything that a home holds, opened in order and closed in reverse.
+
+with running(ServeOptions(home=Path("/srv/anaphora"))) as daemon:
+    print(daemon.url)
+
+home, lock, settings ─▶ log ─▶ store, ledger ─▶ tokens ─▶ audit log ─▶ calls ─▶ RPC, endpoints
+─▶ TCP or TLS, and the Unix socket
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anaphora.client.failures import log
+from anaphora.errors import AnaphoraError, InvalidConfig
+from anaphora.serving.app import ServedApp
+from anaphora.serving.exchange import BodyLimits
+from anaphora.serving.guard import HostGuard
+from anaphora.serving.server import ConnectionLimits, ServerAddress, in_thread, tcp_server
+
+from .checking import price_warnings
+from .config import DaemonConfig
+from .credentials import Peers
+from .extensions import Grants
+from .handler import DaemonHandler, Readiness
+from .home import Home
+from .identity import Directory
+from .lock import HomeLock
+from .logs import JsonLog, logging_to
+from .metrics import DaemonMetrics
+from .secrets import disable_core_dumps
+from .services import Services, open_services, service_gauges
+from .settings import Providers, Settings, SettingsFiles
+from .tls import ServerCertificate
+from .tracing import RequestTraces, call_traces
+
+if TYPE_CHECKING:
+    from anaphora.client.config import ClientConfig
+
+_EXTRA = "daemon"
+_HINT = "add it to allowed_hosts in the daemon section of llm.yaml"
+#: Seconds between two looks at files, certificates and expired tokens.
+_LOOK_SECONDS = 1.0
+#: Seconds for which the files are taken as unchanged: one look for calls that arrive together.
+_UNCHANGED_SECONDS = 0.001
+#: Seconds between two looks at open calls while draining.
+_DRAIN_SECONDS = 0.02
+
+_log = logging.getLogger("anaphora.daemon")
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    home: Path
+    host: str | None = None
+    """Replaces that of llm.yaml."""
+    port: int | None = None
+    strict: bool = False
+    """Refuse to start where an app requires a capability that it is not granted."""
+    allow_env_keys: bool = False
+    resolve: Callable[[ClientConfig], Providers] | None = None
+    """Replaces the addresses and keys of providers: for an emulator, which takes any key."""
+    clock: Callable[[], float] = time.time
+
+
+class Daemon:
+    """A daemon that accepts calls."""
+
+    def __init__(
+        self,
+        home: Home,
+        files: SettingsFiles,
+        services: Services,
+        metrics: DaemonMetrics,
+        log: JsonLog,
+    ) -> None:
+        self.home = home
+        self.address = ServerAddress("", 0)
+        self.socket = home.socket
+        self.services = services
+        self.readiness = Readiness(problems=self._problems)
+        self.metrics = metrics
+        self._files = files
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._looked = 0.0
+
+    @property
+    def url(self) -> str:
+        return self.address.url
+
+    @property
+    def settings(self) -> Settings:
+        """What is in force."""
+        return self._files.current
+
+    def handler(self, config: DaemonConfig, *, tls: bool) -> DaemonHandler:
+        return DaemonHandler(
+            self.services.directory,
+            self.services.rpc,
+            self.services.endpoints,
+            peers=Peers(config.trusted_proxies, behind_proxy=config.behind_proxy, tls=tls),
+            readiness=self.readiness,
+            log=self._log,
+            metrics=self.metrics,
+            max_calls_per_app=config.max_streams_per_app,
+            before_call=self.reload_if_changed,
+            traces=RequestTraces.enabled(),
+        )
+
+    # ── Changes of files ─────────────────────────────────────────────────────────────────────────
+
+    def reload_if_changed(self) -> None:
+        """Uses changed files from the next call on. For every call."""
+        now = time.monotonic()
+        if now - self._looked >= _UNCHANGED_SECONDS:
+            self._looked = now
+            if self._files.changed():
+                self.reload()
+
+    def reload(self) -> None:
+        """Reads llm.yaml, extensions.yaml and secrets again. What is broken stays as it was."""
+        before, settings = self.settings, self._files.reload()
+        for problem in self._files.problems:
+            _log.error("not reloaded: %s", problem)
+        if settings.daemon != before.daemon:
+            _log.warning("the daemon section of llm.yaml has changed: restart to use it")
+        self.services.directory.set_grants(settings.grants)
+        self.services.calls.reload(settings.config, settings.providers)
+        self.services.calls.use_grants(settings.grants.apps.values())
+        _log.info("reloaded")
+        log_warnings(settings.grants, self.services.directory)
+
+    def hang_up(self) -> None:
+        """SIGHUP, from any thread."""
+        self._loop.call_soon_threadsafe(self._hang_up)
+
+    def _hang_up(self) -> None:
+        try:
+            self._log.reopen()
+        except AnaphoraError as problem:
+            _log.error("%s", problem)
+        self.reload()
+
+    async def look_after(
+        self, handler: DaemonHandler, certificate: ServerCertificate | None
+    ) -> None:
+        """Every second: changed files, a renewed certificate, tokens that expired."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                self.reload_if_changed()
+                handler.end_expired()
+                if certificate is not None and certificate.reload():
+                    _log.info("the certificate was read again")
+            except AnaphoraError as problem:
+                _log.error("%s", problem)
+            except Exception as problem:
+                log(logging.ERROR, type(problem).__name__, problem)
+
+    def _problems(self) -> list[str]:
+        unmet = self.settings.grants.unmet.items()
+        required = [f"{app} requires {', '.join(sorted(names))}" for app, names in unmet]
+        # The log names the files: their paths are not for apps.
+        kept = ["a changed file is invalid and not in force; the log says which"]
+        return [*required, *(kept if self._files.problems else ())]
+
+
+def log_warnings(grants: Grants, directory: Directory) -> None:
+    for warning in grants.warnings(directory.token_apps()):
+        _log.warning("%s", warning)
+
+
+@contextlib.asynccontextmanager
+async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> AsyncIterator[Daemon]:
+    """A daemon on the running event loop. When the block ends, it drains: running calls may end,
+    new ones are refused."""
+    async with contextlib.AsyncExitStack() as stack:
+        home = Home.open(options.home)
+        lock = HomeLock.acquire(home.lock)
+        stack.callback(lock.release)
+        files = SettingsFiles(home, allow_env=options.allow_env_keys, resolve=options.resolve)
+        settings = files.load()
+        config = effective_config(settings.daemon, options)
+        check_required(settings.grants, strict=options.strict)
+        if log is None:
+            log = JsonLog(None if config.log_file is None else home.path / config.log_file)
+            stack.callback(log.close)
+        stack.enter_context(logging_to(log))
+        if lock.stale is not None:
+            _log.warning("process %d ended without releasing the lock of the home", lock.stale)
+        metrics = DaemonMetrics()
+        services = await open_services(
+            stack, home, files, clock=options.clock, watchers=(metrics.calls(), *call_traces())
+        )
+        metrics.gauges(*service_gauges(services, options.clock))
+        daemon = Daemon(home, files, services, metrics, log)
+        await _listen(stack, daemon, config)
+        log_warnings(settings.grants, services.directory)
+        for warning in price_warnings(options.clock()):
+            _log.warning("%s", warning)
+        _log.info("serving at %s and %s", daemon.url, daemon.socket)
+        yield daemon
+
+
+async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: DaemonConfig) -> None:
+    """Opens the listeners; when the stack closes, the daemon drains first."""
+    home, metrics = daemon.home, daemon.metrics
+    certificate = None
+    if config.tls is not None:
+        certificate = ServerCertificate(home.path / config.tls.cert, home.path / config.tls.key)
+        metrics.gauge(
+            "anaphora_daemon_certificate_expires_seconds",
+            "When the TLS certificate expires, since 1970",
+            lambda: certificate.expires,
+        )
+    handler = daemon.handler(config, tls=certificate is not None)
+    app = ServedApp(
+        handler,
+        HostGuard(config.host, config.allowed_hosts, hint=_HINT),
+        BodyLimits(
+            size=config.max_body_bytes,
+            seconds=config.body_timeout,
+            write_seconds=config.write_timeout,
+        ),
+        ended=handler.ended,
+    )
+    limits = ConnectionLimits(
+        connections=config.max_connections, header_bytes=config.max_header_bytes
+    )
+    from anaphora.serving.asyncio_server import tls_server, unix_server
+
+    if certificate is None:
+        server = tcp_server(app, host=config.host, port=config.port, extra=_EXTRA, limits=limits)
+    else:
+        server = tls_server(
+            app, certificate.context, host=config.host, port=config.port, limits=limits
+        )
+    daemon.address = await stack.enter_async_context(server)
+    daemon.socket = home.path / config.socket
+    await stack.enter_async_context(unix_server(app, daemon.socket, limits=limits))
+    looking = asyncio.create_task(daemon.look_after(handler, certificate))
+    stack.callback(looking.cancel)
+    stack.push_async_callback(drain, daemon, app, config.drain_timeout)
+
+
+async def drain(daemon: Daemon, app: ServedApp, seconds: float) -> None:
+    """Refuses new calls, and waits for those that run; after `seconds` they are ended."""
+    daemon.readiness.draining = True
+    deadline = time.monotonic() + seconds
+    while app.is_busy and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(_DRAIN_SECONDS)
+    await app.close()
+
+
+def effective_config(config: DaemonConfig, options: ServeOptions) -> DaemonConfig:
+    """The daemon section with the options of the command line."""
+    given = {"host": options.host, "port": options.port}
+    try:
+        return msgspec.structs.replace(
+            config, **{name: value for name, value in given.items() if value is not None}
+        )
+    except ValueError as problem:
+        raise InvalidConfig(str(problem)) from None
+
+
+def check_required(grants: Grants, *, strict: bool) -> None:
+    """With `strict`, raises where an app requires a capability that it is not granted."""
+    if strict and (unmet := grants.unmet):
+        named = "; ".join(f"{app}: {', '.join(sorted(names))}" for app, names in unmet.items())
+        raise InvalidConfig(f"required and not granted: {named}", file=grants.origin.file)
+
+
+@contextlib.contextmanager
+def running(options: ServeOptions, log: JsonLog | None = None) -> Iterator[Daemon]:
+    """A daemon in a thread of its own, until the block ends and it has drained."""
+    with in_thread(lambda: open_daemon(options, log), "daemon", stop_seconds=None) as daemon:
+        yield daemon
+
+
+def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: None) -> None:
+    """A daemon in the foreground. SIGTERM and SIGINT drain and stop it, SIGHUP reloads its files
+    and opens its log again."""
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    handlers = {
+        number: signal.signal(number, lambda number, _: signals.put(number))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    disable_core_dumps()
+    try:
+        with running(options) as daemon:
+            ready(daemon)
+            while signals.get() == signal.SIGHUP:
+                daemon.hang_up()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

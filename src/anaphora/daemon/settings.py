@@ -1,0 +1,118 @@
+"""What the files of a home say, and what they say after a change.
+
+files = SettingsFiles(home)
+settings = files.load()                 raises where a file is invalid
+if files.changed():
+    settings = files.reload()           keeps what is in force where a file is invalid
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from anaphora.client.config import ClientConfig
+from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.errors import AnaphoraError
+
+from .config import DaemonConfig, daemon_config
+from .extensions import Grants
+from .home import Home
+from .private_files import Signature, signature_of
+from .secrets import SecretsFolder, resolve_providers
+
+Providers: TypeAlias = Mapping[str, ResolvedProvider]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """llm.yaml, extensions.yaml and the keys, checked against each other."""
+
+    config: ClientConfig
+    daemon: DaemonConfig
+    providers: Providers
+    grants: Grants
+
+
+class SettingsFiles:
+    """Reads a home's files, and knows when one of them has changed."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        allow_env: bool = False,
+        resolve: Callable[[ClientConfig], Providers] | None = None,
+    ) -> None:
+        """`resolve` replaces the secrets folder: for an emulator, which takes any key."""
+        self._home = home
+        self._allow_env = allow_env
+        self._resolve = resolve
+        self._secrets = SecretsFolder(home.secrets)
+        self._seen: dict[Path, Signature] = {}
+        self._settings: Settings | None = None
+        self.problems: tuple[str, ...] = ()
+        """Why the last reload kept something that was in force; empty: it did not."""
+
+    @property
+    def current(self) -> Settings:
+        """What is in force."""
+        return self._settings or self.load()
+
+    def load(self) -> Settings:
+        """Raises `InvalidConfig`, `MissingSecret` and `Io`, with file and line."""
+        self._note_files()
+        config, daemon, providers = self._read_config()
+        grants = Grants.read(self._home.extensions_yaml, config)
+        self._settings = Settings(config=config, daemon=daemon, providers=providers, grants=grants)
+        self.problems = ()
+        return self._settings
+
+    def changed(self) -> bool:
+        """Since the last read, successful or not. A system call a file: for every request."""
+        return self._secrets.changed() or any(
+            signature_of(path) != seen for path, seen in self._seen.items()
+        )
+
+    def reload(self) -> Settings:
+        """What is in force from now on. A broken llm.yaml or key keeps providers and keys, a broken
+        extensions.yaml keeps the grants; `problems` says so."""
+        before = self._settings
+        if before is None:
+            return self.load()
+        self._note_files()
+        problems: list[AnaphoraError] = []
+        config, daemon, providers = before.config, before.daemon, before.providers
+        try:
+            config, daemon, providers = self._read_config()
+        except AnaphoraError as problem:
+            problems.append(problem)
+        grants = before.grants
+        try:
+            grants = Grants.read(self._home.extensions_yaml, config)
+        except AnaphoraError as problem:
+            problems.append(problem)
+        self.problems = tuple(map(str, problems))
+        self._settings = Settings(config=config, daemon=daemon, providers=providers, grants=grants)
+        return self._settings
+
+    def _note_files(self) -> None:
+        """Before they are read: what changes meanwhile is read again."""
+        for path in (self._home.llm_yaml, self._home.extensions_yaml):
+            self._seen[path] = signature_of(path)
+
+    def _read_config(self) -> tuple[ClientConfig, DaemonConfig, Providers]:
+        config = self._home.config()
+        daemon = daemon_config(config)
+        if self._resolve is not None:
+            return config, daemon, self._resolve(config)
+        folder = SecretsFolder(self._home.secrets)
+        try:
+            providers = resolve_providers(
+                self._home, config, allow_env=self._allow_env, folder=folder
+            )
+        finally:
+            self._secrets = folder
+        return config, daemon, providers

@@ -1,0 +1,332 @@
+"""Applies a batch of operations to the tables in one transaction.
+
+A statement reads or writes many rows: ids go in, and rows come out, as one JSON array, and rows are
+inserted by the dozen. SQLite runs without Python's lock, and a thread that had to take that lock
+again after every row would wait for a busy event loop each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from anaphora.daemon.grants import NANO
+from anaphora.errors import AnaphoraError, GrantExceeded
+
+from . import Hold, Settled, Settlement, SpendLimits
+from .days import day_of, end_of_day, end_of_month, month_of
+from .schema import transaction
+
+T = TypeVar("T")
+
+
+class HoldRequest(msgspec.Struct, frozen=True):
+    """A hold, and the limits it must keep."""
+
+    hold: Hold
+    limits: SpendLimits
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change to the tables of tokens and handles."""
+
+    sql: str
+    values: Sequence[Any]
+
+
+Operation: TypeAlias = HoldRequest | Settlement | Change
+Outcome: TypeAlias = AnaphoraError | None
+"""Why an operation was refused; the others of its batch are not affected."""
+
+
+class HoldRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `holds`."""
+
+    id: str
+    app: str
+    provider: str
+    model: str
+    request_id: str
+    day: str
+    at: float
+    bound: int
+
+
+class _EntryRow(msgspec.Struct, frozen=True, array_like=True):
+    """The part of a row of `entries` that a later settlement needs."""
+
+    hold: HoldRow
+    kind: Settled
+    billed: int
+
+
+_HOLD_FIELDS = ("id", "app", "provider", "model", "request_id", "day", "at", "bound")
+_ENTRY_FIELDS = (
+    *_HOLD_FIELDS, "settled_at", "billed", "kind", "input", "read", "written", "output", "saved",
+    "read_by_others", "labels",
+)  # fmt: skip
+_SUM_KEY = ("day", "app", "provider", "model")
+_SUM_FIELDS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
+
+
+def _find(table: str, *more: str) -> str:
+    """The rows of a JSON array of ids, as one JSON array."""
+    row = f"json_array({', '.join(f'row.{name}' for name in _HOLD_FIELDS)})"
+    if more:
+        row = f"json_array({row}, {', '.join(f'row.{name}' for name in more)})"
+    return (
+        f"SELECT json_group_array({row}) FROM json_each(?) AS wanted"
+        f" CROSS JOIN {table} AS row ON row.id = wanted.value"
+    )
+
+
+_FIND_HOLDS = _find("holds")
+_FIND_ENTRIES = _find("entries", "kind", "billed")
+_FIND_BALANCES = (
+    "SELECT json_group_array(json_array(app, period, spent + held)) FROM balances"
+    " WHERE app IN (SELECT value FROM json_each(?)) AND period IN (SELECT value FROM json_each(?))"
+)
+_REMOVE_HOLDS = "DELETE FROM holds WHERE id IN (SELECT value FROM json_each(?))"
+
+#: Rows that one statement inserts: a statement of each size is prepared once.
+_SIZES = (64, 16, 4, 1)
+
+
+class _Insert:
+    """Inserts rows into a table; with a key, adds to the figures of rows that are there."""
+
+    def __init__(
+        self, table: str, fields: Sequence[str], key: Sequence[str] = (), *, verb: str = "INSERT"
+    ) -> None:
+        row = f"({', '.join('?' * len(fields))})"
+        end = ""
+        if key:
+            added = (f"{name} = {name} + excluded.{name}" for name in fields if name not in key)
+            end = f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {', '.join(added)}"
+        begin = f"{verb} INTO {table} ({', '.join(fields)}) VALUES "
+        self._sql = {size: begin + ", ".join([row] * size) + end for size in _SIZES}
+
+    def run(self, database: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+        at = 0
+        for size in _SIZES:
+            while len(rows) - at >= size:
+                values = list(itertools.chain.from_iterable(rows[at : at + size]))
+                database.execute(self._sql[size], values)
+                at += size
+
+
+_ADD_HOLDS = _Insert("holds", _HOLD_FIELDS)
+_PUT_ENTRIES = _Insert("entries", _ENTRY_FIELDS, verb="INSERT OR REPLACE")
+_ADD_BALANCES = _Insert("balances", ("app", "period", "spent", "held"), ("app", "period"))
+_ADD_SUMS = _Insert("sums", (*_SUM_KEY, *_SUM_FIELDS), _SUM_KEY)
+_ADD_LABEL_SUMS = _Insert(
+    "label_sums", (*_SUM_KEY, "label", "calls", "billed"), (*_SUM_KEY, "label")
+)
+
+_encode = msgspec.json.Encoder().encode
+_decode_holds = msgspec.json.Decoder(list[HoldRow]).decode
+_decode_entries = msgspec.json.Decoder(list[_EntryRow]).decode
+_decode_balances = msgspec.json.Decoder(list[tuple[str, str, int]]).decode
+
+
+def apply(database: sqlite3.Connection, operations: Sequence[Operation]) -> list[Outcome]:
+    """Durable when it returns; where it raises, nothing has changed. Settlements come first: they
+    make room for the holds."""
+    with transaction(database):
+        batch = _Batch(database)
+        batch.settle([one for one in operations if isinstance(one, Settlement)])
+        requests = [one for one in operations if isinstance(one, HoldRequest)]
+        refused = batch.hold(requests) if requests else {}
+        batch.write()
+        for change in operations:
+            if isinstance(change, Change):
+                database.execute(change.sql, change.values)
+    return [
+        refused.get(one.hold.id) if isinstance(one, HoldRequest) else None for one in operations
+    ]
+
+
+def open_holds(database: sqlite3.Connection) -> list[HoldRow]:
+    rows = database.execute(f"SELECT {', '.join(_HOLD_FIELDS)} FROM holds ORDER BY id")
+    return [HoldRow(*row) for row in rows]
+
+
+def latest_day(database: sqlite3.Connection) -> str:
+    """The latest day that a hold had; empty before the first one."""
+    return cast(str, database.execute("SELECT latest_day FROM clock").fetchone()[0])
+
+
+class _Batch:
+    """Collects the changes of a batch to each table."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._held: list[Sequence[Any]] = []
+        self._settled: list[str] = []
+        self._entries: dict[str, Sequence[Any]] = {}
+        self._balances: dict[tuple[str, str], list[int]] = {}
+        """By app and period: what is added to `spent` and `held`."""
+        self._sums: dict[tuple[str, ...], list[int]] = {}
+        self._label_sums: dict[tuple[str, ...], list[int]] = {}
+
+    # ── Settlements ──────────────────────────────────────────────────────────────────────────────
+
+    def settle(self, settlements: Sequence[Settlement]) -> None:
+        if not settlements:
+            return
+        wanted: dict[str, Settlement] = {}
+        for one in settlements:
+            if one.hold not in wanted or _corrects(one, wanted[one.hold].kind):
+                wanted[one.hold] = one
+        holds = {row.id: row for row in self._found(_FIND_HOLDS, _decode_holds, wanted)}
+        for id, row in holds.items():
+            self._settled.append(id)
+            self._charge(row.app, row.day, wanted[id].billed, -row.bound)
+            self._enter(row, wanted[id])
+        missing = [id for id in wanted if id not in holds]
+        if missing:
+            for entry in self._found(_FIND_ENTRIES, _decode_entries, missing):
+                self._correct(entry, wanted[entry.hold.id])
+
+    def _enter(self, row: HoldRow, settlement: Settlement) -> None:
+        self._entries[row.id] = (
+            row.id, row.app, row.provider, row.model, row.request_id, row.day, row.at, row.bound,
+            settlement.at, settlement.billed, settlement.kind, settlement.input, settlement.read,
+            settlement.written, settlement.output, settlement.saved, settlement.read_by_others,
+            _encode(settlement.labels).decode(),
+        )  # fmt: skip
+        key = (row.day, row.app, row.provider, row.model)
+        kind, billed = settlement.kind, settlement.billed
+        _add(
+            self._sums, key,
+            kind != "free", billed, billed if kind in ("estimated", "bound") else 0,
+            settlement.saved, settlement.input, settlement.read, settlement.written,
+            settlement.output,
+        )  # fmt: skip
+        for label, amount in settlement.labels.items():
+            _add(self._label_sums, (*key, label), 1, amount)
+
+    def _correct(self, entry: _EntryRow, settlement: Settlement) -> None:
+        if not _corrects(settlement, entry.kind):
+            return
+        row = entry.hold
+        self._charge(row.app, row.day, settlement.billed - entry.billed, 0)
+        key = (row.day, row.app, row.provider, row.model)
+        _add(self._sums, key, -1, -entry.billed, -entry.billed, 0, 0, 0, 0, 0)
+        self._enter(row, settlement)
+
+    # ── Holds ────────────────────────────────────────────────────────────────────────────────────
+
+    def hold(self, requests: Sequence[HoldRequest]) -> dict[str, GrantExceeded]:
+        """Takes the holds that their limits allow, one after the other; why not the others."""
+        latest = before = latest_day(self._database)
+        days = [latest := max(latest, day_of(one.hold.at)) for one in requests]
+        refused: dict[str, GrantExceeded] = {}
+        charged = self._charged(requests, days)
+        for request, day in zip(requests, days, strict=True):
+            hold, periods = request.hold, _periods(request.hold.app, day)
+            problem = _exceeded(request, day, *(charged[one] for one in periods))
+            if problem is not None:
+                refused[hold.id] = problem
+                continue
+            for one in periods:
+                charged[one] += hold.bound
+            self._charge(hold.app, day, 0, hold.bound)
+            self._held.append(
+                (
+                    hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at,
+                    hold.bound,
+                )
+            )  # fmt: skip
+        if latest > before:
+            self._database.execute("UPDATE clock SET latest_day = ?", (latest,))
+        return refused
+
+    def _charged(
+        self, requests: Iterable[HoldRequest], days: Iterable[str]
+    ) -> dict[tuple[str, str], int]:
+        """Settled and held in each app's day and month, with this batch's settlements."""
+        wanted = {
+            period
+            for request, day in zip(requests, days, strict=True)
+            for period in _periods(request.hold.app, day)
+        }
+        charged = {period: sum(self._balances.get(period, ())) for period in wanted}
+        apps, periods = {app for app, _ in wanted}, {period for _, period in wanted}
+        found = self._found(_FIND_BALANCES, _decode_balances, apps, periods)
+        for app, period, amount in found:
+            if (app, period) in charged:
+                charged[app, period] += amount
+        return charged
+
+    # ── Tables ───────────────────────────────────────────────────────────────────────────────────
+
+    def write(self) -> None:
+        if self._settled:
+            self._database.execute(_REMOVE_HOLDS, (_encode(self._settled).decode(),))
+        for insert, rows in (
+            (_ADD_HOLDS, self._held),
+            (_PUT_ENTRIES, list(self._entries.values())),
+            (_ADD_BALANCES, _rows(self._balances)),
+            (_ADD_SUMS, _rows(self._sums)),
+            (_ADD_LABEL_SUMS, _rows(self._label_sums)),
+        ):
+            insert.run(self._database, rows)
+
+    def _found(self, sql: str, decode: Callable[[str], T], *wanted: Iterable[str]) -> T:
+        texts = [_encode(list(one)).decode() for one in wanted]
+        return decode(self._database.execute(sql, texts).fetchone()[0])
+
+    def _charge(self, app: str, day: str, spent: int, held: int) -> None:
+        for period in _periods(app, day):
+            _add(self._balances, period, spent, held)
+
+
+def _corrects(settlement: Settlement, kind: Settled) -> bool:
+    """An entry at the bound becomes the real amount; any other is final."""
+    return kind == "bound" and settlement.kind != "bound"
+
+
+def _periods(app: str, day: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    return (app, day), (app, month_of(day))
+
+
+def _add(sums: dict[Any, list[int]], key: tuple[str, ...], *amounts: int) -> None:
+    found = sums.get(key)
+    if found is None:
+        sums[key] = list(map(int, amounts))
+    else:
+        for at, amount in enumerate(amounts):
+            found[at] += amount
+
+
+def _rows(sums: dict[Any, list[int]]) -> list[tuple[Any, ...]]:
+    return [(*key, *amounts) for key, amounts in sums.items()]
+
+
+def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantExceeded | None:
+    """The month first: its limit opens later."""
+    bound, limits = request.hold.bound, request.limits
+    if limits.per_month is not None and month + bound > limits.per_month:
+        return _refusal("usd_per_month", limits.per_month, month, bound, end_of_month(day))
+    if limits.per_day is not None and today + bound > limits.per_day:
+        return _refusal("usd_per_day", limits.per_day, today, bound, end_of_day(day))
+    return None
+
+
+def _refusal(name: str, limit: int, charged: int, bound: int, end: float) -> GrantExceeded:
+    message = (
+        f"{name} is {_dollars(limit)}: {_dollars(charged)} are spent or held, and this call can"
+        f" cost {_dollars(bound)}"
+    )
+    return GrantExceeded(message, limit=name, resets_at=end if bound <= limit else None)
+
+
+def _dollars(nano: int) -> str:
+    text = f"{nano // NANO}.{nano % NANO:09d}".rstrip("0")
+    whole, _, part = text.partition(".")
+    return f"{whole}.{part.ljust(2, '0')}"

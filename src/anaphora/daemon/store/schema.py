@@ -1,0 +1,202 @@
+"""The tables of a store, its version, and the step from each version to the next.
+
+`holds` are open; settling one moves it to `entries`. `balances` holds the sums that limits are
+checked against, by app and by day or month; `sums` and `label_sums` those of `anaphora spend`. All
+of them change in the same transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from anaphora.errors import Io, NewerSchema
+
+SCHEMA_VERSION = 2
+
+#: Marks the file as ours: "anas".
+_APPLICATION = 0x616E6173
+
+#: Seconds to wait for another process that writes.
+_BUSY = 5.0
+
+#: Version 1 had no `saved`, `labels` and `read_by_others`, and no sums.
+TABLES_1 = """
+CREATE TABLE clock (one INTEGER PRIMARY KEY CHECK (one = 1), latest_day TEXT NOT NULL);
+INSERT INTO clock VALUES (1, '');
+CREATE TABLE balances (
+    app TEXT NOT NULL, period TEXT NOT NULL, spent INTEGER NOT NULL, held INTEGER NOT NULL,
+    PRIMARY KEY (app, period)
+) WITHOUT ROWID;
+CREATE TABLE holds (
+    id TEXT PRIMARY KEY, app TEXT NOT NULL, provider TEXT NOT NULL, model TEXT NOT NULL,
+    request_id TEXT NOT NULL, day TEXT NOT NULL, at REAL NOT NULL, bound INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE entries (
+    id TEXT PRIMARY KEY, app TEXT NOT NULL, provider TEXT NOT NULL, model TEXT NOT NULL,
+    request_id TEXT NOT NULL, day TEXT NOT NULL, at REAL NOT NULL, bound INTEGER NOT NULL,
+    settled_at REAL NOT NULL, billed INTEGER NOT NULL, kind TEXT NOT NULL,
+    input INTEGER NOT NULL, read INTEGER NOT NULL, written INTEGER NOT NULL,
+    output INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY, app TEXT NOT NULL, digest BLOB NOT NULL, created REAL NOT NULL,
+    expires REAL, revoked REAL
+) WITHOUT ROWID;
+CREATE TABLE handles (
+    kind TEXT NOT NULL, id TEXT NOT NULL, provider TEXT NOT NULL, app TEXT NOT NULL,
+    created REAL NOT NULL, tokens INTEGER,
+    PRIMARY KEY (kind, id, provider)
+) WITHOUT ROWID;
+CREATE INDEX handles_of_app ON handles (app, kind);
+"""
+
+_STEP_2 = """
+ALTER TABLE entries ADD COLUMN saved INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE entries ADD COLUMN read_by_others INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE entries ADD COLUMN labels TEXT NOT NULL DEFAULT '{}';
+CREATE TABLE sums (
+    day TEXT NOT NULL, app TEXT NOT NULL, provider TEXT NOT NULL, model TEXT NOT NULL,
+    calls INTEGER NOT NULL, billed INTEGER NOT NULL, estimated INTEGER NOT NULL,
+    saved INTEGER NOT NULL, input INTEGER NOT NULL, read INTEGER NOT NULL,
+    written INTEGER NOT NULL, output INTEGER NOT NULL,
+    PRIMARY KEY (day, app, provider, model)
+) WITHOUT ROWID;
+CREATE TABLE label_sums (
+    day TEXT NOT NULL, app TEXT NOT NULL, provider TEXT NOT NULL, model TEXT NOT NULL,
+    label TEXT NOT NULL, calls INTEGER NOT NULL, billed INTEGER NOT NULL,
+    PRIMARY KEY (day, app, provider, model, label)
+) WITHOUT ROWID;
+"""
+
+#: The sums of all entries: what the table `sums` must hold.
+SUMS_OF_ENTRIES = """
+SELECT day, app, provider, model, SUM(kind != 'free') AS calls, SUM(billed) AS billed,
+    SUM(CASE WHEN kind IN ('estimated', 'bound') THEN billed ELSE 0 END) AS estimated,
+    SUM(saved) AS saved, SUM(input) AS input, SUM(read) AS read, SUM(written) AS written,
+    SUM(output) AS output
+FROM entries GROUP BY day, app, provider, model
+"""
+
+
+def _first(database: sqlite3.Connection) -> None:
+    _run(database, TABLES_1)
+
+
+def _second(database: sqlite3.Connection) -> None:
+    _run(database, _STEP_2)
+    database.execute(f"INSERT INTO sums {SUMS_OF_ENTRIES}")
+
+
+#: Each makes the tables of the next version: the first from an empty file.
+_STEPS: tuple[Callable[[sqlite3.Connection], None], ...] = (_first, _second)
+
+
+def _run(database: sqlite3.Connection, script: str) -> None:
+    """Unlike `executescript`, stays in the transaction."""
+    for statement in script.split(";\n"):
+        if statement.strip():
+            database.execute(statement)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """For reading and writing. The file must exist; the version is not checked."""
+    database = sqlite3.connect(
+        path, timeout=_BUSY, isolation_level=None, check_same_thread=False, cached_statements=64
+    )
+    try:
+        database.execute("PRAGMA synchronous=FULL")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """For reading. Raises `Io` where there is no store of today's version."""
+    with readable(path):
+        database = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro",
+            uri=True,
+            timeout=_BUSY,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            version = version_of(database, path)
+            if version == 0:
+                raise Io(f"{path}: holds no store of anaphora")
+            if version < SCHEMA_VERSION:
+                raise Io(
+                    f"{path}: has schema_version {version}, before {SCHEMA_VERSION}; update it"
+                    " with: anaphora store migrate"
+                )
+        except BaseException:
+            database.close()
+            raise
+    return database
+
+
+def create(path: Path) -> None:
+    """An empty file that only its owner can read, where there is none."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def prepare(database: sqlite3.Connection, path: Path) -> int:
+    """Makes the tables, or brings them to today's version, all or nothing. The version before; 0
+    for a new store."""
+    version = version_of(database, path)
+    if version == SCHEMA_VERSION:
+        return version
+    if version == 0:
+        database.execute("PRAGMA journal_mode=WAL")
+    with transaction(database):
+        version = version_of(database, path)  # another process may have been faster
+        for step in _STEPS[version:]:
+            step(database)
+        database.execute(f"PRAGMA application_id={_APPLICATION}")
+        database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    return version
+
+
+def version_of(database: sqlite3.Connection, path: Path) -> int:
+    """0 for an empty file. Raises for a file that is no store, or a newer one."""
+    application = database.execute("PRAGMA application_id").fetchone()[0]
+    if application != _APPLICATION:
+        if database.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise Io(f"{path}: holds no store of anaphora")
+        return 0
+    version: int = database.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise NewerSchema(str(path), version=version, known=SCHEMA_VERSION)
+    return version
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
+    """Commits at the end, or changes nothing."""
+    database.execute(begin)
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turns the errors of SQLite and the system into `Io`."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise Io(f"{path}: cannot be opened: {described(error)}") from None
+
+
+def described(error: BaseException) -> str:
+    """An error of SQLite or the system, without a path."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,188 @@
+"""Backup, check and update of a store's file, with and without a daemon that uses it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from anaphora.errors import Io
+from anaphora.wording import counted
+
+from .batch import latest_day
+from .days import day_of
+from .schema import (
+    SCHEMA_VERSION,
+    SUMS_OF_ENTRIES,
+    connect,
+    connect_to_read,
+    described,
+    prepare,
+    readable,
+    transaction,
+    version_of,
+)
+
+
+class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check found."""
+
+    store: str
+    schema_version: int
+    bytes: int
+    entries: int
+    open_holds: int
+    tokens: int
+    handles: int
+    latest_day: str
+    problems: tuple[str, ...]
+    """Empty where the store is sound."""
+
+
+class Migration(msgspec.Struct, frozen=True, kw_only=True):
+    store: str
+    before: int
+    after: int
+
+
+def back_up(path: Path, target: Path) -> int:
+    """Copies a store as it is at one moment, while it may be in use. The size of the copy, which
+    only its owner can read. Raises `Io` where the target exists."""
+    if target.exists():
+        raise Io(f"{target}: exists already; name a file that does not")
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with closing(connect_to_read(path)) as source:
+            os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            # In one step: a copy in several would begin anew whenever the daemon writes.
+            with closing(sqlite3.connect(unfinished, isolation_level=None)) as copy:
+                source.backup(copy)
+                copy.execute("PRAGMA journal_mode=DELETE")
+                _quick_check(copy, path)
+        _sync(unfinished)
+        os.link(unfinished, target)  # unlike a rename, never replaces a file
+        _sync(target.parent)
+    except (OSError, sqlite3.Error) as error:
+        raise Io(f"{target}: cannot be written: {described(error)}") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+    return target.stat().st_size
+
+
+def _quick_check(database: sqlite3.Connection, path: Path) -> None:
+    found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise Io(f"{path}: is damaged: {found}")
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def migrate(path: Path) -> Migration:
+    """Updates a store to today's version. Raises `Io` where a process uses an older one."""
+    with readable(path):
+        if not path.is_file():
+            raise Io(f"{path}: no such store")
+        with closing(connect(path)) as database:
+            before = version_of(database, path)
+            if before == 0:
+                raise Io(f"{path}: holds no store of anaphora")
+            if before < SCHEMA_VERSION:
+                database.execute("PRAGMA busy_timeout=0")
+                database.execute("PRAGMA locking_mode=EXCLUSIVE")
+                try:
+                    prepare(database, path)
+                except sqlite3.OperationalError as error:
+                    if "locked" not in str(error):
+                        raise
+                    raise Io(f"{path}: is in use; stop the daemon first") from None
+    return Migration(store=str(path), before=before, after=SCHEMA_VERSION)
+
+
+def check(path: Path, *, now: float | None = None) -> StoreReport:
+    """Checks the file, and that all sums agree with the entries. Changes nothing."""
+    with closing(connect_to_read(path)) as database:
+        try:
+            with transaction(database, "BEGIN"):  # one state, also while the daemon writes
+                problems = tuple(_problems(database, time.time() if now is None else now))
+                counts = {
+                    name: database.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0]
+                    for name in ("entries", "holds", "tokens", "handles")
+                }
+                return StoreReport(
+                    store=str(path),
+                    schema_version=version_of(database, path),
+                    bytes=path.stat().st_size,
+                    entries=counts["entries"],
+                    open_holds=counts["holds"],
+                    tokens=counts["tokens"],
+                    handles=counts["handles"],
+                    latest_day=latest_day(database),
+                    problems=problems,
+                )
+        except sqlite3.DatabaseError as error:
+            raise Io(f"{path}: is damaged: {error}") from None
+
+
+#: Sums of entries and holds by app and by day or month: what `balances` must hold.
+_BALANCES = """
+SELECT app, period, SUM(spent) AS spent, SUM(held) AS held FROM (
+    SELECT app, day AS period, billed AS spent, 0 AS held FROM entries
+    UNION ALL SELECT app, substr(day, 1, 7), billed, 0 FROM entries
+    UNION ALL SELECT app, day, 0, bound FROM holds
+    UNION ALL SELECT app, substr(day, 1, 7), 0, bound FROM holds
+) GROUP BY app, period
+"""
+
+_LABELS = """
+SELECT entries.day, entries.app, entries.provider, entries.model, label.key, COUNT(*),
+    SUM(label.value)
+FROM entries, json_each(entries.labels) AS label GROUP BY 1, 2, 3, 4, 5
+"""
+
+
+def _problems(database: sqlite3.Connection, now: float) -> Iterator[str]:
+    for (line,) in database.execute("PRAGMA integrity_check(20)"):
+        if line != "ok":
+            yield f"the file is damaged: {line}"
+    for table, expected in (
+        ("balances", _BALANCES),
+        ("sums", SUMS_OF_ENTRIES),
+        ("label_sums", _LABELS),
+    ):
+        wrong = sum(1 for _ in _differences(database, table, expected))
+        if wrong:
+            yield f"{table} and the entries differ in {counted(wrong, 'row')}"
+    both = "SELECT COUNT(*) FROM holds JOIN entries USING (id)"
+    if count := database.execute(both).fetchone()[0]:
+        yield f"both open and settled: {counted(count, 'hold')}"
+    latest, today = latest_day(database), day_of(now)
+    if latest > today:
+        yield (
+            f"the clock was at {latest} before, and is at {today}: calls are charged to {latest}"
+            " until then"
+        )
+
+
+def _differences(
+    database: sqlite3.Connection, table: str, expected: str
+) -> Iterator[tuple[object, ...]]:
+    """Rows that are missing in a table, or wrong; rows of zeros need not be there."""
+    figures = " + ".join(
+        f"abs({name})"
+        for _, name, kind, *_ in database.execute(f"PRAGMA table_info({table})")
+        if kind == "INTEGER"
+    )
+    yield from database.execute(f"{expected} EXCEPT SELECT * FROM {table}")
+    yield from database.execute(f"SELECT * FROM {table} WHERE {figures} > 0 EXCEPT {expected}")

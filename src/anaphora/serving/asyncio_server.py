@@ -1,0 +1,290 @@
+"""An HTTP/1.1 server on asyncio, for what Granian does not do: a Unix socket with the credentials
+of its peers, and TLS with a certificate that changes while the server runs.
+
+It calls the same ASGI applications. On a Unix socket `scope["anaphora.peer"]` holds the peer's
+`PeerCredentials`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from anaphora.errors import Io
+
+from .server import ConnectionLimits, ServerAddress, StoppableApp, ip_of
+
+PEER = "anaphora.peer"
+#: Of Linux: process, user and group of the peer.
+_CREDENTIALS = struct.Struct("3i")
+#: Bytes of a socket's path, without the final zero.
+_LONGEST_PATH = 107
+#: Seconds that connections may take to close.
+_CLOSE_SECONDS = 1.0
+
+_quiet = logging.Logger("anaphora.serving", logging.CRITICAL + 1)
+
+
+class PeerCredentials(msgspec.Struct, frozen=True):
+    """The process at the other end of a Unix socket."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+@contextlib.asynccontextmanager
+async def unix_server(
+    app: StoppableApp, path: Path, *, mode: int = 0o600, limits: ConnectionLimits | None = None
+) -> AsyncIterator[Path]:
+    """Serves at a Unix socket until the block ends. A socket file of an earlier server is replaced:
+    the caller has made sure that no other server is running."""
+    listener = _bound(path, mode)
+    try:
+        async with _serving(app, listener, limits or ConnectionLimits(), None):
+            yield path
+    finally:
+        listener.close()
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+@contextlib.asynccontextmanager
+async def tls_server(
+    app: StoppableApp,
+    context: ssl.SSLContext,
+    *,
+    host: str,
+    port: int,
+    limits: ConnectionLimits | None = None,
+) -> AsyncIterator[ServerAddress]:
+    """Serves TLS until the block ends. New connections use what `context` holds by then."""
+    ip = ip_of(host)
+    listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((ip, port))
+        except OSError as problem:
+            reason = os.strerror(problem.errno or 0)
+            raise Io(f"cannot listen at {host}:{port}: {reason}") from None
+        address = ServerAddress(host, listener.getsockname()[1], scheme="https")
+        async with _serving(app, listener, limits or ConnectionLimits(), context):
+            yield address
+    finally:
+        listener.close()
+
+
+@contextlib.asynccontextmanager
+async def _serving(
+    app: StoppableApp,
+    listener: socket.socket,
+    limits: ConnectionLimits,
+    context: ssl.SSLContext | None,
+) -> AsyncIterator[None]:
+    connections = _Connections(app, limits)
+    server = await asyncio.get_running_loop().create_server(
+        connections,
+        sock=listener,
+        ssl=context,
+        backlog=1024,
+        ssl_handshake_timeout=None if context is None else limits.idle_seconds,
+    )
+    try:
+        yield
+    finally:
+        server.close()
+        connections.pre_shutdown()
+        await connections.shutdown(_CLOSE_SECONDS)
+
+
+def _bound(path: Path, mode: int) -> socket.socket:
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise Io(f"{path}: the path of a socket may have {_LONGEST_PATH} bytes; use a shorter one")
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket():
+            path.unlink()
+        listener.bind(str(path))
+        path.chmod(mode)  # no connection is accepted before the socket listens
+    except OSError as problem:
+        listener.close()
+        reason = os.strerror(problem.errno or 0)
+        raise Io(f"cannot listen at {path}: {reason}") from None
+    return listener
+
+
+class _Connections(web.Server):
+    """The connections of one server."""
+
+    def __init__(self, app: StoppableApp, limits: ConnectionLimits) -> None:
+        super().__init__(self._answer, access_log=None, logger=_quiet)
+        self._app = app
+        self._limits = limits
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, self._limits)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, _Connection)
+        exchange = _AsgiExchange(request, connection)
+        try:
+            await self._app(connection.scope(request), exchange.receive, exchange.send)
+        except Exception:
+            exchange.cut()
+        return exchange.response()
+
+
+class _Connection(RequestHandler):
+    def __init__(self, connections: _Connections, limits: ConnectionLimits) -> None:
+        super().__init__(
+            connections,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            logger=_quiet,
+            keepalive_timeout=limits.idle_seconds,
+            max_line_size=limits.header_bytes,
+            max_field_size=limits.header_bytes,
+            max_headers=limits.headers,
+            lingering_time=_CLOSE_SECONDS,
+            auto_decompress=False,
+        )
+        self._most = limits.connections
+        self._scope: dict[str, Any] = {}
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert self._manager is not None
+        if len(self._manager.connections) >= self._most:
+            self._manager = None
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        super().connection_made(transport)
+        self._scope = _connection_scope(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.lost.set()
+        super().connection_lost(exc)
+
+    def scope(self, request: web.BaseRequest) -> dict[str, Any]:
+        """ASGI's description of a request."""
+        url = request.rel_url
+        return {
+            **self._scope,
+            "method": request.method,
+            "path": url.path,
+            "raw_path": url.raw_path.encode("latin-1"),
+            "query_string": url.raw_query_string.encode("latin-1"),
+            "headers": [(name.lower(), value) for name, value in request.raw_headers],
+        }
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002
+        status: int = 500,
+        exc: BaseException | None = None,  # noqa: ARG002
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        """A request that is no HTTP, or too large in its head: without what the parser says."""
+        response = web.Response(status=status, text="the request is not valid HTTP\n")
+        response.headers["server"] = "anaphora"
+        response.force_close()
+        return response
+
+
+def _connection_scope(transport: asyncio.BaseTransport) -> dict[str, Any]:
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",
+        "root_path": "",
+        "extensions": {},
+        "client": None,
+        "server": None,
+    }
+    connection = transport.get_extra_info("socket")
+    if connection.family == socket.AF_UNIX:
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        scope[PEER] = PeerCredentials(*_CREDENTIALS.unpack(data))
+    else:
+        scope["client"] = tuple(transport.get_extra_info("peername")[:2])
+        scope["server"] = tuple(transport.get_extra_info("sockname")[:2])
+    return scope
+
+
+class _AsgiExchange:
+    """ASGI's `receive` and `send` for one request."""
+
+    __slots__ = ("_connection", "_read", "_request", "_response")
+
+    def __init__(self, request: web.BaseRequest, connection: _Connection) -> None:
+        self._request = request
+        self._connection = connection
+        self._read = False
+        self._response: web.StreamResponse | None = None
+
+    async def receive(self) -> dict[str, Any]:
+        if self._read:
+            await self._connection.lost.wait()
+            return {"type": "http.disconnect"}
+        try:
+            data = await self._request.content.readany()
+        except (OSError, web.RequestPayloadError):
+            self._read = True
+            return {"type": "http.disconnect"}
+        self._read = self._request.content.at_eof()
+        return {"type": "http.request", "body": data, "more_body": not self._read}
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._response = _response(message)
+            return
+        response, body = self._response, message.get("body", b"")
+        assert response is not None, "a response starts with its status"
+        try:
+            if not response.prepared:
+                await response.prepare(self._request)
+            if message.get("more_body"):
+                if body:
+                    await response.write(body)
+            else:
+                await response.write_eof(body)
+        except ConnectionError:
+            # As ASGI has it: `receive` tells that the client is gone.
+            return
+
+    def response(self) -> web.StreamResponse:
+        """After the application has returned."""
+        response = self._response
+        if response is None or not response.prepared or not response._eof_sent:
+            self.cut()
+            raise ConnectionResetError
+        return response
+
+    def cut(self) -> None:
+        """Ends the connection at once."""
+        if (transport := self._connection.transport) is not None:
+            transport.abort()
+
+
+def _response(message: Any) -> web.StreamResponse:
+    response = web.StreamResponse(status=message["status"])
+    headers = response.headers
+    for name, value in message["headers"]:
+        headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
+    headers["server"] = "anaphora"
+    return response

@@ -1,0 +1,140 @@
+"""Calls of apps through the daemon's service, against the emulator."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.delegation import app_of, delegating
+from support.emulated_client import MODELS
+
+from anaphora.daemon.settling import nano_usd_up
+from anaphora.emulator.server import Emulator
+from anaphora.errors import NotGranted
+from anaphora.prompt import Call, PromptIR, Segment
+from anaphora.values import Message, SegmentRole
+
+QUESTION: dict[str, dict[str, Any]] = {
+    "anthropic": {"max_tokens": 64, "messages": [{"role": "user", "content": "Hello?"}]},
+    "openai_chat": {"messages": [{"role": "user", "content": "Hello?"}]},
+    "openai_responses": {"input": "Hello?"},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hello?"}]}]},
+    "ollama": {"messages": [{"role": "user", "content": "Hello?"}]},
+}
+
+
+def _nano(amount: Decimal | None) -> int:
+    return 0 if amount is None else nano_usd_up(amount)
+
+
+def question(wire: str, **fields: Any) -> dict[str, Any]:
+    model = {} if wire == "gemini" else {"model": MODELS[wire]}
+    stream = {"stream": False} if wire == "ollama" else {}
+    return {**model, **QUESTION[wire], **stream, **fields}
+
+
+@pytest.mark.parametrize("wire", QUESTION)
+def test_bytes_go_through_on_the_same_wire(wire: str, emu: Emulator, tmp_path: Path) -> None:
+    body = msgspec.json.encode(question(wire)).replace(b'":', b'" :')
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path) as daemon:
+            call = daemon.request(wire, body, model=MODELS[wire])
+            reply = await daemon.service.complete(call)
+            assert daemon.transport.bodies == [body]
+            assert reply.body == bytes(daemon.transport.received[0])
+            assert (reply.wire, reply.provider, reply.reply.text != "") == (wire, wire, True)
+            spent = await daemon.spent()
+            assert spent.held == 0
+            assert spent.today == _nano(reply.cost_usd)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("wire", QUESTION)
+def test_stream_passes_the_providers_bytes(wire: str, emu: Emulator, tmp_path: Path) -> None:
+    body = question(wire) if wire == "gemini" else question(wire, stream=True)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path) as daemon:
+            call = daemon.request(wire, body, model=MODELS[wire], stream=True)
+            pieces, reply = await daemon.stream(call)
+            data = b"".join(piece.data or b"" for piece in pieces)
+            received = bytes(daemon.transport.received[0])
+            if wire == "openai_chat":
+                assert b'"choices":[]' in received
+                assert b'"choices":[]' not in data
+                assert data.endswith(b"data: [DONE]\n\n")
+            else:
+                assert data == received
+            assert reply.usage.output
+            assert reply.cost_usd is not None or wire == "ollama"
+
+    asyncio.run(main())
+
+
+PAIRS = [
+    ("anthropic", "gemini"),
+    ("openai_chat", "anthropic"),
+    ("gemini", "openai_responses"),
+    ("openai_responses", "ollama"),
+    ("ollama", "openai_chat"),
+]
+
+
+@pytest.mark.parametrize(("asked", "answering"), PAIRS)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_request_is_translated_for_another_wire(
+    asked: str, answering: str, streamed: bool, emu: Emulator, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path) as daemon:
+            body = {"model": MODELS[answering], **QUESTION[asked]}
+            call = daemon.request(asked, body, model=MODELS[answering], provider=answering)
+            if streamed:
+                call = msgspec.structs.replace(call, stream=True)
+                pieces, reply = await daemon.stream(call)
+                assert all(piece.data is None for piece in pieces)
+            else:
+                reply = await daemon.service.complete(call)
+                assert reply.body is None
+            assert (reply.wire, reply.reply.text != "") == (answering, True)
+            assert (await daemon.spent()).today == _nano(reply.cost_usd)
+
+    asyncio.run(main())
+
+
+def test_call_of_json_rpc(emu: Emulator, tmp_path: Path) -> None:
+    """The provider's default of max_tokens is sent (D10), at most the grant's largest."""
+    words = Segment.of(SegmentRole.CONVERSATION, Message.user("Hello?"))
+    ir = PromptIR(system_text="Be brief.", segments=(words,))
+    call = Call(ir=ir, model=MODELS["anthropic"])
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path) as daemon:
+            reply = await daemon.service.complete(daemon.call(call, "anthropic"))
+            (sent,) = daemon.sent
+            assert (sent["max_tokens"], sent["system"][0]["text"]) == (256, "Be brief.")
+            assert reply.reply.text
+
+    asyncio.run(main())
+
+
+def test_provider_that_is_not_granted(emu: Emulator, tmp_path: Path) -> None:
+    app = app_of(providers=["openai_chat"], models=["gpt-*"])
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, app=app) as daemon:
+            call = daemon.request("anthropic", question("anthropic"), provider="anthropic")
+            with pytest.raises(NotGranted, match="anthropic"):
+                await daemon.service.complete(call)
+            call = daemon.request("anthropic", question("anthropic"))
+            with pytest.raises(NotGranted, match="claude"):
+                await daemon.service.complete(call)
+            assert daemon.transport.sent == []
+
+    asyncio.run(main())

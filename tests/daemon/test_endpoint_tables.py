@@ -1,0 +1,306 @@
+"""Paths, headers, references and errors of the provider-compatible endpoints, as tables."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from anaphora import errors, wire
+from anaphora.cache.verdict import Verdict
+from anaphora.daemon.endpoints.errors import error_response
+from anaphora.daemon.endpoints.headers import (
+    forwarded_headers,
+    forwarded_query,
+    own_headers,
+    query_fields,
+    returned_headers,
+)
+from anaphora.daemon.endpoints.references import references
+from anaphora.daemon.endpoints.routes import checked_model, find_route, serves, wire_of
+from anaphora.daemon.grants import LlmGrant
+from anaphora.errors import AnaphoraError, NotFound, NotGranted, RequestRejected
+from anaphora.values import Notice
+
+ANTHROPIC = {"anthropic-version": "2023-06-01"}
+
+# ── Paths ────────────────────────────────────────────────────────────────────────────────────────
+
+PATHS = [
+    ("POST", "/v1/messages", {}, ("anthropic", "generate", "")),
+    ("POST", "/messages", {}, ("anthropic", "generate", "")),
+    ("POST", "/v1/v1/messages", {}, ("anthropic", "generate", "")),
+    ("POST", "/v1/messages/count_tokens", {}, ("anthropic", "count", "")),
+    ("POST", "/v1/chat/completions", {}, ("openai_chat", "generate", "")),
+    ("POST", "/chat/completions", {}, ("openai_chat", "generate", "")),
+    ("POST", "/v1beta/openai/chat/completions", {}, ("openai_chat", "generate", "")),
+    ("POST", "/v1/responses", {}, ("openai_responses", "generate", "")),
+    ("POST", "/responses", {}, ("openai_responses", "generate", "")),
+    ("POST", "/v1/responses/input_tokens", {}, ("openai_responses", "count", "")),
+    ("POST", "/v1beta/models/g:generateContent", {}, ("gemini", "generate", "g")),
+    ("POST", "/v1alpha/models/g:streamGenerateContent", {}, ("gemini", "stream", "g")),
+    ("POST", "/v1/models/g:generateContent", {}, ("gemini", "generate", "g")),
+    ("POST", "/v1beta/models/qwen3:0.6b:countTokens", {}, ("gemini", "count", "qwen3:0.6b")),
+    ("POST", "/api/chat", {}, ("ollama", "generate", "")),
+    ("GET", "/api/tags", {}, ("ollama", "models", "")),
+    ("GET", "/v1/models", {}, ("openai_chat", "models", "")),
+    ("GET", "/v1/models", ANTHROPIC, ("anthropic", "models", "")),
+    ("GET", "/v1beta/models", {}, ("gemini", "models", "")),
+    ("GET", "/v1/models/openai/gpt-5.2", {}, ("openai_chat", "model", "openai/gpt-5.2")),
+    ("GET", "/v1/responses/resp_1", {}, ("openai_responses", "get", "resp_1")),
+    ("DELETE", "/v1/responses/resp_1", {}, ("openai_responses", "delete", "resp_1")),
+    ("POST", "/v1/responses/resp_1/cancel", {}, ("openai_responses", "action", "resp_1")),
+    ("GET", "/v1/responses/resp_1/input_items", {}, ("openai_responses", "action", "resp_1")),
+    ("POST", "/v1/conversations", {}, ("openai_responses", "create", "")),
+    ("POST", "/v1/files", {}, ("openai_chat", "create", "")),
+    ("GET", "/v1/files", ANTHROPIC, ("anthropic", "list", "")),
+    ("GET", "/v1/messages/batches/msgbatch_1/results", {}, ("anthropic", "action", "msgbatch_1")),
+    ("PATCH", "/v1beta/cachedContents/c1", {}, ("gemini", "update", "c1")),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "expected"), PATHS)
+def test_paths(
+    method: str, path: str, headers: dict[str, str], expected: tuple[str, str, str]
+) -> None:
+    route = find_route(method, path, headers)
+    assert (route.wire, route.operation, route.name) == expected
+    assert serves(path)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/messages", 405),
+        ("DELETE", "/v1/models/x", 405),
+        ("PUT", "/v1/files/f", 405),
+        ("POST", "/v1/messages/../models", 404),
+        ("POST", "/v1/messages;x=1", 404),
+        ("POST", "/v1/messages/", 404),
+        ("POST", "/V1/messages", 404),
+        ("POST", "/v1/organizations/api_keys", 404),
+        ("GET", "/v1/organization/usage/completions", 404),
+        ("POST", "/v1/fine_tuning/jobs", 404),
+        ("POST", "/v1beta/models/g:embedContent", 404),
+        ("POST", "/api/pull", 404),
+        ("GET", "/v1/files/a/b/content", 404),
+        ("GET", "/v1/files/..", 404),
+        ("POST", "/v1/responses/resp_1/compact", 404),
+        ("POST", "/v1beta/models/a//b:generateContent", 400),
+        ("POST", "/v1beta/models/../x:generateContent", 400),
+    ],
+)
+def test_other_paths_are_refused(method: str, path: str, status: int) -> None:
+    with pytest.raises(errors.Upstream) as refused:
+        find_route(method, path, {})
+    assert refused.value.status == status
+
+
+@pytest.mark.parametrize("name", ["a b", "a\n", "a\x00", "ü", "", "../a", "a/./b", "x" * 300])
+def test_names_of_models(name: str) -> None:
+    with pytest.raises(RequestRejected):
+        checked_model(name)
+
+
+# ── Headers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_only_listed_headers_go_upstream() -> None:
+    headers = {
+        "anthropic-version": "2023-06-01",
+        "anthropic-beta": "files-api-2025-04-14, secret-beta",
+        "openai-beta": "x=1",
+        "authorization": "Bearer ana_token",
+        "x-api-key": "ana_token",
+        "x-goog-api-key": "ana_token",
+        "cookie": "a=b",
+        "x-forwarded-for": "10.0.0.1",
+        "x-http-method-override": "DELETE",
+        "openai-organization": "org-1",
+        "host": "daemon",
+        "user-agent": "app",
+    }
+    grant = LlmGrant(betas=frozenset({"files-api-2025-04-14"}))
+    forwarded, notices = forwarded_headers(headers, "anthropic", grant)
+    assert forwarded == (
+        ("anthropic-version", "2023-06-01"),
+        ("anthropic-beta", "files-api-2025-04-14"),
+    )
+    assert [(notice.code, "secret-beta" in notice.message) for notice in notices] == [
+        ("beta_not_granted", True)
+    ]
+    with pytest.raises(RequestRejected, match="anthropic-version"):
+        forwarded_headers({"anthropic-version": "2023-06-01, 2099-01-01"}, "anthropic", grant)
+
+
+def test_only_listed_query_fields_go_upstream() -> None:
+    assert forwarded_query(b"limit=5&key=ana_token&after=x&alt=media&upload_id=9") == (
+        "limit=5&after=x"
+    )
+    for query in (b"limit=1&limit=2", b"a=%ff", b"&".join([b"a=1"] * 100)):
+        with pytest.raises(RequestRejected):
+            query_fields(query)
+
+
+def test_only_listed_headers_come_back() -> None:
+    pairs = [
+        ("Set-Cookie", "a=b"),
+        ("anthropic-organization-id", "org"),
+        ("openai-organization", "org"),
+        ("openai-project", "proj"),
+        ("x-ratelimit-remaining-tokens", "5"),
+        ("openai-processing-ms", "12"),
+        ("content-type", "text/html"),
+        ("content-encoding", "gzip"),
+        ("server", "cloudflare"),
+    ]
+    assert returned_headers(pairs) == {"openai-processing-ms": "12"}
+    assert returned_headers([("content-type", "text/html\r\nx: y")], file=True) == {
+        "content-type": "application/octet-stream"
+    }
+
+
+def test_own_headers_are_bounded_ascii() -> None:
+    notices = tuple(Notice(f"code_{index}", "Ü\n\x7f" * 40, "a.b") for index in range(100))
+    verdict = Verdict(result="miss", lost=7)
+    headers = own_headers(
+        "anthropic", "req_1", notices=notices, verdict=verdict, cost_usd=Decimal("1E-7")
+    )
+    assert all(value.isascii() and value.isprintable() for value in headers.values())
+    assert max(map(len, headers.values())) < 5_000
+    listed = json.loads(headers["anaphora-notices"])
+    more = int(listed[-1]["message"].split()[0])
+    assert listed[-1]["code"] == "more_notices"
+    assert len(listed) - 1 + more == 100
+    assert json.loads(headers["anaphora-verdict"])["lost_tokens"] == 7
+    assert headers["anaphora-cost-usd"] == "0.0000001"
+    assert headers["request-id"] == headers["anaphora-request-id"] == "req_1"
+
+
+# ── References ───────────────────────────────────────────────────────────────────────────────────
+
+REFERENCES: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
+    ({"previous_response_id": "resp_1"}, [("response", "resp_1")]),
+    ({"previous_response_id": None, "conversation": None}, []),
+    ({"conversation": "conv_1"}, [("conversation", "conv_1")]),
+    ({"conversation": {"id": "conv_1"}}, [("conversation", "conv_1")]),
+    ({"cachedContent": "cachedContents/c1"}, [("cached_content", "c1")]),
+    ({"container": "container_1"}, [("container", "container_1")]),
+    ({"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}, []),
+    (
+        {"tools": [{"container": {"type": "auto", "file_ids": ["f1", "f2"]}}]},
+        [("file", "f1"), ("file", "f2")],
+    ),
+    (
+        {"messages": [{"content": [{"type": "image", "source": {"file_id": "f1"}}]}]},
+        [("file", "f1")],
+    ),
+    ({"contents": [{"parts": [{"fileData": {"fileUri": "gs://b/x"}}]}]}, []),
+    (
+        {
+            "contents": [
+                {"parts": [{"fileData": {"fileUri": "https://g.googleapis.com/v1beta/files/f1"}}]}
+            ]
+        },
+        [("file", "f1")],
+    ),
+    (
+        {"fileUri": "https://generativelanguage.googleapis.com/v1beta/files/f1?x=1"},
+        [("file", "https://generativelanguage.googleapis.com/v1beta/files/f1?x=1")],
+    ),
+    ({"messages": [{"content": [{"type": "tool_use", "input": {"file_id": "mine"}}]}]}, []),
+    ({"tools": [{"input_schema": {"properties": {"file_id": {}}}}]}, []),
+    ({"messages": [{"content": "file_id"}]}, []),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), REFERENCES)
+def test_references(body: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert sorted((one.kind, one.id) for one in references(body)) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, NotFound),
+        ({"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}, NotGranted),
+        ({"previous_response_id": 7}, RequestRejected),
+    ],
+)
+def test_references_that_no_app_can_own(body: dict[str, Any], kind: type[AnaphoraError]) -> None:
+    with pytest.raises(kind):
+        list(references(body))
+
+
+# ── Errors ───────────────────────────────────────────────────────────────────────────────────────
+
+DENIALS: list[tuple[AnaphoraError, int, str | None, str | None]] = [
+    (errors.NotGranted("no such model", param="model"), 403, "false", None),
+    (
+        errors.CapabilityDenied("no", capability="llm_complete", app="a", method="m"),
+        403,
+        "false",
+        None,
+    ),
+    (errors.GrantExceeded("used up", limit="usd_per_day", resets_at=1.0), 402, "false", None),
+    (errors.GrantRateLimited("slow", limit="requests_per_minute", retry_after=2.2), 429, None, "3"),
+    (errors.StoreUnavailable("the disk is full"), 503, None, None),
+    (errors.Throttled("limits", wait=4.0), 429, None, "4"),
+    (errors.Unavailable("breaker", wait=9.0), 503, None, "9"),
+    (errors.Timeout(1000), 504, None, None),
+    (errors.Transport("connection refused"), 502, None, None),
+    (errors.InvalidRequest("must be a text", path="messages[0]"), 400, None, None),
+    (errors.RequestRejected("bad", status=422), 422, None, None),
+    (errors.Overloaded("busy", status=529), 529, None, None),
+]
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@pytest.mark.parametrize(("problem", "status", "should_retry", "retry_after"), DENIALS)
+def test_d13_statuses_and_headers(
+    name: str,
+    problem: AnaphoraError,
+    status: int,
+    should_retry: str | None,
+    retry_after: str | None,
+) -> None:
+    response = error_response(name, problem, "req_1")
+    assert response.status == status
+    assert response.headers.get("x-should-retry") == should_retry
+    assert response.headers.get("retry-after") == retry_after
+    assert response.headers["anaphora-request-id"] == "req_1"
+    read = wire.get(name).read_error(status, response.headers, response.body)
+    assert str(read)
+
+
+def test_messages_of_providers_lose_keys_and_accounts() -> None:
+    problem = errors.Unauthenticated(
+        "Incorrect API key provided: sk-proj-9aF3xLq8aF3xLq8 for organization org-AbCdEf123456",
+        status=401,
+        code="invalid_api_key",
+        request_id="req_of_the_provider",
+    )
+    response = error_response("openai_chat", problem, "req_1")
+    assert response.status == 401
+    assert b"sk-proj" not in response.body
+    assert b"org-AbC" not in response.body
+    assert b"req_of_the_provider" not in response.body
+    assert json.loads(response.body)["error"]["code"] == "invalid_api_key"
+    config = errors.MissingSecret("/home/op/secrets/KEY.txt is missing", file="/home/op/llm.yaml")
+    assert b"/home/op" not in error_response("openai_chat", config, "req_1").body
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "name"),
+    [
+        ("/v1/unknown", {}, "openai_chat"),
+        ("/v1/unknown", ANTHROPIC, "anthropic"),
+        ("/v1beta/unknown", {}, "gemini"),
+        ("/api/unknown", {}, "ollama"),
+        ("/v1/responses/x", {}, "openai_responses"),
+    ],
+)
+def test_errors_are_in_the_callers_wire(path: str, headers: dict[str, str], name: str) -> None:
+    assert wire_of(path, headers) == name

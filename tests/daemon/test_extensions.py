@@ -1,0 +1,212 @@
+"""`extensions.yaml`: strict, and deny by default (SPEC D2, D11)."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anaphora.client.config import ClientConfig
+from anaphora.daemon.extensions import Grants
+from anaphora.daemon.grants import AppGrant, LlmGrant
+from anaphora.daemon.home import EXTENSIONS_YAML, LLM_YAML
+from anaphora.errors import InvalidConfig
+
+MARKETING = """
+marketing:
+  requires: [llm_complete]
+  capabilities_grant: [llm_complete, llm_stream]
+  uids: [1000]
+  llm:
+    providers: [anthropic-default, main]
+    models: ["claude-haiku-*", deepseek-v4-flash]
+    max_tokens: 2048
+    n: 1
+    requests_per_minute: 60
+    tokens_per_minute: 200000
+    usd_per_day: 5.00
+    usd_per_month: 60.00
+    tools: [search_*]
+    allow: [server_tools, betas: [files-api-2025-04-14], fields: [top_k]]
+    approved_prompt: null
+    place_markers: false
+    share_cache: true
+"""
+CONFIG = ClientConfig.from_text(
+    "providers: {anthropic-default: {wire: anthropic}}\n"
+    "routes: {main: [{provider: anthropic-default}]}"
+)
+
+
+def llm(fields: str, capabilities: str = "llm_complete") -> LlmGrant:
+    text = f"app: {{capabilities_grant: [{capabilities}], llm: {{{fields}}}}}"
+    return Grants.from_text(text).apps["app"].llm
+
+
+def refused(text: str, config: ClientConfig | None = None) -> str:
+    with pytest.raises(InvalidConfig) as raised:
+        Grants.from_text(text, "extensions.yaml", config)
+    return str(raised.value)
+
+
+def test_every_field() -> None:
+    assert Grants.from_text(MARKETING, config=CONFIG).apps["marketing"] == AppGrant(
+        app="marketing",
+        capabilities=frozenset({"llm_complete", "llm_stream"}),
+        requires=frozenset({"llm_complete"}),
+        uids=frozenset({1000}),
+        llm=LlmGrant(
+            providers=("anthropic-default", "main"),
+            models=("claude-haiku-*", "deepseek-v4-flash"),
+            max_tokens=2048,
+            n=1,
+            requests_per_minute=60,
+            tokens_per_minute=200_000,
+            nano_usd_per_day=5_000_000_000,
+            nano_usd_per_month=60_000_000_000,
+            tools=("search_*",),
+            permissions=frozenset({"server_tools"}),
+            betas=frozenset({"files-api-2025-04-14"}),
+            fields=frozenset({"top_k"}),
+            place_markers=False,
+            share_cache=True,
+        ),
+    )
+
+
+def test_an_absent_field_grants_nothing() -> None:
+    """D11"""
+    assert Grants.from_text("").apps == {}
+    assert Grants.from_text("app: {}").apps["app"] == AppGrant(app="app")
+    granted = llm("usd_per_day: 1")
+    assert (granted.providers, granted.models, granted.tools) == ((), (), ())
+    assert granted.permissions | granted.betas | granted.fields == frozenset()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a: {capability_grant: []}", "1: a: unknown field 'capability_grant'; did you mean"),
+        ("a:\n  llm:\n    usd_per_week: 1", "3: a.llm: unknown field 'usd_per_week'; did you mean"),
+        (
+            "a: {capabilities_grant: [llm_complet]}",
+            "1: a.capabilities_grant[0]: 'llm_complet' is none of llm_complete, llm_stream",
+        ),
+        ("a: {requires: llm_complete}", "1: a.requires: expected a list, found a text"),
+        ("a: [llm_complete]", "1: a: expected a mapping, found a list; write `capabilities_grant:"),
+        ("a:\na: {}", "2: a is given twice"),
+        ("'../x': {}", "an app's id has 1 to 64 letters"),
+        ("a: {llm: {models: claude-*}}", "1: a.llm.models: expected a list, found a text"),
+        ("a: {llm: {models: ['']}}", "1: a.llm.models[0]: expected a non-empty text"),
+        ("a: {llm: {max_tokens: 0}}", "1: a.llm.max_tokens: expected a whole number >= 1, found 0"),
+        ("a: {llm: {n: true}}", "1: a.llm.n: expected a whole number, found true or false"),
+        ("a: {uids: [-1]}", "1: a.uids[0]: expected a whole number >= 0, found -1"),
+        (
+            "a: {llm: {allow: [anything]}}",
+            "1: a.llm.allow: 'anything' is none of server_tools, remote_mcp, background,"
+            " stored_responses, service_tiers, betas: [...], fields: [...]",
+        ),
+        ("a: {llm: {allow: [{beta: [x]}]}}", "a.llm.allow[0]: unknown field 'beta'; did you mean"),
+        ("a: {llm: {share_cache: 1}}", "a.llm.share_cache: expected true or false, found a number"),
+    ],
+)
+def test_what_is_not_understood_is_refused(text: str, message: str) -> None:
+    """D11: as strictly as llm.yaml, with the line."""
+    assert message in refused(text)
+
+
+@pytest.mark.parametrize(
+    "fields", ["", "usd_per_day: null", "usd_per_month: unlimited", "models: [x]"]
+)
+def test_llm_complete_needs_a_dollar_limit(fields: str) -> None:
+    """D11"""
+    message = refused(f"a:\n  capabilities_grant: [llm_complete]\n  llm: {{{fields}}}")
+    assert message.startswith("extensions.yaml:3: a.llm: llm_complete needs a limit in dollars")
+    llm(fields, capabilities="")
+
+
+def test_unlimited_is_written_out() -> None:
+    """D11"""
+    assert not llm("usd_per_day: unlimited").has_spend_limit
+    assert llm("usd_per_day: unlimited, usd_per_month: 60").nano_usd_per_month == 60 * 10**9
+    assert llm("usd_per_month: 60").has_spend_limit
+
+
+@given(st.decimals(0, 999_999_999, places=9, allow_nan=False))
+def test_dollars_are_exact(amount: Decimal) -> None:
+    assert llm(f"usd_per_day: {amount:f}").nano_usd_per_day == int(amount.scaleb(9))
+
+
+@pytest.mark.parametrize(
+    "amount, message",
+    [
+        ("-1", "in plain digits"),
+        ("010", "in plain digits"),
+        ("1:30", "in plain digits"),
+        ("1_000", "in plain digits"),
+        ("1.0e+3", "in plain digits"),
+        (".inf", "has no JSON form"),
+        ("0.0000000001", "nine decimals at most"),
+        ("1000000000", "at most 999,999,999; or write unlimited"),
+        ("'5.00'", "expected dollars in digits, such as 5.00, or unlimited, found '5.00'"),
+        ("Unlimited", "found 'Unlimited'"),
+        ("true", "expected a number or a text, found true or false"),
+    ],
+)
+def test_amounts_that_are_not_dollars(amount: str, message: str) -> None:
+    text = f"a:\n  capabilities_grant: [llm_complete]\n  llm:\n    usd_per_day: {amount}"
+    assert refused(text).startswith("extensions.yaml:4: a.llm.usd_per_day: ")
+    assert message in refused(text)
+
+
+def test_merged_amounts() -> None:
+    """Of several merged mappings the first decides, for the value and for its digits."""
+    text = """
+x: {llm: &x {usd_per_day: 1.10}}
+y: {llm: &y {usd_per_day: 2.20}}
+a: {llm: {<<: [*x, *y]}}
+b: {llm: {<<: *x, usd_per_day: 3.30}}
+"""
+    apps = Grants.from_text(text).apps
+    assert apps["a"].llm.nano_usd_per_day == 1_100_000_000
+    assert apps["b"].llm.nano_usd_per_day == 3_300_000_000
+
+
+def test_providers_exist_in_llm_yaml() -> None:
+    message = refused(MARKETING.replace("main]", "anthropic-defualt]"), CONFIG)
+    assert message == (
+        "extensions.yaml:7: marketing.llm.providers[1]: llm.yaml has no provider or route"
+        " 'anthropic-defualt'; did you mean anthropic-default?"
+    )
+
+
+def test_warnings() -> None:
+    """D11: required and not granted; a grant without a token."""
+    grants = Grants.from_text(
+        "a: {requires: [llm_complete]}\n"
+        "b: {capabilities_grant: [llm_complete], llm: {usd_per_day: 1}}\n"
+        "c: {capabilities_grant: [llm_stream], llm: {models: [x]}}\n",
+        "e.yaml",
+    )
+    assert grants.unmet == {"a": {"llm_complete"}}
+    assert grants.warnings({"a", "c"}) == (
+        "e.yaml:1: a: requires llm_complete, which it is not granted: all its calls are refused",
+        "e.yaml:2: b: has no token; create one with: anaphora apps add b",
+        "e.yaml:2: b: llm.providers is empty: no provider is granted",
+        "e.yaml:2: b: llm.models is empty: no model is granted",
+        "e.yaml:3: c: llm_stream is of no use without llm_complete",
+        "e.yaml:3: c: has an llm section and no llm_complete in capabilities_grant",
+    )
+
+
+def test_the_first_version_of_a_home_is_valid() -> None:
+    grants = Grants.from_text(EXTENSIONS_YAML, config=ClientConfig.from_text(LLM_YAML))
+    assert grants.warnings({"my-app"}) == ()
+
+
+def test_a_key_in_the_file_is_not_shown() -> None:
+    key = "sk-canary-9aF3xLq8wZ"
+    for text in (f"a: {key}", f"{key}: {{}}\n{key}: 1", f"a: {{llm: {{usd_per_day: {key}}}}}"):
+        assert key not in refused(text)

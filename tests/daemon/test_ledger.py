@@ -1,0 +1,269 @@
+"""The ledger: holds, settlements, limits, days and months, and a clock that jumps."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.audit_logs import in_event_loop
+from support.ledgers import DAY, NOON, Clock, an_app, copy_killed, opened, rows
+
+from anaphora.daemon.grants import NANO
+from anaphora.daemon.ledger import Ledger, OpenHold
+from anaphora.daemon.store.group_commit import GroupCommit
+from anaphora.daemon.store.upkeep import check
+from anaphora.daemon.values import App
+from anaphora.errors import GrantExceeded, InvalidRequest
+from anaphora.values import Usage
+
+
+async def hold(ledger: Ledger, app: App, bound: int = 100) -> OpenHold:
+    return await ledger.hold(app, provider="p", model="m", request_id="r", bound=bound)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite"
+
+
+@in_event_loop
+async def test_a_hold_counts_at_its_bound_until_it_is_settled(path: Path) -> None:
+    async with opened(path) as ledger:
+        one = await hold(ledger, an_app(), 500)
+        before = await ledger.spent("shop")
+        assert (before.today, before.month, before.held) == (0, 0, 500)
+        await one.settle(120, "billed", usage=Usage(uncached=7, read=90, output=3))
+        after = await ledger.spent("shop")
+        assert (after.day, after.today, after.month, after.held) == ("2027-01-15", 120, 120, 0)
+        (row,) = await ledger.store.spend([])
+        assert (row.calls, row.billed, row.estimated) == (1, 120, 0)
+        assert (row.input, row.read, row.output) == (97, 90, 3)
+    assert check(path, now=NOON).problems == ()
+
+
+@in_event_loop
+async def test_a_call_that_could_exceed_the_day_is_refused_until_the_next(path: Path) -> None:
+    app, clock = an_app(per_day=1000), Clock()
+    async with opened(path, clock) as ledger:
+        first = await hold(ledger, app, 600)
+        with pytest.raises(GrantExceeded, match=r"usd_per_day is 0\.000001: ") as refused:
+            await hold(ledger, app, 401)
+        assert (refused.value.status, refused.value.limit) == (402, "usd_per_day")
+        assert refused.value.resets_at == NOON + DAY / 2
+        others = [await hold(ledger, app, 400)]
+        await first.settle(100, "billed")
+        others.append(await hold(ledger, app, 500))
+        with pytest.raises(GrantExceeded):
+            await hold(ledger, app, 1)
+        clock.now += DAY / 2
+        await hold(ledger, app, 1000)
+
+
+@in_event_loop
+async def test_a_month_is_limited_too_and_says_when_the_next_begins(path: Path) -> None:
+    app, clock = an_app(per_day=1000, per_month=1500), Clock()
+    async with opened(path, clock) as ledger:
+        await (await hold(ledger, app, 1000)).settle(1000, "billed")
+        clock.now += DAY
+        await (await hold(ledger, app, 500)).settle(500, "billed")
+        with pytest.raises(GrantExceeded) as refused:
+            await hold(ledger, app, 1)
+        assert refused.value.limit == "usd_per_month"
+        opens = refused.value.resets_at
+        assert opens == datetime.datetime(2027, 2, 1, tzinfo=datetime.UTC).timestamp()
+        clock.now = opens
+        await hold(ledger, app, 1000)
+
+
+@in_event_loop
+async def test_a_call_above_the_whole_limit_never_fits_by_itself(path: Path) -> None:
+    async with opened(path) as ledger:
+        with pytest.raises(GrantExceeded, match=r"and this call can cost 6\.00") as refused:
+            await hold(ledger, an_app(per_day=5 * NANO), 6 * NANO)
+        assert refused.value.resets_at is None
+
+
+@in_event_loop
+async def test_apps_do_not_share_a_limit(path: Path) -> None:
+    async with opened(path) as ledger:
+        both = [await hold(ledger, an_app(name, per_day=100), 100) for name in ("one", "two")]
+        assert (await ledger.spent("one")).held == 100
+        with pytest.raises(GrantExceeded):
+            await hold(ledger, an_app("two", per_day=100), 1)
+        del both
+
+
+@in_event_loop
+async def test_of_concurrent_holds_only_those_that_fit_are_taken(path: Path) -> None:
+    app = an_app(per_day=1000)
+    async with opened(path) as ledger:
+        outcomes = await asyncio.gather(
+            *(hold(ledger, app, 30) for _ in range(100)), return_exceptions=True
+        )
+        taken = [one for one in outcomes if isinstance(one, OpenHold)]
+        assert len(taken) == 33
+        assert all(isinstance(one, OpenHold | GrantExceeded) for one in outcomes)
+        assert (await ledger.spent("shop")).held == 990
+
+
+@in_event_loop
+async def test_the_day_of_the_hold_is_charged(path: Path) -> None:
+    clock = Clock()
+    async with opened(path, clock) as ledger:
+        late = await hold(ledger, an_app(per_day=100), 100)
+        clock.now += DAY
+        await late.settle(70, "billed")
+        assert (await ledger.spent("shop")).today == 0
+        days = {row.day: row.billed for row in await ledger.store.spend(["day"])}
+        assert days == {"2027-01-15": 70}
+
+
+@in_event_loop
+async def test_a_settlement_counts_once(path: Path) -> None:
+    async with opened(path) as ledger:
+        one = await hold(ledger, an_app(), 100)
+        await asyncio.gather(one.settle(40, "billed"), one.settle(50, "billed"))
+        await one.settle(60, "billed")
+        assert (await ledger.spent("shop")).today == 40
+    assert check(path, now=NOON).problems == ()
+
+
+@pytest.mark.parametrize("when", ["before it is sent", "during the commit", "after it"])
+@in_event_loop
+async def test_a_cancelled_hold_is_released(path: Path, when: str) -> None:
+    async with opened(path) as ledger:
+        task = asyncio.create_task(hold(ledger, an_app(per_day=100), 100))
+        if when != "before it is sent":
+            await asyncio.sleep(0)
+        if when == "after it":
+            while not rows(path, "SELECT id FROM holds"):  # without a turn of the event loop
+                pass
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await _assert_released(ledger)
+
+
+@in_event_loop
+async def test_a_hold_is_released_where_its_task_is_cancelled_before_it_can_return(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake = GroupCommit._wake
+
+    def wake_and_cancel(commits: GroupCommit, results: Any) -> None:
+        wake(commits, results)
+        task.cancel()
+
+    monkeypatch.setattr(GroupCommit, "_wake", wake_and_cancel)
+    async with opened(path) as ledger:
+        task = asyncio.create_task(hold(ledger, an_app(per_day=100), 100))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await _assert_released(ledger)
+
+
+async def _assert_released(ledger: Ledger) -> None:
+    for _ in range(2):  # the hold is committed, then its release
+        await (await hold(ledger, an_app("other"))).settle(0, "free")
+    assert (await ledger.spent("shop")).held == 0
+
+
+@in_event_loop
+async def test_a_hold_that_is_dropped_is_settled_at_its_bound(path: Path) -> None:
+    async with opened(path) as ledger:
+        await hold(ledger, an_app(), 100)
+        await (await hold(ledger, an_app("other"))).settle(0, "free")
+        assert rows(path, "SELECT billed, kind FROM entries WHERE app = 'shop'") == [(100, "bound")]
+
+
+@pytest.mark.parametrize("bound", [-1, 2**53 + 1])
+@in_event_loop
+async def test_an_impossible_bound_is_rejected(path: Path, bound: int) -> None:
+    async with opened(path) as ledger:
+        with pytest.raises(InvalidRequest, match="nano-dollars, got"):
+            await hold(ledger, an_app(), bound)
+
+
+# ── After a kill ─────────────────────────────────────────────────────────────────────────────────
+
+
+@in_event_loop
+async def test_open_holds_of_a_killed_daemon_are_settled_at_their_bound(
+    path: Path, tmp_path: Path
+) -> None:
+    async with opened(path) as ledger:
+        settled, lost = await hold(ledger, an_app(), 100), await hold(ledger, an_app(), 200)
+        await settled.settle(10, "billed")
+        killed = copy_killed(path, tmp_path / "killed")
+        async with opened(killed) as after:
+            assert rows(killed, "SELECT billed, kind FROM entries ORDER BY billed") == [
+                (10, "billed"),
+                (200, "bound"),
+            ]
+            spent = await after.spent("shop")
+            assert (spent.today, spent.held) == (210, 0)
+            # The daemon was taken for dead, and has the bill.
+            await OpenHold(after, lost.hold).settle(150, "billed", usage=Usage(uncached=5))
+            await OpenHold(after, lost.hold).settle(170, "billed")
+            (row,) = await after.store.spend([])
+            assert (row.calls, row.billed, row.estimated, row.input) == (2, 160, 0, 5)
+        assert check(killed, now=NOON).problems == ()
+        await lost.settle(0, "free")
+
+
+# ── Clocks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_event_loop
+async def test_a_clock_that_jumps_back_reopens_no_day(path: Path, tmp_path: Path) -> None:
+    app, clock = an_app(per_day=100), Clock()
+    async with opened(path, clock) as ledger:
+        await (await hold(ledger, app)).settle(100, "billed")
+        clock.now += DAY
+        await (await hold(ledger, app)).settle(100, "billed")
+        for jump in (DAY, 40 * DAY, 3000 * DAY):
+            clock.now = NOON - jump
+            with pytest.raises(GrantExceeded) as refused:
+                await hold(ledger, app, 1)
+            assert refused.value.resets_at == NOON + 1.5 * DAY
+            assert (await ledger.spent("shop")).day == "2027-01-16"
+    async with opened(path, clock) as ledger:  # nor does a restart
+        with pytest.raises(GrantExceeded):
+            await hold(ledger, app, 1)
+        clock.now = NOON + 2 * DAY
+        await (await hold(ledger, app)).settle(1, "billed")
+        # Between two holds of one commit.
+        moments = iter((NOON + 3 * DAY, NOON))
+        ledger.clock = lambda: next(moments)
+        both = await asyncio.gather(
+            hold(ledger, app, 60), hold(ledger, app, 60), return_exceptions=True
+        )
+        assert [type(one) for one in both] == [OpenHold, GrantExceeded]
+        ledger.clock = clock
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Pacific/Apia"])
+@in_event_loop
+async def test_summer_time_moves_no_day(
+    path: Path, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        async with opened(path, clock := Clock()) as ledger:
+            for hours in range(0, 72, 3):  # the night in which Europe changes, and the days around
+                moment = datetime.datetime(2027, 3, 27, tzinfo=datetime.UTC)
+                moment += datetime.timedelta(hours=hours)
+                clock.now = moment.timestamp()
+                one = await hold(ledger, an_app(per_day=800), 100)
+                one.settle_later(100, "billed")
+                assert (await ledger.spent("shop")).day == moment.date().isoformat()
+            days = [(row.day, row.billed) for row in await ledger.store.spend(["day"])]
+            assert days[:2] == [("2027-03-27", 800), ("2027-03-28", 800)]
+    finally:
+        monkeypatch.undo()
+        time.tzset()

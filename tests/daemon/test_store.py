@@ -1,0 +1,290 @@
+"""Tokens, handles, sums by field, versions, backups and checks of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.audit_logs import in_event_loop
+from support.ledgers import DAY, NOON, Clock, an_app, opened, rows, version_1
+
+from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.store import HandleRow, SpendRow, TokenRow
+from anaphora.daemon.store.sqlite import SqliteStore
+from anaphora.daemon.store.upkeep import back_up, check, migrate
+from anaphora.errors import InvalidRequest, Io, NewerSchema
+from anaphora.values import Usage
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite"
+
+
+async def spend(ledger: Ledger, app: str, model: str, billed: int, **labels: int) -> None:
+    hold = await ledger.hold(an_app(app), provider="p", model=model, request_id="r", bound=billed)
+    usage = Usage(uncached=10, read=5, written={"5m": 3}, output=2)
+    await hold.settle(billed, "billed", usage=usage, labels=labels, saved=7)
+
+
+# ── Tables ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_event_loop
+async def test_tokens_are_kept_changed_and_revoked(path: Path) -> None:
+    first = TokenRow(id="t1", app="shop", digest=b"\x00\xff", created=1.0)
+    admin = TokenRow(id="t2", app="", digest=b"2", created=2.0, expires=9.0)
+    async with opened(path) as ledger:
+        for token in (first, admin):
+            await ledger.store.add_token(token)
+        await ledger.store.change_token("t1", expires=5.0)
+        await ledger.store.change_token("t1", revoked=6.0)
+    async with opened(path) as ledger:
+        assert await ledger.store.tokens() == [
+            TokenRow(
+                id="t1", app="shop", digest=b"\x00\xff", created=1.0, expires=5.0, revoked=6.0
+            ),
+            admin,
+        ]
+
+
+@in_event_loop
+async def test_a_handle_is_visible_to_its_app_only(path: Path) -> None:
+    mine = HandleRow(kind="response", id="r1", app="shop", provider="p", created=1.0)
+    async with opened(path) as ledger:
+        store = ledger.store
+        await store.add_handle(mine)
+        assert await store.handle("response", "r1", "shop") == mine
+        assert await store.handle("response", "r1", "other") is None
+        assert await store.handle("file", "r1", "shop") is None
+        # Another app can neither take it over nor remove it.
+        await store.add_handle(
+            HandleRow(kind="response", id="r1", app="other", provider="p", created=2.0)
+        )
+        await store.remove_handle("response", "r1", "other")
+        assert await store.handles("response", "other") == []
+        longer = HandleRow(
+            kind="response", id="r1", app="shop", provider="p", created=3.0, tokens=9
+        )
+        await store.add_handle(longer)
+        assert await store.handles("response", "shop") == [longer]
+        await store.remove_handle("response", "r1", "shop")
+        assert await store.handle("response", "r1", "shop") is None
+
+
+@in_event_loop
+async def test_spend_is_summed_by_any_fields(path: Path) -> None:
+    async with opened(path, clock := Clock()) as ledger:
+        await spend(ledger, "shop", "haiku", 100, rules=60, history=30)
+        await spend(ledger, "shop", "sonnet", 500, rules=200)
+        clock.now += DAY
+        await spend(ledger, "blog", "haiku", 40)
+        store = ledger.store
+        assert await store.spend(["app"]) == [
+            SpendRow(app="blog", calls=1, billed=40, saved=7, input=18, read=5, written=3, output=2),
+            SpendRow(app="shop", calls=2, billed=600, saved=14, input=36, read=10, written=6, output=4),
+        ]  # fmt: skip
+        labels = {(row.label, row.app): row.billed for row in await store.spend(["label", "app"])}
+        assert labels == {
+            ("rules", "shop"): 260, ("history", "shop"): 30, ("", "shop"): 310, ("", "blog"): 40,
+        }  # fmt: skip
+        assert [(row.day, row.model, row.billed) for row in await store.spend(["day", "model"])] == [
+            ("2027-01-15", "haiku", 100), ("2027-01-15", "sonnet", 500), ("2027-01-16", "haiku", 40),
+        ]  # fmt: skip
+        assert [row.billed for row in await store.spend([], since="2027-01-16")] == [40]
+        assert [row.billed for row in await store.spend([], until="2027-01-15")] == [600]
+        assert [row.billed for row in await store.spend([], app="blog")] == [40]
+        assert await store.spend([], app="unknown") == []
+        with pytest.raises(InvalidRequest, match="'apps' is none of app, provider, model"):
+            await store.spend(["apps"])
+
+
+@in_event_loop
+async def test_attempts_that_are_not_charged_are_no_calls(path: Path) -> None:
+    async with opened(path) as ledger:
+        hold = await ledger.hold(an_app(), provider="p", model="m", request_id="r", bound=9)
+        await hold.settle(0, "free")
+        await spend(ledger, "shop", "m", 5)
+        assert [(row.calls, row.billed) for row in await ledger.store.spend([])] == [(1, 5)]
+
+
+# ── Versions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def previous(path: Path) -> Path:
+    """A store of the previous version: a settled call, one at its bound, and an open hold."""
+    with closing(version_1(path)) as database:
+        entry = "INSERT INTO entries VALUES (?, 'shop', 'p', 'm', 'r', '2027-01-15', ?, 50, ?, ?, ?, 9, 3, 2, 1)"
+        database.execute(entry, ("1", NOON, NOON, 20, "billed"))
+        database.execute(entry, ("2", NOON, NOON, 50, "bound"))
+        database.execute(
+            "INSERT INTO holds VALUES ('3', 'shop', 'p', 'm', 'r', '2027-01-15', ?, 100)", (NOON,)
+        )
+        database.execute("INSERT INTO balances VALUES ('shop', '2027-01-15', 70, 100)")
+        database.execute("INSERT INTO balances VALUES ('shop', '2027-01', 70, 100)")
+        database.execute("UPDATE clock SET latest_day = '2027-01-15'")
+    return path
+
+
+@in_event_loop
+async def test_an_upgrade_from_the_previous_version_loses_no_hold(previous: Path) -> None:
+    async with opened(previous) as ledger:
+        spent = await ledger.spent("shop")
+        assert (spent.today, spent.month, spent.held) == (170, 170, 0)
+        await spend(ledger, "shop", "m", 5, rules=4)
+        assert await ledger.store.spend([]) == [
+            SpendRow(
+                calls=4, billed=175, estimated=150, saved=7, input=36, read=11, written=7, output=4
+            )
+        ]
+    report = check(previous, now=NOON)
+    assert (report.problems, report.schema_version, report.open_holds) == ((), 2, 0)
+
+
+def test_an_upgrade_that_fails_changes_nothing(previous: Path) -> None:
+    with closing(sqlite3.connect(previous, isolation_level=None)) as database:
+        database.execute("CREATE TABLE label_sums (one)")  # the last step fails
+    before = rows_of_version_1(previous)
+    with pytest.raises(Io, match="label_sums already exists"):
+        SqliteStore.open(previous)
+    assert rows_of_version_1(previous) == before
+
+
+def rows_of_version_1(path: Path) -> list[object]:
+    with closing(sqlite3.connect(path)) as database:
+        version = database.execute("PRAGMA user_version").fetchall()
+        return version + database.execute("SELECT * FROM entries").fetchall()
+
+
+def test_migrate_updates_a_store_that_is_not_in_use(previous: Path) -> None:
+    with pytest.raises(
+        Io, match="schema_version 1, before 2; update it with: anaphora store migrate"
+    ):
+        check(previous)
+    with closing(sqlite3.connect(previous)) as other:
+        other.execute("SELECT * FROM holds").fetchall()
+        with pytest.raises(Io, match="is in use; stop the daemon first"):
+            migrate(previous)
+    assert (migrate(previous).before, migrate(previous).before) == (1, 2)
+    assert check(previous, now=NOON).problems == ()
+
+
+def test_a_newer_store_is_refused(path: Path) -> None:
+    with closing(version_1(path)) as database:
+        database.execute("PRAGMA user_version=3")
+    for use in (SqliteStore.open, check, migrate, lambda path: back_up(path, path.parent / "copy")):
+        with pytest.raises(NewerSchema, match="schema_version 3 is newer than 2"):
+            use(path)
+
+
+@pytest.mark.parametrize("use", [check, migrate])
+def test_another_file_is_no_store(use: object, tmp_path: Path) -> None:
+    assert callable(use)
+    with closing(sqlite3.connect(tmp_path / "other.db")) as database:
+        database.execute("CREATE TABLE mine (one)")
+    (tmp_path / "empty.db").touch()
+    for name in ("other.db", "empty.db"):
+        with pytest.raises(Io, match="holds no store of anaphora"):
+            use(tmp_path / name)
+    with pytest.raises(Io, match="missing"):
+        use(tmp_path / "missing.db")
+
+
+# ── Upkeep ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_event_loop
+async def test_a_backup_of_the_running_store_is_one_state_of_it(path: Path, tmp_path: Path) -> None:
+    stopped = False
+
+    async def caller(number: int) -> None:
+        while not stopped:
+            await spend(ledger, f"app{number}", "m", 10, rules=5)
+
+    async with opened(path) as ledger:
+        callers = [asyncio.create_task(caller(number)) for number in range(8)]
+        copies = [tmp_path / f"copy{number}" for number in range(4)]
+        for copy in copies:
+            await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(back_up, path, copy) == copy.stat().st_size
+        stopped = True
+        await asyncio.gather(*callers)
+    for copy in copies:
+        assert check(copy, now=NOON).problems == ()
+        assert copy.stat().st_mode & 0o777 == 0o600
+    counts = [check(copy, now=NOON).entries for copy in (*copies, path)]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+    async with opened(copies[-1]) as restored:
+        assert sum(row.calls for row in await restored.store.spend([])) >= counts[-2]
+    with pytest.raises(Io, match="copy0: exists already"):
+        back_up(path, copies[0])
+    assert {name for name in os.listdir(tmp_path) if name.startswith(".")} == set()
+
+
+@in_event_loop
+async def test_a_backup_that_fails_leaves_no_file(path: Path, tmp_path: Path) -> None:
+    async with opened(path):
+        with pytest.raises(Io, match="missing/copy: cannot be written: No such file"):
+            back_up(path, tmp_path / "missing" / "copy")
+
+
+@in_event_loop
+async def test_check_finds_sums_that_differ_from_the_entries(path: Path) -> None:
+    async with opened(path) as ledger:
+        await spend(ledger, "shop", "m", 10, rules=5)
+    assert check(path, now=NOON).problems == ()
+    assert check(path, now=NOON - 9 * DAY).problems == (
+        "the clock was at 2027-01-15 before, and is at 2027-01-06: calls are charged to 2027-01-15"
+        " until then",
+    )
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("UPDATE balances SET spent = 0")
+        database.execute("DELETE FROM label_sums")
+        database.execute(
+            "INSERT INTO holds SELECT id, app, provider, model, '', day, at, 0 FROM entries"
+        )
+    assert check(path, now=NOON).problems == (
+        "balances and the entries differ in 2 rows",
+        "label_sums and the entries differ in 1 row",
+        "both open and settled: 1 hold",
+    )
+
+
+def test_check_finds_a_damaged_file(path: Path) -> None:
+    @in_event_loop
+    async def fill() -> None:
+        async with opened(path) as ledger:
+            await asyncio.gather(*(spend(ledger, "shop", "m", 10) for _ in range(100)))
+
+    fill()
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\xff" * 5000)
+    assert "is damaged" in problem_of(path)
+
+
+def problem_of(path: Path) -> str:
+    try:
+        return check(path, now=NOON).problems[0]
+    except Io as problem:
+        return str(problem)
+
+
+@in_event_loop
+async def test_files_of_a_store_are_readable_by_their_owner_only(path: Path) -> None:
+    umask = os.umask(0o022)
+    try:
+        async with opened(path) as ledger:
+            await spend(ledger, "shop", "m", 10)
+            files = sorted(path.parent.iterdir())
+            assert len(files) == 3
+            assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    finally:
+        os.umask(umask)
+    assert rows(path, "SELECT COUNT(*) FROM entries") == [(1,)]

@@ -1,0 +1,189 @@
+"""The server for Unix sockets and TLS: it answers as the TCP server does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from support.certificates import write_certificate
+from support.raw_http import read_response, request_bytes
+
+from anaphora.errors import Io, Upstream
+from anaphora.serving.app import ServedApp
+from anaphora.serving.asyncio_server import PEER, PeerCredentials, tls_server, unix_server
+from anaphora.serving.exchange import BodyLimits, CompleteResponse, HttpExchange
+from anaphora.serving.guard import HostGuard
+from anaphora.serving.server import ConnectionLimits, in_thread
+
+LIMITS = BodyLimits(size=100_000, write_seconds=0.2)
+CONNECTIONS = ConnectionLimits(connections=8, header_bytes=8192, idle_seconds=0.5)
+PIECE = b"x" * 65_536
+
+
+class Handler:
+    """Does what the path says."""
+
+    def __init__(self) -> None:
+        self.disconnected = threading.Event()
+        self.peer: PeerCredentials | None = None
+        self.written = 0
+
+    async def handle(self, request: HttpExchange) -> None:
+        self.peer = request.scope.get(PEER)
+        body = await request.read_body()
+        if request.path == "/hang":
+            request.watch()
+            try:
+                await request.run(asyncio.sleep(60))
+            finally:
+                self.disconnected.set()
+        if request.path == "/endless":
+            await request.start(200, {})
+            try:
+                while True:
+                    await request.write(PIECE, more=True)
+                    self.written += len(PIECE)
+            finally:
+                self.disconnected.set()
+        if request.path == "/stream":
+            await request.start(200, {"content-type": "text/plain"})
+            for piece in (b"one ", b"two ", b"three"):
+                await request.write(piece, more=True)
+            await request.write(b"")
+            return
+        if request.path == "/late-bug":
+            await request.start(200, {})
+            await request.write(b"begun", more=True)
+            raise KeyError
+        text = f"{request.method} {request.path} {request.query_string.decode()} {len(body)}"
+        await request.respond(CompleteResponse(200, {}, text.encode()))
+
+    def error(self, request: HttpExchange, problem: Upstream) -> CompleteResponse:
+        return CompleteResponse(problem.status or 500, {}, str(problem).encode())
+
+
+@pytest.fixture
+def handler() -> Handler:
+    return Handler()
+
+
+@pytest.fixture
+def served(handler: Handler, tmp_path: Path) -> Iterator[Path]:
+    app = ServedApp(handler, HostGuard("127.0.0.1"), LIMITS)
+    path = tmp_path / "test.sock"
+    with in_thread(lambda: unix_server(app, path, limits=CONNECTIONS)):
+        yield path
+
+
+@pytest.fixture
+def client(served: Path) -> Iterator[httpx.Client]:
+    transport = httpx.HTTPTransport(uds=str(served))
+    with httpx.Client(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+def connect(path: Path, data: bytes) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(10)
+    connection.connect(str(path))
+    connection.sendall(data)
+    return connection
+
+
+def test_socket_names_the_peer(client: httpx.Client, handler: Handler, served: Path) -> None:
+    answer = client.post("/a%20b?c=d", content=PIECE)
+    assert answer.text == "POST /a b c=d 65536"
+    assert handler.peer == PeerCredentials(os.getpid(), os.getuid(), os.getgid())
+    assert served.stat().st_mode & 0o777 == 0o600
+
+
+def test_stream_arrives_in_pieces_on_one_connection(client: httpx.Client) -> None:
+    for _ in range(2):
+        with client.stream("GET", "/stream") as answer:
+            assert answer.headers["transfer-encoding"] == "chunked"
+            assert b"".join(answer.iter_raw()) == b"one two three"
+
+
+def test_body_above_the_limit_is_refused(client: httpx.Client) -> None:
+    assert client.post("/", content=PIECE * 2).status_code == 413
+
+
+def test_error_within_a_response_cuts_the_connection(client: httpx.Client) -> None:
+    with pytest.raises(httpx.RemoteProtocolError):
+        client.get("/late-bug")
+    assert client.get("/").status_code == 200
+
+
+def test_disconnect_cancels_the_work(served: Path, handler: Handler) -> None:
+    connect(served, request_bytes("GET", "/hang")).close()
+    assert handler.disconnected.wait(10)
+
+
+def test_slow_reader_is_disconnected(served: Path, handler: Handler) -> None:
+    with connect(served, request_bytes("GET", "/endless")) as connection:
+        assert handler.disconnected.wait(10)
+        assert handler.written < 20 * len(PIECE)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while piece := connection.recv(1 << 20):
+                received += len(piece)
+    assert received <= handler.written + len(PIECE) + 1000
+
+
+@pytest.mark.parametrize("head", [b"NO HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nx: " + b"y" * 9000])
+def test_invalid_head_is_refused_without_details(served: Path, head: bytes) -> None:
+    with connect(served, head + b"\r\n\r\n") as connection:
+        answer = read_response(connection)
+    assert answer.status == 400
+    assert answer.body == b"the request is not valid HTTP\n"
+
+
+def test_idle_connection_and_slow_head_are_closed(served: Path) -> None:
+    with connect(served, b"GET / HTTP/1.1\r\n") as connection:
+        assert connection.recv(100) == b""
+
+
+def test_connections_above_the_limit_are_closed(served: Path) -> None:
+    held = [connect(served, b"") for _ in range(CONNECTIONS.connections)]
+    try:
+        with connect(served, b"") as one_more, contextlib.suppress(ConnectionResetError):
+            assert one_more.recv(1) == b""
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_path_that_is_too_long_is_named(tmp_path: Path) -> None:
+    app = ServedApp(Handler(), HostGuard("127.0.0.1"))
+    with (
+        pytest.raises(Io, match="may have 107 bytes"),
+        in_thread(lambda: unix_server(app, tmp_path / ("x" * 100) / "test.sock")),
+    ):
+        pass
+
+
+def test_tls_uses_a_renewed_certificate_for_new_connections(tmp_path: Path) -> None:
+    first, second = (write_certificate(tmp_path, name) for name in ("first", "second"))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(first.cert, first.key)
+    app = ServedApp(Handler(), HostGuard("127.0.0.1"), LIMITS)
+
+    def answer(cafile: Path, path: str) -> str:
+        with httpx.Client(verify=ssl.create_default_context(cafile=cafile)) as client:
+            return client.get(f"{address.url}{path}").text
+
+    with in_thread(lambda: tls_server(app, context, host="127.0.0.1", port=0)) as address:
+        assert address.url.startswith("https://127.0.0.1:")
+        assert answer(first.cert, "/one") == "GET /one  0"
+        context.load_cert_chain(second.cert, second.key)
+        assert answer(second.cert, "/two") == "GET /two  0"
+        with pytest.raises(httpx.ConnectError):
+            answer(first.cert, "/three")

@@ -1,0 +1,218 @@
+"""Ledgers for tests: apps, stores, and daemons' ledgers that are killed under load."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from support.audit_logs import with_tests
+
+from anaphora.daemon.grants import AppGrant, LlmGrant
+from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.store import schema
+from anaphora.daemon.store.sqlite import SqliteStore
+from anaphora.daemon.store.upkeep import check
+from anaphora.daemon.values import App
+from anaphora.errors import Io
+
+#: Noon of 2027-01-15, UTC.
+NOON = 1_800_014_400.0
+DAY = 86_400.0
+
+
+def an_app(id: str = "shop", per_day: int | None = None, per_month: int | None = None) -> App:
+    llm = LlmGrant(nano_usd_per_day=per_day, nano_usd_per_month=per_month)
+    return App(id=id, grant=AppGrant(app=id, llm=llm))
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self, now: float = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def opened(path: Path, clock: Clock | None = None) -> AsyncIterator[Ledger]:
+    """A ledger as a daemon opens it."""
+    clock = clock or Clock()
+    store = SqliteStore.open(path, clock=clock)
+    try:
+        ledger = Ledger(store, clock)
+        await ledger.recover()
+        yield ledger
+    finally:
+        await store.close()
+
+
+def rows(path: Path, sql: str, *values: Any) -> list[Any]:
+    """What the tables hold, read beside the daemon."""
+    with closing(schema.connect_to_read(path)) as database:
+        return database.execute(sql, values).fetchall()
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """A folder in memory where the system has one: for tests of many commits."""
+    memory = "/dev/shm"
+    with tempfile.TemporaryDirectory(dir=memory if os.path.isdir(memory) else None) as folder:
+        yield Path(folder)
+
+
+def copy_killed(path: Path, target: Path) -> Path:
+    """The files as a kill would leave them now, while no commit is under way."""
+    target.mkdir()
+    for suffix in ("", "-wal"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            (target / file.name).write_bytes(file.read_bytes())
+    return target / path.name
+
+
+def version_1(path: Path) -> sqlite3.Connection:
+    """A store of schema_version 1, as its daemon left it."""
+    schema.create(path)
+    database = schema.connect(path)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.executescript(
+        f"BEGIN; {schema.TABLES_1} PRAGMA application_id=0x616E6173; PRAGMA user_version=1; COMMIT;"
+    )
+    return database
+
+
+# ── Kills ────────────────────────────────────────────────────────────────────────────────────────
+
+PER_DAY, PER_MONTH = 3_000_000, 20_000_000
+APPS = 3
+
+#: Forks a daemon's ledger under load for each line on standard input, and prints its process id.
+#: It prints `h ID BOUND` for a hold and `s ID BILLED KIND` for a settlement that it was told to be
+#: on the disk.
+_SERVER = """
+import asyncio, json, os, random, sys
+from pathlib import Path
+from support.ledgers import APPS, PER_DAY, PER_MONTH, an_app
+from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.store.sqlite import SqliteStore
+from anaphora.errors import GrantExceeded
+
+async def caller(ledger, draw, number):
+    app = an_app(f"app{number % APPS}", PER_DAY, PER_MONTH)
+    while True:
+        bound = draw.randrange(1, 40_000)
+        try:
+            hold = await ledger.hold(
+                app, provider="p", model="m", request_id=f"r{number}", bound=bound
+            )
+        except GrantExceeded:
+            await asyncio.sleep(0.001)
+            continue
+        os.write(1, f"h {hold.hold.id} {bound}\\n".encode())
+        kind = draw.choice(("billed", "billed", "estimated", "free", "bound"))
+        billed = {"free": 0, "bound": bound}.get(kind, draw.randrange(bound + 1))
+        if draw.random() < 0.3:
+            hold.settle_later(billed, kind)
+        else:
+            await hold.settle(billed, kind, labels={"rules": billed // 2})
+            os.write(1, f"s {hold.hold.id} {billed} {kind}\\n".encode())
+
+async def run(path, seed, now):
+    draw = random.Random(seed)
+    store = SqliteStore.open(Path(path))
+    ledger = Ledger(store, lambda: now)
+    await ledger.recover()
+    await asyncio.gather(*(caller(ledger, draw, number) for number in range(24)))
+
+for line in sys.stdin:
+    path, seed, now = json.loads(line)
+    child = os.fork()
+    if not child:
+        try:
+            asyncio.run(run(path, seed, now))
+        finally:
+            os._exit(1)
+    os.write(1, b"child %d\\n" % child)
+    _, status = os.waitpid(child, 0)
+    os.write(1, b"ended %d\\n" % (os.WTERMSIG(status) if os.WIFSIGNALED(status) else -1))
+"""
+
+
+def kill_ledgers(path: Path, kills: int, *, seed: int) -> int:
+    """Kills so many daemons' ledgers under load, and checks the store after each: what was
+    acknowledged is there, and no limit is exceeded. The clock moves on by some hours for each, and
+    sometimes back by days. The number of settlements that were acknowledged."""
+    draw, now, settled = random.Random(seed), NOON, 0
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=with_tests(),
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        for number in range(kills):
+            now += draw.uniform(0, 12) * 3600
+            at = now - 2 * DAY if draw.random() < 0.2 else now
+            task = json.dumps([str(path), draw.randrange(1 << 30), at])
+            server.stdin.write(f"{task}\n".encode())
+            server.stdin.flush()
+            lines = _killed(server.stdout, draw, at_once=number % 5 == 0)
+            settled += _check_killed(path, lines, deep=number % 10 == 9 or number == kills - 1)
+    assert server.returncode == 0
+    return settled
+
+
+def _killed(output: IO[bytes], draw: random.Random, *, at_once: bool) -> list[list[str]]:
+    """What the child acknowledged until it was killed: at once, or some time after its first hold."""
+    word, child = output.readline().split()
+    assert word == b"child"
+    lines = []
+    if not at_once:
+        lines.append(output.readline().decode().split())
+        time.sleep(draw.random() * 0.05)
+    else:
+        time.sleep(draw.random() * 0.02)
+    os.kill(int(child), signal.SIGKILL)
+    while not (line := output.readline()).startswith(b"ended"):
+        lines.append(line.decode().split())
+    assert line.split()[1] == b"9", "it was killed, and did not fail"
+    return lines
+
+
+def _check_killed(path: Path, lines: list[list[str]], *, deep: bool) -> int:
+    try:
+        schema.connect_to_read(path).close()
+    except Io:  # killed before there were tables
+        assert not lines
+        return 0
+    for app, period, charged in rows(path, "SELECT app, period, spent + held FROM balances"):
+        assert charged <= (PER_DAY if len(period) == 10 else PER_MONTH), f"{app} exceeded {period}"
+    held = {id for (id,) in rows(path, "SELECT id FROM holds")}
+    entries = {
+        id: (billed, kind)
+        for id, billed, kind in rows(path, "SELECT id, billed, kind FROM entries")
+    }
+    settled = 0
+    for word, id, *figures in lines:
+        if word == "h":
+            assert id in held or id in entries, f"hold {id} is lost"
+        else:
+            assert entries[id] == (int(figures[0]), figures[1]), f"settlement of {id} is lost"
+            settled += 1
+    if deep:
+        assert check(path, now=NOON + 1000 * DAY).problems == ()
+    return settled
