@@ -215,6 +215,23 @@ async def test_open_holds_of_a_killed_daemon_are_settled_at_their_bound(
         await lost.settle(0, "free")
 
 
+@in_event_loop
+async def test_a_bill_that_comes_late_replaces_the_bound_with_its_tokens_and_labels(
+    path: Path,
+) -> None:
+    async with opened(path) as ledger:
+        one = await hold(ledger, an_app(), 100)
+        usage = Usage(uncached=50, output=9)
+        await one.settle(100, "bound", usage=usage, labels={"rules": 80}, saved=3)
+        await one.settle(40, "estimated", usage=Usage(uncached=7), labels={"history": 5})
+        (row,) = await ledger.store.spend([])
+        assert (row.calls, row.billed, row.estimated, row.saved) == (1, 40, 40, 0)
+        assert (row.input, row.output) == (7, 0)
+        labels = {row.label: (row.calls, row.billed) for row in await ledger.store.spend(["label"])}
+        assert labels == {"": (1, 35), "history": (1, 5)}
+    assert check(path, now=NOON).problems == ()
+
+
 # ── Clocks ───────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -117,6 +117,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """For reading. Raises `Io` where there is no store of today's version."""
+    if not path.is_file():
+        raise Io(f"{path}: no such store")
     with readable(path):
         database = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro",
