@@ -109,10 +109,15 @@ def test_a_socket_without_a_daemon(tmp_path: Path) -> None:
 
 def test_a_daemon_that_does_not_answer(tmp_path: Path) -> None:
     path = tmp_path / "anaphora.sock"
+
+    def hang_up() -> None:
+        accepted, _ = listener.accept()
+        accepted.close()
+
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        closing = threading.Thread(target=lambda: listener.accept()[0].close())
+        closing = threading.Thread(target=hang_up)
         closing.start()
         with pytest.raises(Io, match="the daemon does not answer"):
             DaemonConnection(path).call("health", {})
