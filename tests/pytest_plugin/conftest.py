@@ -11,3 +11,9 @@ import pytest
 def no_other_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The projects in these tests have an agent.py, as the examples of this repository do."""
     monkeypatch.delitem(sys.modules, "agent", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def fewer_plugins(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in pyproject.toml: importing this plugin takes most of a project's run."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:schemathesis")

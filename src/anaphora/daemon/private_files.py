@@ -65,6 +65,21 @@ def read_private(path: Path, most: int) -> tuple[Secret, Signature]:
     return content, _signature(found)
 
 
+def check_folder(path: Path) -> None:
+    """Raises `UnsafeFile` where another user could exchange the files in a folder."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return  # no file in it will be found
+    if not stat.S_ISDIR(found.st_mode):
+        raise UnsafeFile("the folder of {} is a symbolic link, which is not followed")
+    if found.st_uid != os.geteuid():
+        raise UnsafeFile(f"the folder of {{}} belongs to user {found.st_uid}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(found.st_mode)
+        raise UnsafeFile(f"the folder of {{}} has mode {mode:04o}; run chmod 700 on it")
+
+
 def _check(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise UnsafeFile("{} is not a regular file")

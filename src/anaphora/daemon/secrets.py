@@ -22,7 +22,14 @@ from anaphora.client.config.secrets import KEY_TEXT, Secret, SecretVariables, fi
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
 from anaphora.redaction import hides_arguments, shown_name
 
-from .private_files import Signature, UnsafeFile, read_private, signature_of, write_private
+from .private_files import (
+    Signature,
+    UnsafeFile,
+    check_folder,
+    read_private,
+    signature_of,
+    write_private,
+)
 
 if TYPE_CHECKING:
     from .home import Home
@@ -74,6 +81,7 @@ class SecretsFolder:
         path = self.path(name)
         self._seen[path] = signature_of(path)
         try:
+            check_folder(self._folder)
             content, self._seen[path] = read_private(path, MAX_BYTES + len("\r\n"))
             return clean_key(content)
         except UnsafeFile as problem:
