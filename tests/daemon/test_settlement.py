@@ -29,7 +29,7 @@ BODY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Tell me about " + "harbours, " * 40}],
 }
 STREAMED = {**BODY, "stream": True}
-ONCE = {"retry": {"max_attempts": 1}}
+ONCE = {"max_attempts": 1}
 
 
 async def charged(daemon: Delegating) -> tuple[int, int]:
@@ -41,7 +41,7 @@ async def charged(daemon: Delegating) -> tuple[int, int]:
 
 def test_failure_before_any_output_is_free(emu: Emulator, tmp_path: Path) -> None:
     async def main() -> None:
-        async with delegating(emu, tmp_path, ["anthropic"], **ONCE) as daemon:
+        async with delegating(emu, tmp_path, ["anthropic"], retry=ONCE) as daemon:
             daemon.transport.faults = ["503"]
             with pytest.raises(Overloaded):
                 await daemon.service.complete(daemon.request("anthropic", BODY))
@@ -67,7 +67,7 @@ def test_retry_is_charged_once(emu: Emulator, tmp_path: Path) -> None:
 
 def test_request_without_an_answer_costs_its_bound(emu: Emulator, tmp_path: Path) -> None:
     async def main() -> None:
-        async with delegating(emu, tmp_path, ["anthropic"], **ONCE) as daemon:
+        async with delegating(emu, tmp_path, ["anthropic"], retry=ONCE) as daemon:
             daemon.transport.faults = ["cut; after=0"]
             with pytest.raises(AnaphoraError):
                 await daemon.service.complete(daemon.request("anthropic", BODY))
@@ -162,8 +162,10 @@ def test_revoked_token_ends_running_calls(emu: Emulator, tmp_path: Path) -> None
             whole = asyncio.ensure_future(
                 daemon.service.complete(daemon.request("anthropic", BODY))
             )
-            while len(daemon.transport.sent) < 2:
+            for _ in range(100):
                 await asyncio.sleep(0.01)
+                if len(daemon.transport.sent) == 2:
+                    break
             daemon.service.revoke(daemon.app.token_id)
             for ended in (reading, whole):
                 with pytest.raises(Unauthenticated, match="revoked"):
