@@ -91,8 +91,15 @@ def without_figures(text: str) -> str:
 
 
 #: Pages whose snippets have a test of their own: tests/pytest_plugin/test_guide.py,
-#: tests/daemon/test_reference_pages.py, and below.
-FILES = {"extensions.md", "test-your-cache.md", "watch.md"}
+#: tests/daemon/test_reference_pages.py, tests/daemon/test_guides.py, and below.
+FILES = {
+    "extensions.md",
+    "from-litellm-proxy.md",
+    "grants.md",
+    "run-a-daemon.md",
+    "test-your-cache.md",
+    "watch.md",
+}
 
 
 @pytest.mark.parametrize(

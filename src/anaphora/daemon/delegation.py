@@ -201,18 +201,20 @@ class CallService:
             raise StoreUnavailable("the daemon is stopping")
         app = call.app
         check_capabilities(call)
-        names = app.grant.llm.providers
-        if call.provider is not None and call.provider not in names:
-            known = call.provider in self._pool.providers or call.provider in self._pool.routes
+        names, provider, model = app.grant.llm.providers, call.provider, call.model
+        if provider is None and model in names and model in self._pool.routes:
+            provider, model = model, None  # the name of a route stands for its models
+        if provider is not None and provider not in names:
+            known = provider in self._pool.providers or provider in self._pool.routes
             if known:
-                reason = f"the provider {quoted(call.provider)} is not granted to {app.id}"
+                reason = f"the provider {quoted(provider)} is not granted to {app.id}"
                 raise NotGranted(reason, param="provider")
         if not names:
             raise NotGranted(f"no provider is granted to {app.id}", param="provider")
-        if call.model is not None and call.provider is None and not _is_granted(call.model, app):
-            raise _model_denied(call.model, app)
+        if model is not None and provider is None and not _is_granted(model, app):
+            raise _model_denied(model, app)
         own_wire = None if call.request is None else call.request.wire
-        targets, hops = self._chooser(names, own_wire).targets(call.provider, call.model)
+        targets, hops = self._chooser(names, own_wire).targets(provider, model)
         for target in targets:
             if not _is_granted(target.model, app):
                 raise _model_denied(target.model, app)
