@@ -70,6 +70,8 @@ def test_the_readme_runs_and_prints_its_output(
         elif body.startswith("$ anaphora watch"):
             _, output, *_ = fenced(ROOT / "docs" / "guides" / "watch.md", "text")
             assert output.startswith(body.partition("\n")[2])
+        elif body == "anaphora serve --emulate\n":
+            pass  # a test of the command: tests/cli
         elif tag == "text":
             assert without_figures(printed[-1]) == without_figures(body)
     assert len(printed) == 4
