@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,20 @@ def test_a_socket_without_a_daemon(tmp_path: Path) -> None:
     for name in ("anaphora.sock", "longer-than-addresses-of-sockets" * 7):
         with pytest.raises(NoDaemon):
             DaemonConnection(tmp_path / name).call("health", {})
-    (tmp_path / "folder.sock").mkdir()
-    with pytest.raises(Io, match="the daemon does not answer"):
-        DaemonConnection(tmp_path / "folder.sock" / ".." / "folder.sock").call("health", {})
+
+
+def test_a_daemon_that_does_not_answer(tmp_path: Path) -> None:
+    path = tmp_path / "anaphora.sock"
+
+    def hang_up() -> None:
+        accepted, _ = listener.accept()
+        accepted.close()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        closing = threading.Thread(target=hang_up)
+        closing.start()
+        with pytest.raises(Io, match="the daemon does not answer"):
+            DaemonConnection(path).call("health", {})
+        closing.join()

@@ -1,4 +1,5 @@
-"""The ledger: holds, settlements, limits, days and months, and a clock that jumps."""
+"""The ledger: holds, settlements, limits, days and months, and a clock that jumps. SPEC D6: what is
+spent holds across calls, and across restarts."""
 
 from __future__ import annotations
 
@@ -108,6 +109,20 @@ async def test_of_concurrent_holds_only_those_that_fit_are_taken(path: Path) -> 
         assert len(taken) == 33
         assert all(isinstance(one, OpenHold | GrantExceeded) for one in outcomes)
         assert (await ledger.spent("shop")).held == 990
+
+
+@in_event_loop
+async def test_a_limit_holds_for_two_processes_that_use_one_store(path: Path) -> None:
+    async with opened(path) as first, opened(path) as second:
+        outcomes = await asyncio.gather(
+            *(
+                hold(ledger, an_app(per_day=1000), 30)
+                for _ in range(50)
+                for ledger in (first, second)
+            ),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(one, OpenHold) for one in outcomes) == 33
 
 
 @in_event_loop

@@ -91,3 +91,22 @@ def migrate(home: Path, as_json: bool) -> None:
         else f"schema_version {done.before} is now {done.after}"
     )
     print_report(msgspec.structs.asdict(done), [f"{done.store}: {text}"], as_json=as_json)
+
+
+@command.command("reset-clock")
+@home_option
+@json_option
+def reset_clock(home: Path, as_json: bool) -> None:
+    """Charge calls to today again, after the clock was in the future.
+
+    A limit's day never begins twice, so that a clock that jumps back opens no limit. Where the
+    clock was wrong, and is right now, all calls are charged to that later day. This ends it: today
+    begins with what was spent today, and the later day will begin with what was charged to it.
+    """
+    done = upkeep.reset_clock(open_home(home).store)
+    text = (
+        "the clock was never ahead"
+        if done.before == done.after
+        else f"the latest day was {done.before}, and is {done.after}"
+    )
+    print_report(msgspec.structs.asdict(done), [f"{done.store}: {text}"], as_json=as_json)
