@@ -234,10 +234,12 @@ class CallService:
             raise StoreUnavailable("the daemon is stopping")
         app = call.app
         check_capabilities(call)
-        names, named = app.grant.llm.providers, call.provider
+        names, named, model = app.grant.llm.providers, call.provider, call.model
+        if named is None and model in names and model in self._pool.routes:
+            named, model = model, None  # the name of a route stands for its models
         if named is not None and named not in names:
             resolved = self._pool.providers.get(named)
-            if resolved is not None and call.model and (why := refuses(resolved, call.model)):
+            if resolved is not None and model and (why := refuses(resolved, model)):
                 raise InvalidRequest(why, path="model")
             if resolved is not None or named in self._pool.routes:
                 reason = f"the provider {quoted(named)} is not granted to {app.id}"
@@ -245,7 +247,7 @@ class CallService:
         elif not names:
             raise NotGranted(f"no provider is granted to {app.id}", param="provider")
         own_wire = None if call.request is None else call.request.wire
-        targets, hops = self._chooser(names, own_wire).targets(named, call.model)
+        targets, hops = self._chooser(names, own_wire).targets(named, model)
         for target in targets:
             if not is_granted(target.model, app.grant.llm.models):
                 reason = f"the model {quoted(target.model)} is not granted to {app.id}"
