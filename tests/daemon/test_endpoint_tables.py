@@ -48,6 +48,7 @@ PATHS = [
     ("GET", "/v1/models", {}, ("openai_chat", "models", "")),
     ("GET", "/v1/models", ANTHROPIC, ("anthropic", "models", "")),
     ("GET", "/v1beta/models", {}, ("gemini", "models", "")),
+    ("GET", "/v1/models", {"x-goog-api-client": "x"}, ("gemini", "models", "")),
     ("GET", "/v1/models/openai/gpt-5.2", {}, ("openai_chat", "model", "openai/gpt-5.2")),
     ("GET", "/v1/responses/resp_1", {}, ("openai_responses", "get", "resp_1")),
     ("DELETE", "/v1/responses/resp_1", {}, ("openai_responses", "delete", "resp_1")),

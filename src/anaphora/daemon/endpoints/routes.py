@@ -32,6 +32,8 @@ _VERSION = re.compile(r"(?:/v1){1,2}(?=/)")
 #: An id in a path: no step up, no separator.
 _ID = re.compile(r"(?!\.{1,2}\Z)[\w.:@-]{1,256}")
 _MODEL = re.compile(r"[!-~]{1,256}")
+#: Headers of Google's clients, which may use `/v1` like the others.
+_GOOGLE_HEADERS = ("x-goog-api-key", "x-goog-api-client")
 _METHODS: dict[str, Operation] = {
     "generateContent": "generate",
     "streamGenerateContent": "stream",
@@ -147,6 +149,8 @@ def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
             raise _wrong_method(method, path)
         return Route(wire="gemini", operation=operation, path=path, name=checked_model(match[1]))
     wire = wire_of(path, headers)
+    if wire == "gemini" and path.startswith("/v1/"):
+        path = "/v1beta" + path[len("/v1") :]
     models = "/v1beta/models" if wire == "gemini" else "/v1/models"
     if path == models or path.startswith(models + "/"):
         if method != "GET":
@@ -168,6 +172,8 @@ def wire_of(path: str, headers: Mapping[str, str]) -> str:
         return "ollama"
     if path.startswith("/v1/messages") or "anthropic-version" in headers:
         return "anthropic"
+    if not headers.keys().isdisjoint(_GOOGLE_HEADERS):
+        return "gemini"
     if path.startswith(("/v1/responses", "/v1/conversations")):
         return "openai_responses"
     return DEFAULT_WIRE

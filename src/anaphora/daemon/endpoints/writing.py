@@ -2,7 +2,7 @@
 
 The provider's bytes go to the app as they are where the delegation hands them out; everything else
 is written from the reply or its events. What is known only after a stream's last event is in an SSE
-comment behind it, or in the field `anaphora` of Ollama's last line.
+comment behind it, or in the field `anaphora` of the last object of Gemini and Ollama.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from .headers import notices_text, own_headers, returned_headers, verdict_text
 _JSON = "application/json"
 _SSE = "text/event-stream; charset=utf-8"
 _STREAM_TYPES = {"ollama": "application/x-ndjson"}
+#: Streams without comments: what ends an object, and what the last one has.
+_LAST_OBJECTS: dict[str, tuple[Any, ...]] = {
+    "ollama": ((b"\n",), b'"done":true', b'"done": true'),
+    "gemini": ((b"\r\n\r\n", b"\n\n"), b'"finishReason"'),
+}
 _REPLY_TYPES = {"gemini": "application/json; charset=UTF-8"}
 
 
@@ -66,8 +71,8 @@ def stream_headers(
 
 class StreamBody:
     """The bytes of one stream. `asks_usage`: the caller of Chat asked for a chunk with the usage,
-    which is not in the provider's bytes otherwise; `as_list`: a stream of Gemini without
-    `alt=sse` is a JSON list."""
+    which is not in the provider's bytes otherwise. `as_list`: a stream of Gemini without `alt=sse`
+    is a JSON list."""
 
     def __init__(
         self, wire: str, head: StreamHead, *, asks_usage: bool = True, as_list: bool = False
@@ -77,13 +82,13 @@ class StreamBody:
         self._passes = head.passes_bytes and head.wire == wire
         self._writer = wires.get(wire).writer()
         self._ended = False
-        self._filter: _UsageChunks | _LastLine | _JsonList | None = None
+        self._filter: _UsageChunks | _LastObject | _JsonList | None = None
         if wire == "openai_chat" and not asks_usage and not self._passes:
             self._filter = _UsageChunks()
-        elif wire == "ollama":
-            self._filter = _LastLine()
         elif as_list:
             self._filter = _JsonList()
+        elif wire in _LAST_OBJECTS:
+            self._filter = _LastObject(*_LAST_OBJECTS[wire])
 
     def feed(self, piece: StreamPiece) -> bytes:
         if self._passes and piece.data is not None:
@@ -146,34 +151,36 @@ class _UsageChunks:
         return self._chunks.close() + _comment(fields)
 
 
-class _LastLine:
-    """Adds the late fields to the last line of Ollama's stream."""
+class _LastObject:
+    """Adds the late fields to the last JSON object of a stream, whose end has one of the marks:
+    Ollama's last line, Gemini's last event. Google's SDK reads no comments."""
 
-    def __init__(self) -> None:
+    def __init__(self, separators: tuple[bytes, ...], *marks: bytes) -> None:
+        self._separators = separators
+        self._marks = marks
         self._rest = b""
         self._last = b""
 
     def feed(self, data: bytes) -> bytes:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        data = self._rest + data
+        separator = next((each for each in self._separators if each in data), self._separators[-1])
+        *objects, self._rest = data.split(separator)
         written = b""
-        for line in lines:
-            if _is_last(line):
-                written, self._last = written + self._last, line + b"\n"
+        for each in objects:
+            written, self._last = written + self._last, b""
+            if any(mark in each for mark in self._marks):
+                self._last = each + separator
             else:
-                written += self._last + line + b"\n"
-                self._last = b""
+                written += each + separator
         return written
 
     def finish(self, fields: Mapping[str, Any]) -> bytes:
         last = self._last.rstrip()
         if fields and last.endswith(b"}"):
             text = json.dumps(fields, separators=(",", ":")).encode()
-            self._last = last[:-1] + b',"anaphora":' + text + b"}\n"
+            end = self._last[len(last) :]
+            self._last = last[:-1] + b',"anaphora":' + text + b"}" + end
         return self._last + self._rest
-
-
-def _is_last(line: bytes) -> bool:
-    return b'"done":true' in line or b'"done": true' in line
 
 
 class _JsonList:
