@@ -49,10 +49,10 @@ def check_grant(
             for what, param in used:
                 raise _missing(what, f"allow ({permission})", param)
     for param, beta in facts.betas:
-        if beta not in grant.betas:
+        if not is_granted(beta, grant.betas):
             raise _missing(f"beta {beta!r}", "allow (betas)", param)
     for path in facts.unknown:
-        if path not in grant.fields:
+        if not is_granted(path, grant.fields):
             raise _missing(f"field {path!r}", "allow (fields)", path)
 
 
