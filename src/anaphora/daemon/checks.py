@@ -9,10 +9,8 @@ of the grant that it is missing from.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Iterable, Sequence
-from fnmatch import translate
+from fnmatch import fnmatchcase
 
 from blake3 import blake3
 
@@ -91,7 +89,7 @@ def prompt_fingerprint(rendered: Rendered) -> str:
 
 def is_granted(name: str, patterns: Iterable[str]) -> bool:
     """Whether one of the patterns matches the whole name; `*` stands for any characters."""
-    return any(_pattern(pattern).match(name) is not None for pattern in patterns)
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -> None:
@@ -150,8 +148,3 @@ def _missing(what: str, where: str, param: str) -> NotGranted:
 def _update(digest: blake3, section: bytes, data: bytes | memoryview) -> None:
     digest.update(b"%s %d\n" % (section, len(data)))
     digest.update(data)
-
-
-@functools.lru_cache(maxsize=4096)
-def _pattern(glob: str) -> re.Pattern[str]:
-    return re.compile(translate(glob))
