@@ -49,10 +49,10 @@ def check_grant(
             for what, param in used:
                 raise _missing(what, f"allow ({permission})", param)
     for param, beta in facts.betas:
-        if beta not in grant.betas:
+        if not is_granted(beta, grant.betas):
             raise _missing(f"beta {beta!r}", "allow (betas)", param)
     for path in facts.unknown:
-        if path not in grant.fields:
+        if not is_granted(path, grant.fields):
             raise _missing(f"field {path!r}", "allow (fields)", path)
 
 
@@ -93,6 +93,8 @@ def is_granted(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -> None:
+    if not models and not facts.models:
+        raise NotGranted("the request names no model", param="model")
     for model in models:
         if not is_granted(model, grant.models):
             raise _missing(f"model {model!r}", "models", "model")
