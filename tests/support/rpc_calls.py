@@ -36,33 +36,34 @@ class RpcClient:
         assert response.status_code == (200 if response.content else 204), response.text
         return json.loads(response.content) if response.content else None
 
-    def respond(self, method: str, **params: Any) -> Any:
+    def respond(self, method: str, /, **params: Any) -> Any:
         response = self.send(request(method, **params))
         assert (response["jsonrpc"], response["id"]) == ("2.0", 1)
         return response
 
-    def call(self, method: str, **params: Any) -> Any:
+    def call(self, method: str, /, **params: Any) -> Any:
         """The result."""
         response = self.respond(method, **params)
         assert "error" not in response, response
         return response["result"]
 
-    def error(self, method: str, **params: Any) -> Any:
+    def error(self, method: str, /, **params: Any) -> Any:
         response = self.respond(method, **params)
         assert "result" not in response, response
         return response["error"]
 
-    def lines(self, method: str, *, id: Any = 1, **params: Any) -> Iterator[Any]:
+    def lines(self, message: Any) -> Iterator[Any]:
         """The messages of a streamed response, as they arrive."""
-        content = json.dumps(request(method, id=id, **params)).encode()
+        content = json.dumps(message).encode()
         headers = {"content-type": "application/json"}
         with self._http.stream("POST", "/rpc", content=content, headers=headers) as response:
             for line in response.iter_lines():
                 yield json.loads(line)
 
 
-def request(method: str, *, id: Any = 1, **params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+def request(method: str, number: Any = 1, /, **params: Any) -> dict[str, Any]:
+    """A request with the id `number`."""
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
 
 
 def audit_rows(daemon: TestedDaemon) -> list[AuditEnvelope]:
