@@ -20,10 +20,19 @@ from anaphora.values import Message, SegmentRole
 
 QUESTION: dict[str, dict[str, Any]] = {
     "anthropic": {"max_tokens": 64, "messages": [{"role": "user", "content": "Hello?"}]},
-    "openai_chat": {"messages": [{"role": "user", "content": "Hello?"}]},
-    "openai_responses": {"input": "Hello?"},
-    "gemini": {"contents": [{"role": "user", "parts": [{"text": "Hello?"}]}]},
-    "ollama": {"messages": [{"role": "user", "content": "Hello?"}]},
+    "openai_chat": {
+        "max_completion_tokens": 64,
+        "messages": [{"role": "user", "content": "Hello?"}],
+    },
+    "openai_responses": {"max_output_tokens": 64, "store": False, "input": "Hello?"},
+    "gemini": {
+        "generationConfig": {"maxOutputTokens": 64},
+        "contents": [{"role": "user", "parts": [{"text": "Hello?"}]}],
+    },
+    "ollama": {
+        "options": {"num_predict": 64},
+        "messages": [{"role": "user", "content": "Hello?"}],
+    },
 }
 
 

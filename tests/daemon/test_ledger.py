@@ -1,4 +1,5 @@
-"""The ledger: holds, settlements, limits, days and months, and a clock that jumps."""
+"""The ledger: holds, settlements, limits, days and months, and a clock that jumps. SPEC D6: what is
+spent holds across calls, and across restarts."""
 
 from __future__ import annotations
 
@@ -111,6 +112,20 @@ async def test_of_concurrent_holds_only_those_that_fit_are_taken(path: Path) -> 
 
 
 @in_event_loop
+async def test_a_limit_holds_for_two_processes_that_use_one_store(path: Path) -> None:
+    async with opened(path) as first, opened(path) as second:
+        outcomes = await asyncio.gather(
+            *(
+                hold(ledger, an_app(per_day=1000), 30)
+                for _ in range(50)
+                for ledger in (first, second)
+            ),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(one, OpenHold) for one in outcomes) == 33
+
+
+@in_event_loop
 async def test_the_day_of_the_hold_is_charged(path: Path) -> None:
     clock = Clock()
     async with opened(path, clock) as ledger:
@@ -213,6 +228,23 @@ async def test_open_holds_of_a_killed_daemon_are_settled_at_their_bound(
             assert (row.calls, row.billed, row.estimated, row.input) == (2, 160, 0, 5)
         assert check(killed, now=NOON).problems == ()
         await lost.settle(0, "free")
+
+
+@in_event_loop
+async def test_a_bill_that_comes_late_replaces_the_bound_with_its_tokens_and_labels(
+    path: Path,
+) -> None:
+    async with opened(path) as ledger:
+        one = await hold(ledger, an_app(), 100)
+        usage = Usage(uncached=50, output=9)
+        await one.settle(100, "bound", usage=usage, labels={"rules": 80}, saved=3)
+        await one.settle(40, "estimated", usage=Usage(uncached=7), labels={"history": 5})
+        (row,) = await ledger.store.spend([])
+        assert (row.calls, row.billed, row.estimated, row.saved) == (1, 40, 40, 0)
+        assert (row.input, row.output) == (7, 0)
+        labels = {row.label: (row.calls, row.billed) for row in await ledger.store.spend(["label"])}
+        assert labels == {"": (1, 35), "history": (1, 5)}
+    assert check(path, now=NOON).problems == ()
 
 
 # ── Clocks ───────────────────────────────────────────────────────────────────────────────────────

@@ -97,6 +97,18 @@ def test_links_pipes_and_folders_are_refused(home: Home) -> None:
             read(home, name)
 
 
+def test_a_folder_that_others_may_change_is_refused(home: Home) -> None:
+    write(home, KEY.encode())
+    home.secrets.chmod(0o777)
+    with pytest.raises(MissingSecret, match=r"the folder of .* has mode 0777"):
+        read(home)
+    home.secrets.chmod(0o700)
+    home.secrets.rename(home.path / "elsewhere")
+    home.secrets.symlink_to(home.path / "elsewhere")
+    with pytest.raises(MissingSecret, match=r"the folder of .* is a symbolic link"):
+        read(home)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_files_of_another_user_are_refused(home: Home) -> None:
     os.chown(write(home, KEY.encode()), 12345, -1)

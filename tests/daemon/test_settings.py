@@ -71,6 +71,15 @@ def test_a_damaged_key_of_token_hashes(home: Home, content: str) -> None:
         home.token_key()
 
 
+def test_a_missing_key_of_token_hashes_is_not_replaced_silently(home: Home) -> None:
+    """All tokens would be wrong."""
+    home.token_key_file.unlink()
+    with pytest.raises(InvalidConfig, match="restore it from a backup"):
+        home.token_key()
+    assert init(home.path) == [home.token_key_file]
+    home.token_key()
+
+
 def test_a_changed_grant_is_used(home: Home) -> None:
     files = SettingsFiles(home)
     files.load()

@@ -15,7 +15,7 @@ from support.ledgers import DAY, NOON, Clock, an_app, opened, rows, version_1
 from anaphora.daemon.ledger import Ledger
 from anaphora.daemon.store import HandleRow, SpendRow, TokenRow
 from anaphora.daemon.store.sqlite import SqliteStore
-from anaphora.daemon.store.upkeep import back_up, check, migrate
+from anaphora.daemon.store.upkeep import back_up, check, migrate, reset_clock
 from anaphora.errors import InvalidRequest, Io, NewerSchema
 from anaphora.values import Usage
 
@@ -221,6 +221,7 @@ async def test_a_backup_of_the_running_store_is_one_state_of_it(path: Path, tmp_
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
     async with opened(copies[-1]) as restored:
+        assert rows(copies[-1], "PRAGMA journal_mode") == [("wal",)]
         assert sum(row.calls for row in await restored.store.spend([])) >= counts[-2]
     with pytest.raises(Io, match="copy0: exists already"):
         back_up(path, copies[0])
@@ -241,7 +242,7 @@ async def test_check_finds_sums_that_differ_from_the_entries(path: Path) -> None
     assert check(path, now=NOON).problems == ()
     assert check(path, now=NOON - 9 * DAY).problems == (
         "the clock was at 2027-01-15 before, and is at 2027-01-06: calls are charged to 2027-01-15"
-        " until then",
+        " until then, or until: anaphora store reset-clock",
     )
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("UPDATE balances SET spent = 0")
@@ -254,6 +255,22 @@ async def test_check_finds_sums_that_differ_from_the_entries(path: Path) -> None
         "label_sums and the entries differ in 1 row",
         "both open and settled: 1 hold",
     )
+
+
+@in_event_loop
+async def test_a_clock_that_was_ahead_is_reset_beside_the_daemon(path: Path) -> None:
+    async with opened(path, clock := Clock()) as ledger:
+        await spend(ledger, "shop", "m", 10)
+        clock.now += 4000 * DAY  # wrong
+        await spend(ledger, "shop", "m", 20)
+        clock.now = NOON
+        assert (await ledger.spent("shop")).today == 20
+        assert reset_clock(path, now=NOON).after == "2027-01-15"
+        assert (await ledger.spent("shop")).today == 10
+        await spend(ledger, "shop", "m", 30)
+        assert (await ledger.spent("shop")).today == 40
+        assert reset_clock(path, now=NOON + DAY).after == "2027-01-15"  # it never moves it on
+    assert check(path, now=NOON).problems == ()
 
 
 def test_check_finds_a_damaged_file(path: Path) -> None:

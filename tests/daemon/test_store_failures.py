@@ -1,4 +1,5 @@
-"""A disk that is full or read-only: no hold, so no call; a settlement is written later."""
+"""A disk that is full or read-only: no hold, so no call (SPEC D13: 503); a settlement is written
+later."""
 
 from __future__ import annotations
 

@@ -151,9 +151,10 @@ async def delegating(
     **provider: Any,
 ) -> AsyncIterator[Delegating]:
     """A service with these providers; `provider` adds settings to each of them."""
-    config = ClientConfig.from_mapping(
-        {"providers": settings(server.url, names, **provider), "routes": routes or {}}
-    )
+    providers = settings(server.url, names, **provider)
+    if "ollama" in providers:  # without a price, no call is made under a limit
+        providers["ollama"]["prices"] = {"*": {"input": 0, "output": 0}}
+    config = ClientConfig.from_mapping({"providers": providers, "routes": routes or {}})
     store = SqliteStore.open(folder / "store.sqlite")
     transport = RecordingTransport()
     with AuditLog(folder / "audit") as audit:

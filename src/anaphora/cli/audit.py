@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import re
 import sys
 import time
 from collections import deque
@@ -27,14 +25,22 @@ from anaphora.errors import AnchorMismatch, ChainBroken, InvalidRequest, Io, New
 from anaphora.wording import counted
 
 from .audit_report import block_table, call_table, report_lines
-from .common import CHAIN, INTEGRITY, MISMATCH, CommandGroup, print_json, report_problems, stop
+from .common import (
+    CHAIN,
+    INTEGRITY,
+    MISMATCH,
+    CommandGroup,
+    past_moment,
+    print_json,
+    report_problems,
+    stop,
+)
 from .terminal import Line, print_report, table
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 #: Rows after which a terminal shows how far the work is.
 _LONG = 20_000
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 
 LOG = click.Path(exists=True, path_type=Path)
 
@@ -47,24 +53,12 @@ def command() -> None:
     """
 
 
-def _since(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text):
-        return time.time() - float(match[1]) * _UNITS[match[2]]
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither a date (2026-11-30, 2026-11-30T12:00) nor an age (30m, 24h, 7d)"
-        ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
-
-
 def _filters(command: T) -> T:
     for option in (
-        click.option("--until", callback=_since, help="Only calls before this time."),
-        click.option("--since", callback=_since, help="Only calls since then: 2026-11-30, 7d."),
+        click.option("--until", callback=past_moment, help="Only calls before this time."),
+        click.option(
+            "--since", callback=past_moment, help="Only calls since then: 2026-11-30, 7d."
+        ),
         click.option("--outcome", help="Only calls with this outcome: ok, RateLimited."),
         click.option("--label", help="Only calls, or blocks, with this label; may hold *."),
         click.option("--model", help="Only calls of this model; may hold *."),

@@ -48,6 +48,8 @@ COMMANDS = {
     "secrets": "Store the keys of providers in the daemon's home folder.",
     "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
+    "spend": "Show what apps have spent, by app, model, block label and day.",
+    "store": "Back up, check or migrate the store of a daemon.",
     "translate": "Convert a request to another provider's format.",
     "watch": "Run a command, and see what breaks its prompt cache while it runs.",
     "wires": "List providers and the wires (API formats) they support.",
@@ -284,6 +286,30 @@ def selected(names: str, known: Iterable[str]) -> tuple[str, ...]:
         if name not in known:
             raise InvalidRequest(f"{name!r} is none of {', '.join(known)}", path="--providers")
     return wanted
+
+
+_AGE_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+
+
+def past_moment(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> float | None:
+    """A callback for options: a date or an age, in seconds since 1970."""
+    import datetime
+    import re
+    import time
+
+    if text is None:
+        return None
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text):
+        return time.time() - float(match[1]) * _AGE_UNITS[match[2]]
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a date (2026-11-30, 2026-11-30T12:00) nor an age (30m, 24h, 7d)"
+        ) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
 
 
 class MissingPackage(click.ClickException):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import itertools
+import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ T = TypeVar("T", bound=Callable[..., Any])
 #: Seconds; a backup of a large store may take long.
 _TIMEOUT = 600.0
 _INVALID_PARAMS = -32602
+#: Bytes of a Unix socket's address, on Linux: at a longer one no daemon can listen.
+_LONGEST_ADDRESS = 107
 _MOST_BYTES = 256 * 1024 * 1024
 
 
@@ -85,10 +88,7 @@ class DaemonConnection:
     def _post(self, body: bytes) -> tuple[int, bytes]:
         connection = _SocketConnection(self._path)
         try:
-            try:
-                connection.connect()
-            except (FileNotFoundError, ConnectionRefusedError):
-                raise NoDaemon from None
+            self._connect(connection)
             connection.request("POST", "/rpc", body, self._headers())
             response = connection.getresponse()
             return response.status, response.read(_MOST_BYTES)
@@ -97,6 +97,14 @@ class DaemonConnection:
             raise Io(f"{self._path}: the daemon does not answer: {reason}") from None
         finally:
             connection.close()
+
+    def _connect(self, connection: _SocketConnection) -> None:
+        if len(os.fsencode(self._path)) > _LONGEST_ADDRESS:
+            raise NoDaemon
+        try:
+            connection.connect()
+        except (FileNotFoundError, ConnectionRefusedError):
+            raise NoDaemon from None
 
     def _headers(self) -> dict[str, str]:
         headers = {"content-type": "application/json"}

@@ -10,7 +10,7 @@ import click
 from anaphora.client.config.secrets import Secret
 from anaphora.redaction import hides_arguments
 
-from .common import CommandGroup, read_stdin
+from .common import CommandGroup, read_stdin, report_problems
 from .daemon_connection import home_option, open_home
 from .terminal import Line, print_report
 from .token_lines import json_option
@@ -36,10 +36,14 @@ def set_secret(name: str, home: Path) -> None:
     """
     from anaphora.daemon.secrets import SecretsFolder
 
-    folder = SecretsFolder(open_home(home).secrets)
+    opened = open_home(home)
+    folder = SecretsFolder(opened.secrets)
     folder.path(name)  # refuses an invalid name before it asks for the key
     path = folder.write(name, _read_key(name))
     click.echo(f"stored {path}", err=True)
+    keys = [one.key for one in opened.config().providers.values() if one.key is not None]
+    if all(key.secret != name for key in keys):
+        report_problems([f"warning: no provider of llm.yaml has `key: {{secret: {name}}}`"])
 
 
 @command.command("list")

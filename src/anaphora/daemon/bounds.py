@@ -23,6 +23,7 @@ from anaphora.catalog.billing_bounds import (
     overhead_of,
     price_multiple,
     server_tool_of,
+    thinking_of,
 )
 from anaphora.catalog.prices import EXACT
 from anaphora.client.endpoint import Target
@@ -164,7 +165,8 @@ def _output_tokens(facts: RequestFacts, target: Target) -> int:
         if known is None or facts.unlimited_output:
             raise _NoBound(f"the output has no limit: set {facts.max_tokens_field}")
         limit = known.value
-    return (limit + facts.thinking_budget + facts.predicted) * facts.n
+    thinking = facts.thinking_budget or thinking_of(target.endpoint.system, target.model)
+    return (limit + thinking + facts.predicted) * facts.n
 
 
 def _context(target: Target) -> int:

@@ -27,11 +27,16 @@ from anaphora.client.observe import CallAudit, EndedCall, Watchers
 from anaphora.client.response import Record, Response, block_shares
 from anaphora.client.turn import Caller, TurnRequest
 from anaphora.errors import Throttled
+from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 
+from .bounds import CostBound
 from .conversations import CallMemory
+from .facts import RequestFacts
 from .isolation import SharedProviders, own_usage
 from .ledger import Ledger, OpenHold
+from .rates import Admission as RatedCall
+from .rates import Rates
 from .requests import RequestBuilder
 from .settling import AttemptCost, cost_of_failure, cost_of_reply, label_costs, nano_usd_up
 from .stream_usage import UsageFilter
@@ -70,6 +75,7 @@ class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What all calls of a daemon share."""
 
     ledger: Ledger
+    rates: Rates
     memory: CallMemory
     shared: SharedProviders
     watchers: Watchers
@@ -82,12 +88,21 @@ class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class DelegatedCall(Caller):
     """Makes one call of an app. `targets` are those that its grant allows."""
 
-    def __init__(self, tools: CallTools, call: AppCall, targets: Sequence[Target]) -> None:
+    def __init__(
+        self,
+        tools: CallTools,
+        call: AppCall,
+        targets: Sequence[Target],
+        facts: RequestFacts | None = None,
+        stored_tokens: int | None = None,
+    ) -> None:
         super().__init__(timeout=call.timeout, on_wait=None, watchers=tools.watchers)
         self._tools = tools
         self._call = call
         self._targets = targets
-        self._builder = RequestBuilder(tools.memory, tools.shared, call)
+        self._builder = RequestBuilder(tools.memory, tools.shared, call, facts, stored_tokens)
+        self._rated: RatedCall | None = None
+        self._bound = CostBound(0, 0, 0)
         self._hold: OpenHold | None = None
         self._usage = Usage()
         """As the app sees it."""
@@ -139,7 +154,14 @@ class DelegatedCall(Caller):
         return self._targets
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
-        return self._builder.build(self._targets[index], stream=flight.stream)
+        target = self._targets[index]
+        prepared = self._builder.build(target, stream=flight.stream)
+        self._bound = self._builder.bound(prepared, target)
+        grant = self._call.app.grant.llm
+        if self._rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
+            tokens = Counts(prepared.rendered).total + self._bound.output_tokens
+            self._rated = self._tools.rates.admit(self._call.app, tokens, monotonic())
+        return prepared
 
     def admission(
         self,
@@ -206,13 +228,13 @@ class DelegatedCall(Caller):
     # ── The guard of attempts ────────────────────────────────────────────────────────────────────
 
     async def begin(self, flight: InFlight) -> None:
-        prepared, target = flight.prepared[flight.index], flight.target
+        target = flight.target
         self._hold = await self._tools.ledger.hold(
             self._call.app,
             provider=target.endpoint.id,
             model=target.model,
             request_id=self._call.request_id,
-            bound=self._builder.bound(prepared, target),
+            bound=self._bound.nano_usd or 0,
         )
 
     def end(
@@ -222,6 +244,8 @@ class DelegatedCall(Caller):
         try:
             if flight.reply is not None:
                 self._billed(flight, flight.reply)
+                if self._rated is not None and flight.reply.usage.total is not None:
+                    self._tools.rates.correct(self._rated, flight.reply.usage.total)
             if hold is None:
                 return
             if not sent:
@@ -273,7 +297,7 @@ class DelegatedCall(Caller):
             price=target.price(flight.sent_at, service_tier(prepared)),
             plan=prepared.plan,
             bound=hold.hold.bound,
-            input_tokens=self._builder.input_tokens(prepared, target),
+            input_tokens=self._bound.input_tokens,
             bytes_per_token=target.profile.bytes_per_token.value,
         )
         hold.settle_later(cost.nano_usd, cost.kind, usage=cost.usage)

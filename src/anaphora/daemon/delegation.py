@@ -6,12 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from fnmatch import fnmatchcase
 from typing import Any
 from weakref import WeakValueDictionary
 
 from anaphora import catalog, wire
 from anaphora.audit.log import AuditLog
+from anaphora.client.choice import name_at, refuses
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.endpoint import Target
@@ -22,6 +22,7 @@ from anaphora.client.transport import HttpTransport
 from anaphora.errors import (
     CapabilityDenied,
     Denied,
+    InvalidRequest,
     NotGranted,
     StoreUnavailable,
     Unauthenticated,
@@ -30,12 +31,15 @@ from anaphora.redaction import quoted
 from anaphora.tokens import Counts
 
 from .caller import CallTools, DelegatedCall
+from .checks import check_grant, is_granted
 from .conversations import CallMemory
 from .denials import DenialLog
 from .explanations import Explanations
+from .facts import RequestFacts, read_facts
 from .grants import AppGrant
 from .isolation import SharedProviders
 from .ledger import Ledger
+from .rates import Rates
 from .requests import RequestBuilder
 from .store import Store
 from .values import App, AppCall, AppReply, GrantedModel, StreamHead, StreamPiece
@@ -72,6 +76,7 @@ class CallService:
         self._grants: tuple[AppGrant, ...] | None = None
         self._tools = CallTools(
             ledger=ledger,
+            rates=Rates(),
             memory=CallMemory(),
             shared=self._shared,
             watchers=Watchers(watchers, audit),
@@ -111,7 +116,7 @@ class CallService:
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def complete(self, call: AppCall) -> AppReply:
-        delegated = self._delegated(call)
+        delegated = await self._delegated(call)
         with self._track(call.app) as running:
             try:
                 return await delegated.run()
@@ -148,12 +153,40 @@ class CallService:
                         return
                     yield piece
 
-    def _delegated(self, call: AppCall) -> DelegatedCall:
+    async def _delegated(self, call: AppCall) -> DelegatedCall:
         try:
-            return DelegatedCall(self._tools, call, self._targets(call))
+            targets = self._targets(call)
+            facts = self._checked(call, targets)
+            stored = None
+            if facts is not None and facts.handles:
+                stored = await self._stored_tokens(call.app, facts)
         except Denied as error:
             self._denied(call, error)
             raise
+        return DelegatedCall(self._tools, call, targets, facts, stored)
+
+    def _checked(self, call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
+        """What a request of a wire asks for, which the grant allows; a call of JSON-RPC is checked
+        when it is rendered."""
+        request, grant = call.request, call.app.grant.llm
+        if request is None:
+            return None
+        ends = [target.endpoint for target in targets if target.endpoint.base_wire == request.wire]
+        name = ends[0].wire_name if ends else request.wire
+        facts = read_facts(name, request.members, request.path, request.headers)
+        check_grant(facts, grant, models=[target.model for target in targets])
+        return facts
+
+    async def _stored_tokens(self, app: App, facts: RequestFacts) -> int | None:
+        """The last billed size of the history behind a request's handles; None where one is not
+        known."""
+        total = 0
+        for handle in facts.handles:
+            row = await self._store.handle(handle.kind, handle.id, app.id)
+            if row is None or row.tokens is None:
+                return None
+            total += row.tokens
+        return total
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
         target = self._targets(call)[0]
@@ -166,12 +199,12 @@ class CallService:
             hops = self._pool.routes.get(name)
             if hops is None and name in self._pool.providers:
                 for model in _models_of(self._pool.providers[name]):
-                    if _is_granted(model, app):
+                    if is_granted(model, app.grant.llm.models):
                         found.setdefault((name, model), self._granted_model(name, name, model))
             for hop in hops or ():
                 resolved = self._pool.providers[hop.provider]
                 for model in [hop.model] if hop.model else _models_of(resolved):
-                    if _is_granted(model, app):
+                    if is_granted(model, app.grant.llm.models):
                         granted = self._granted_model(name, hop.provider, model)
                         found.setdefault((name, model), granted)
         return tuple(found.values())
@@ -201,21 +234,29 @@ class CallService:
             raise StoreUnavailable("the daemon is stopping")
         app = call.app
         check_capabilities(call)
-        names = app.grant.llm.providers
-        if call.provider is not None and call.provider not in names:
-            known = call.provider in self._pool.providers or call.provider in self._pool.routes
-            if known:
-                reason = f"the provider {quoted(call.provider)} is not granted to {app.id}"
+        names, named, model = app.grant.llm.providers, call.provider, call.model
+        if named is None and model in names and model in self._pool.routes:
+            named, model = model, None  # the name of a route stands for its models
+        if named is not None and named not in names:
+            resolved = self._pool.providers.get(named)
+            if resolved is not None and model and (why := refuses(resolved, model)):
+                raise InvalidRequest(why, path="model")
+            if resolved is not None or named in self._pool.routes:
+                reason = f"the provider {quoted(named)} is not granted to {app.id}"
                 raise NotGranted(reason, param="provider")
-        if not names:
+        elif not names:
             raise NotGranted(f"no provider is granted to {app.id}", param="provider")
-        if call.model is not None and call.provider is None and not _is_granted(call.model, app):
-            raise _model_denied(call.model, app)
         own_wire = None if call.request is None else call.request.wire
-        targets, hops = self._chooser(names, own_wire).targets(call.provider, call.model)
-        for target in targets:
-            if not _is_granted(target.model, app):
-                raise _model_denied(target.model, app)
+        targets, hops = self._chooser(names, own_wire).targets(named, model)
+        models = [target.model for target in targets]
+        if model is not None and not any(
+            target.model == name_at(target.endpoint.resolved, model) for target in targets
+        ):
+            models.append(model)  # a route answers with others; an alias is one of them
+        for each in models:
+            if not is_granted(each, app.grant.llm.models):
+                reason = f"the model {quoted(each)} is not granted to {app.id}"
+                raise NotGranted(reason, param="model")
         if len(targets) > 1:
             route, key = SessionRoute(targets, hops), self._route_key(call)
             targets = route.order(lambda: key, time.monotonic())
@@ -319,7 +360,7 @@ class DelegatedStream:
         return head
 
     async def _start(self) -> None:
-        self._delegated = self._service._delegated(self._call)
+        self._delegated = await self._service._delegated(self._call)
         self._pieces = self._service._tracked(self._call, self._delegated.pieces())
         self._first = await anext(self._pieces)
 
@@ -357,14 +398,6 @@ def check_capabilities(call: AppCall) -> None:
             app=app.id,
             method=call.method,
         )
-
-
-def _is_granted(model: str, app: App) -> bool:
-    return any(fnmatchcase(model, pattern) for pattern in app.grant.llm.models)
-
-
-def _model_denied(model: str, app: App) -> NotGranted:
-    return NotGranted(f"the model {quoted(model)} is not granted to {app.id}", param="model")
 
 
 def _models_of(resolved: ResolvedProvider) -> list[str]:

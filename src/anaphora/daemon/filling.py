@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from anaphora import wire as wires
 from anaphora.catalog import Profile
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import Members
@@ -29,6 +30,8 @@ _PLACES: dict[str, tuple[str, str]] = {
     "gemini": ("generationConfig", "maxOutputTokens"),
     "ollama": ("options", "num_predict"),
 }
+#: Fields that hold the limit, where a wire has more than one.
+_OTHER_NAMES = {"openai_chat": ("max_completion_tokens", "max_tokens")}
 
 
 class FilledBody(msgspec.Struct, frozen=True, eq=False):
@@ -51,9 +54,20 @@ def fill_max_tokens(
     """The request with a limit of its output. `wire` is a name of `wire.WIRES`; the profile says
     which of its two names a Chat host takes."""
     inside, name = _PLACES[wire]
-    if wire == "openai_chat" and profile is not None and profile.max_tokens_field is not None:
-        name = profile.max_tokens_field.value
+    if any(members.get(other, _NULL) != _NULL for other in _OTHER_NAMES.get(wire, ())):
+        return FilledBody(body, members)
+    if name in _OTHER_NAMES.get(wire, ()) and profile is not None:
+        own = profile.max_tokens_field
+        name = name if own is None else own.value
     return fill_field(body, members, name, b"%d" % tokens, inside=inside)
+
+
+def fill_store(wire: str, body: bytes, members: Members) -> FilledBody:
+    """The request with `store: false` on a wire whose provider keeps answers by default: for apps
+    that may not refer to them."""
+    if not wires.features(wire).stores_responses:
+        return FilledBody(body, members)
+    return fill_field(body, members, "store", b"false")
 
 
 def fill_field(

@@ -144,15 +144,26 @@ class Home(msgspec.Struct, frozen=True):
     def config(self) -> ClientConfig:
         return ClientConfig.read(self.llm_yaml)
 
+    def create_token_key(self) -> bool:
+        """Whether there was none."""
+        if self.token_key_file.exists():
+            return False
+        write_private(self.token_key_file, Secret(secrets.token_hex(_KEY_BYTES)))
+        return True
+
     def token_key(self) -> Secret:
-        """The key of token hashes, in hex; created where there is none. Without it no stored hash
-        can be checked, and no token be guessed from a copy of the store."""
-        if not self.token_key_file.exists():
-            write_private(self.token_key_file, Secret(secrets.token_hex(_KEY_BYTES)))
+        """The key of token hashes, in hex. Without it no stored hash can be checked, and no token
+        be guessed from a copy of the store."""
         try:
             key, _ = read_private(self.token_key_file, 2 * _KEY_BYTES)
         except UnsafeFile as problem:
-            raise InvalidConfig(str(problem).format(self.token_key_file)) from None
+            advice = ""
+            if not self.token_key_file.exists():
+                advice = (
+                    ": restore it from a backup; or run `anaphora init` for a new one, after which"
+                    " every app needs a new token"
+                )
+            raise InvalidConfig(str(problem).format(self.token_key_file) + advice) from None
         if not _TOKEN_KEY.match(key.reveal()):
             raise InvalidConfig(f"{self.token_key_file} is damaged")
         return key
@@ -173,8 +184,7 @@ def init(path: str | os.PathLike[str]) -> list[Path]:
                     os.fchmod(opened.fileno(), 0o600)
                     opened.write(text)
                 created.append(file)
-        if not home.token_key_file.exists():
-            home.token_key()
+        if home.create_token_key():
             created.append(home.token_key_file)
     except OSError as error:
         raise Io(f"{error.filename}: cannot be created: {error.strerror or error}") from None

@@ -26,7 +26,7 @@ class UnsafeFile(Exception):
     """Why a file is not used; `{}` in the message stands for its name."""
 
 
-def signature_of(path: Path) -> Signature:
+def signature_of(path: Path | str) -> Signature:
     """One system call, cheap enough for every request."""
     try:
         return _signature(os.stat(path, follow_symlinks=False))
@@ -63,6 +63,21 @@ def read_private(path: Path, most: int) -> tuple[Secret, Signature]:
     if not content.reveal().isascii():
         raise UnsafeFile("{} contains characters other than ASCII")
     return content, _signature(found)
+
+
+def check_folder(path: Path) -> None:
+    """Raises `UnsafeFile` where another user could exchange the files in a folder."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return  # no file in it will be found
+    if not stat.S_ISDIR(found.st_mode):
+        raise UnsafeFile("the folder of {} is a symbolic link, which is not followed")
+    if found.st_uid != os.geteuid():
+        raise UnsafeFile(f"the folder of {{}} belongs to user {found.st_uid}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(found.st_mode)
+        raise UnsafeFile(f"the folder of {{}} has mode {mode:04o}; run chmod 700 on it")
 
 
 def _check(found: os.stat_result) -> None:

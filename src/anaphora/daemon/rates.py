@@ -15,6 +15,7 @@ import msgspec
 
 from anaphora.errors import GrantRateLimited, NotGranted
 
+from .grants import LlmGrant
 from .values import App
 
 MINUTE = 60.0
@@ -82,19 +83,19 @@ class Rates:
         `GrantRateLimited` with the exact time to wait, and counts nothing then; `NotGranted` for
         more tokens than the grant allows in any minute."""
         grant = app.grant.llm
-        requests_limit, tokens_limit = grant.requests_per_minute, grant.tokens_per_minute
-        if tokens_limit is not None and tokens > tokens_limit:
+        most = grant.tokens_per_minute
+        if most is not None and tokens > most:
             raise NotGranted(
-                f"the call may take {tokens} tokens; tokens_per_minute of the grant is"
-                f" {tokens_limit}"
+                f"the call may take {tokens} tokens; tokens_per_minute of the grant is {most}"
             )
+        if grant.requests_per_minute == 0:
+            raise NotGranted("requests_per_minute of the grant is 0")
         window = self._window(app.id, now)
         last = window.slots[-1] if window.slots else None
         if last is not None:
             now = max(now, last.number * _SLOT)
         window.expire(now)
-        self._check(window, "requests_per_minute", requests_limit, 1, now)
-        self._check(window, "tokens_per_minute", tokens_limit, tokens, now)
+        _check(window, grant, tokens, now)
         number = int(now // _SLOT)
         if last is None or last.number != number or not window.slots:
             last = _Slot(number)
@@ -115,21 +116,6 @@ class Rates:
         if slots and slots[0].number <= admission.slot.number:
             admission.window.tokens += change
 
-    def _check(self, window: _Window, name: str, limit: int | None, added: int, now: float) -> None:
-        if limit is None:
-            return
-        room = limit - added
-        counted = window.requests if name == "requests_per_minute" else window.tokens
-        if counted <= room:
-            return
-        by_requests = name == "requests_per_minute"
-        at = window.fits_at(room if by_requests else None, None if by_requests else room)
-        raise GrantRateLimited(
-            f"{name} of the grant is {limit}; try again in {at - now:.2f} s",
-            limit=name,
-            retry_after=at - now,
-        )
-
     def _window(self, app: str, now: float) -> _Window:
         window = self._windows.get(app)
         if window is None:
@@ -142,3 +128,19 @@ class Rates:
                 self._windows.popitem(last=False)
         self._windows.move_to_end(app)
         return window
+
+
+def _check(window: _Window, grant: LlmGrant, tokens: int, now: float) -> None:
+    """Raises where one more call of so many tokens exceeds a rate of the grant."""
+    requests, most = grant.requests_per_minute, grant.tokens_per_minute
+    room = None if requests is None else requests - 1
+    room_tokens = None if most is None else most - tokens
+    wait = window.fits_at(room, room_tokens) - now
+    if wait <= 0:
+        return
+    by_requests = room is not None and window.requests > room
+    name = "requests_per_minute" if by_requests else "tokens_per_minute"
+    limit = requests if by_requests else most
+    raise GrantRateLimited(
+        f"{name} of the grant is {limit}; try again in {wait:.2f} s", limit=name, retry_after=wait
+    )

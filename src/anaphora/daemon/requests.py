@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -18,18 +17,23 @@ from anaphora.canonical import string
 from anaphora.catalog import Dialect
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.transport import HttpRequest
+from anaphora.errors import NotGranted
 from anaphora.prompt import Call, Params, PromptIR
-from anaphora.rendered import Plan
+from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Notice
 from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice
 
+from .bounds import CostBound, cost_bound
+from .checks import check_grant, check_prompt
 from .conversations import CallMemory, RememberedCall
 from .edits import with_members
+from .facts import RequestFacts, read_facts
+from .filling import FilledBody, fill_max_tokens, fill_store, max_tokens_to_fill
 from .isolation import SharedProviders, app_key
-from .settling import nano_usd_up
 from .values import AppCall, WireRequest
 
 #: Fields that every dialect of a wire reads like the wire's own provider.
@@ -45,11 +49,24 @@ _KEY, _SALT = "prompt_cache_key", "cache_salt"
 class RequestBuilder:
     """Builds the requests of one call, for one target after the other."""
 
-    def __init__(self, memory: CallMemory, shared: SharedProviders, call: AppCall) -> None:
+    def __init__(
+        self,
+        memory: CallMemory,
+        shared: SharedProviders,
+        call: AppCall,
+        facts: RequestFacts | None = None,
+        stored_tokens: int | None = None,
+    ) -> None:
+        """`facts` are those of a request of a wire, `stored_tokens` the size of the history that it
+        refers to."""
         self._memory = memory
         self._shared = shared
         self._call = call
+        self._given = facts
+        self._stored_tokens = stored_tokens
         self._parsed: Call | None = None
+        self.facts: RequestFacts | None = facts
+        """Of the request for the current target, as it is sent."""
         self.remembered: RememberedCall | None = None
         """The call in memory, for the current target."""
         self.passes_bytes = False
@@ -80,16 +97,15 @@ class RequestBuilder:
     def _pass_through(self, target: Target, request: WireRequest, stream: bool) -> PreparedRequest:
         endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
         notices: list[Notice] = []
-        changes = self._changes(target, request, stream, notices)
-        members, body = request.members, request.body
+        filled = self._fill(target, request)
+        body, members = filled.body, filled.members
+        changes = self._changes(target, members, stream, notices)
         if changes:
             body = with_members(body, members, changes)
             members = members | {name: msgspec.Raw(value) for name, value in changes.items()}
         path = request.path
         if endpoint.base_wire == "gemini":
             path = path_of(target.model, stream=stream)
-            if stream and "alt=sse" not in request.path:
-                path = path.partition("?")[0]
         rendered = for_model(endpoint.wire.split(members, (), path), target.profile)
         own, now = own_plan(rendered, rules, members), time.time()
         hints = hints_of({}, members)
@@ -111,10 +127,10 @@ class RequestBuilder:
         elif endpoint.base_wire != "gemini":
             path = rendered.envelope.path
         sent_headers = _headers(target.profile.api_version, dialect, request.headers) + headers
-        params = Params(
-            max_tokens=_number(members, "max_tokens"),
-            service_tier=known_text(members, "service_tier") or None,
-        )
+        facts = self.facts
+        assert facts is not None
+        check_prompt(facts, rendered, self._call.app.grant.llm)
+        params = Params(max_tokens=facts.max_tokens, service_tier=facts.service_tier or None)
         return PreparedRequest(
             call=Call(ir=_NO_PROMPT, model=target.model, params=params),
             rendered=read.rendered,
@@ -124,11 +140,32 @@ class RequestBuilder:
             notices=tuple(notices),
         )
 
+    def _fill(self, target: Target, request: WireRequest) -> FilledBody:
+        """The request with the fields that the grant demands (D10)."""
+        grant, base_wire, facts = self._call.app.grant.llm, request.wire, self._given
+        if facts is None:
+            facts = read_facts(
+                target.endpoint.wire_name, request.members, request.path, request.headers
+            )
+        filled = FilledBody(request.body, request.members)
+        limited = grant.has_spend_limit or grant.max_tokens is not None
+        needed = limited or target.endpoint.features.requires_max_tokens
+        if facts.max_tokens is None and not facts.unlimited_output and needed:
+            tokens = max_tokens_to_fill(grant, target.profile)
+            filled = fill_max_tokens(
+                base_wire, filled.body, filled.members, tokens, profile=target.profile
+            )
+            facts = replace(facts, max_tokens=tokens)
+        if "stored_responses" not in grant.permissions:
+            filled = fill_store(base_wire, filled.body, filled.members)
+        self.facts = facts
+        return filled
+
     def _changes(
-        self, target: Target, request: WireRequest, stream: bool, notices: list[Notice]
+        self, target: Target, members: Members, stream: bool, notices: list[Notice]
     ) -> dict[str, bytes]:
         """Fields of the body that cannot stay as they are."""
-        members, base_wire = request.members, target.endpoint.base_wire
+        base_wire = target.endpoint.base_wire
         changes: dict[str, bytes] = {}
         if base_wire != "gemini" and known_text(members, "model") != target.model:
             changes["model"] = string(target.model)
@@ -170,6 +207,8 @@ class RequestBuilder:
             changes["temperature"] = None
             text = f"{target.endpoint.id} takes a temperature up to {highest:g}; left out"
             notices.append(Notice("temperature_left_out", text, "temperature"))
+        if params.store is None and target.endpoint.features.stores_responses:
+            changes["store"] = "stored_responses" in grant.permissions
         call = target.with_defaults(call, changes)
         rendered = target.render(call)
         rules, now = target.rules, time.time()
@@ -185,15 +224,31 @@ class RequestBuilder:
         )
         own = Plan(marks=rendered.marks, automatic=rendered.automatic)
         plan = self._plan(target, read, own, now)
-        request = target.endpoint.wire.assemble(rendered, plan)
+        outgoing = target.endpoint.outgoing(target.endpoint.wire.assemble(rendered, plan))
+        self._check_translated(target, outgoing, rendered)
         return PreparedRequest(
             call=call,
             rendered=rendered,
             plan=plan,
             at=now,
-            outgoing=target.endpoint.outgoing(request),
+            outgoing=outgoing,
             notices=tuple(notices),
         )
+
+    def _check_translated(self, target: Target, outgoing: HttpRequest, rendered: Rendered) -> None:
+        """Reads the facts of what is sent; a call of JSON-RPC is checked by them."""
+        grant = self._call.app.grant.llm
+        facts = read_facts(
+            target.endpoint.wire_name, decode_members(outgoing.body), outgoing.path, ()
+        )
+        self.facts = facts
+        if self._call.request is None:
+            check_grant(facts, grant, models=[target.model])
+            check_prompt(facts, rendered, grant)
+        elif grant.approved_prompt is not None and self._given is not None:
+            request = self._call.request
+            own = wire.get(request.wire).split(request.members, (), request.path)
+            check_prompt(self._given, own, grant)
 
     def _parse(self) -> Call:
         if self._call.call is not None:
@@ -228,23 +283,28 @@ class RequestBuilder:
 
     # ── Bounds ───────────────────────────────────────────────────────────────────────────────────
 
-    def bound(self, prepared: PreparedRequest, target: Target) -> int:
-        """The most that an attempt can cost, in nano-dollars."""
-        price = target.price(prepared.at)
-        tokens = self.input_tokens(prepared, target)
-        if price is None:
-            return 0
-        rates = price.at(tokens)
-        output = prepared.call.params.max_tokens or target.endpoint.config.max_tokens
-        if rates.input is None or rates.output is None:
-            return 0
-        highest = max(rates.input, *rates.write.values()) if rates.write else rates.input
-        return nano_usd_up((highest * tokens + rates.output * output).scaleb(-6))
-
-    def input_tokens(self, prepared: PreparedRequest, target: Target) -> int:  # noqa: ARG002
-        """The most tokens that the prompt can have."""
-        assert prepared.outgoing is not None
-        return len(prepared.outgoing.body) + 1024
+    def bound(self, prepared: PreparedRequest, target: Target) -> CostBound:
+        """The most that an attempt can cost. Raises `NotGranted` where that is unknown and the
+        grant limits what the app spends."""
+        facts = self.facts
+        assert facts is not None
+        ttls = None
+        if target.rules.mechanism.value == "explicit":
+            ttls = {mark.ttl for mark in prepared.plan.marks}
+            if prepared.plan.automatic is not None:
+                ttls.add(prepared.plan.automatic)
+        bound = cost_bound(
+            facts,
+            prepared.rendered,
+            target,
+            at=prepared.at,
+            stored_tokens=self._stored_tokens,
+            ttls=ttls,
+        )
+        if bound.nano_usd is None and self._call.app.grant.llm.has_spend_limit:
+            reason = f"what the call costs has no bound, and the grant limits spend: {bound.reason}"
+            raise NotGranted(reason)
+        return bound
 
 
 def _speaks(target: Target, request: WireRequest) -> bool:
@@ -290,8 +350,3 @@ def _headers(
 def _object(members: Members, name: str) -> Members:
     raw = bytes(members.get(name, b"null"))
     return decode_members(raw) if raw.startswith(b"{") else {}
-
-
-def _number(members: Mapping[str, msgspec.Raw], name: str) -> int | None:
-    raw = bytes(members.get(name, b""))
-    return int(raw) if raw.isdigit() else None

@@ -22,7 +22,14 @@ from anaphora.client.config.secrets import KEY_TEXT, Secret, SecretVariables, fi
 from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
 from anaphora.redaction import hides_arguments, shown_name
 
-from .private_files import Signature, UnsafeFile, read_private, signature_of, write_private
+from .private_files import (
+    Signature,
+    UnsafeFile,
+    check_folder,
+    read_private,
+    signature_of,
+    write_private,
+)
 
 if TYPE_CHECKING:
     from .home import Home
@@ -63,7 +70,7 @@ class SecretsFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[Path, Signature] = {}
+        self._seen: dict[str, Signature] = {}
 
     def path(self, name: str) -> Path:
         return self._folder / f"{check_name(name)}.txt"
@@ -72,9 +79,10 @@ class SecretsFolder:
     def read(self, name: str) -> Secret:
         """Raises `MissingSecret`, which shows nothing of the content."""
         path = self.path(name)
-        self._seen[path] = signature_of(path)
+        self._seen[str(path)] = signature_of(path)
         try:
-            content, self._seen[path] = read_private(path, MAX_BYTES + len("\r\n"))
+            check_folder(self._folder)
+            content, self._seen[str(path)] = read_private(path, MAX_BYTES + len("\r\n"))
             return clean_key(content)
         except UnsafeFile as problem:
             raise MissingSecret(str(problem).format(path)) from None

@@ -93,6 +93,7 @@ class Daemon:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._looked = 0.0
+        self._woken = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -150,13 +151,17 @@ class Daemon:
         except AnaphoraError as problem:
             _log.error("%s", problem)
         self.reload()
+        self._woken.set()
 
     async def look_after(
         self, handler: DaemonHandler, certificate: ServerCertificate | None
     ) -> None:
-        """Every second: changed files, a renewed certificate, tokens that expired."""
+        """Every second, and after SIGHUP: changed files, a renewed certificate, tokens that have
+        expired."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), _LOOK_SECONDS)
+            self._woken.clear()
             try:
                 self.reload_if_changed()
                 handler.end_expired()
@@ -256,6 +261,7 @@ async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daem
 async def drain(daemon: Daemon, app: ServedApp, seconds: float) -> None:
     """Refuses new calls, and waits for those that run; after `seconds` they are ended."""
     daemon.readiness.draining = True
+    _log.info("stopping when running calls have ended")
     deadline = time.monotonic() + seconds
     while app.is_busy and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_DRAIN_SECONDS)

@@ -97,8 +97,15 @@ def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
         elements = decode_elements(memoryview(body)[span.start : span.end])
     except DECODE_ERRORS as problem:
         raise request_error(decode_reason(problem), path) from None
+    sizes = [memoryview(raw).nbytes for raw in elements]
     found: list[ByteSpan] = []
     position = span.start + 1
+    if sum(sizes) + len(sizes) + 1 == span.end - span.start:
+        # Nothing but brackets and commas is around the elements.
+        for size in sizes:
+            found.append(ByteSpan(position, position + size))
+            position += size + 1
+        return found
     for raw in elements:
         if found:
             position = _expect(body, position, _COMMA, path)

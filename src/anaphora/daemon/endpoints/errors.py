@@ -24,6 +24,8 @@ _WRITTEN_AS: dict[int, type[Upstream]] = {
     429: errors.RateLimited,
     503: errors.Overloaded,
 }
+#: Statuses of a provider that is busy; others of 500 and more are failures.
+_OVERLOADED = (None, 503, 529)
 #: Names of organisations, projects and workspaces.
 _ACCOUNTS = re.compile(r"\b(?:org|proj|wrkspc|projects|acct|user)[-_/][\w-]{6,}", re.ASCII)
 _WORDS = re.compile(r"[^\s'\"`,;()<>]+")
@@ -41,7 +43,7 @@ def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> C
         headers.pop("retry-after", None)
     elif error.retry_after is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after))  # SDKs read whole seconds
-    return CompleteResponse(status, headers, body)
+    return CompleteResponse(error.status or status, headers, body)
 
 
 def as_upstream(problem: AnaphoraError) -> Upstream:
@@ -57,7 +59,9 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
             retry_after=problem.retry_after,
         )
     if isinstance(problem, Upstream):
-        kind = type(problem) if type(problem) is not Upstream else errors.Overloaded
+        kind = type(problem)
+        if kind is errors.Overloaded and problem.status not in _OVERLOADED:
+            kind = Upstream
         return kind(
             shown_message(problem),
             status=problem.status,
@@ -74,13 +78,13 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
         case errors.Unavailable():
             return errors.Overloaded(text, status=503, retry_after=problem.wait)
         case errors.Timeout():
-            return errors.Overloaded(text, status=504)
+            return Upstream(text, status=504)
         case errors.Transport() | errors.Parse():
-            return errors.Overloaded(text, status=502)
+            return Upstream(text, status=502)
         case errors.InvalidConfig():
             # Names files of the home.
             return errors.Overloaded("the provider is not configured correctly", status=503)
-    return errors.Overloaded(f"internal error: {type(problem).__name__}", status=500)
+    return Upstream(f"internal error: {type(problem).__name__}", status=500)
 
 
 def shown_message(problem: AnaphoraError) -> str:

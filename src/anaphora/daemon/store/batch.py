@@ -56,19 +56,41 @@ class HoldRow(msgspec.Struct, frozen=True, array_like=True):
     bound: int
 
 
-class _EntryRow(msgspec.Struct, frozen=True, array_like=True):
-    """The part of a row of `entries` that a later settlement needs."""
+class EntryRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of `entries`: a hold, and how it was settled."""
 
     hold: HoldRow
-    kind: Settled
+    settled_at: float
     billed: int
+    kind: Settled
+    input: int
+    read: int
+    written: int
+    output: int
+    saved: int
+    read_by_others: int
+    labels: str
+    """A JSON object."""
+
+    @property
+    def settlement(self) -> Settlement:
+        return Settlement(
+            hold=self.hold.id,
+            billed=self.billed,
+            kind=self.kind,
+            at=self.settled_at,
+            input=self.input,
+            read=self.read,
+            written=self.written,
+            output=self.output,
+            read_by_others=self.read_by_others,
+            labels=msgspec.json.decode(self.labels),
+            saved=self.saved,
+        )
 
 
-_HOLD_FIELDS = ("id", "app", "provider", "model", "request_id", "day", "at", "bound")
-_ENTRY_FIELDS = (
-    *_HOLD_FIELDS, "settled_at", "billed", "kind", "input", "read", "written", "output", "saved",
-    "read_by_others", "labels",
-)  # fmt: skip
+_HOLD_FIELDS = HoldRow.__struct_fields__
+_SETTLED_FIELDS = EntryRow.__struct_fields__[1:]
 _SUM_KEY = ("day", "app", "provider", "model")
 _SUM_FIELDS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
 
@@ -85,7 +107,7 @@ def _find(table: str, *more: str) -> str:
 
 
 _FIND_HOLDS = _find("holds")
-_FIND_ENTRIES = _find("entries", "kind", "billed")
+_FIND_ENTRIES = _find("entries", *_SETTLED_FIELDS)
 _FIND_BALANCES = (
     "SELECT json_group_array(json_array(app, period, spent + held)) FROM balances"
     " WHERE app IN (SELECT value FROM json_each(?)) AND period IN (SELECT value FROM json_each(?))"
@@ -120,7 +142,7 @@ class _Insert:
 
 
 _ADD_HOLDS = _Insert("holds", _HOLD_FIELDS)
-_PUT_ENTRIES = _Insert("entries", _ENTRY_FIELDS, verb="INSERT OR REPLACE")
+_PUT_ENTRIES = _Insert("entries", (*_HOLD_FIELDS, *_SETTLED_FIELDS), verb="INSERT OR REPLACE")
 _ADD_BALANCES = _Insert("balances", ("app", "period", "spent", "held"), ("app", "period"))
 _ADD_SUMS = _Insert("sums", (*_SUM_KEY, *_SUM_FIELDS), _SUM_KEY)
 _ADD_LABEL_SUMS = _Insert(
@@ -129,7 +151,7 @@ _ADD_LABEL_SUMS = _Insert(
 
 _encode = msgspec.json.Encoder().encode
 _decode_holds = msgspec.json.Decoder(list[HoldRow]).decode
-_decode_entries = msgspec.json.Decoder(list[_EntryRow]).decode
+_decode_entries = msgspec.json.Decoder(list[EntryRow]).decode
 _decode_balances = msgspec.json.Decoder(list[tuple[str, str, int]]).decode
 
 
@@ -199,25 +221,28 @@ class _Batch:
             settlement.written, settlement.output, settlement.saved, settlement.read_by_others,
             _encode(settlement.labels).decode(),
         )  # fmt: skip
-        key = (row.day, row.app, row.provider, row.model)
-        kind, billed = settlement.kind, settlement.billed
-        _add(
-            self._sums, key,
-            kind != "free", billed, billed if kind in ("estimated", "bound") else 0,
-            settlement.saved, settlement.input, settlement.read, settlement.written,
-            settlement.output,
-        )  # fmt: skip
-        for label, amount in settlement.labels.items():
-            _add(self._label_sums, (*key, label), 1, amount)
+        self._count(row, settlement)
 
-    def _correct(self, entry: _EntryRow, settlement: Settlement) -> None:
+    def _correct(self, entry: EntryRow, settlement: Settlement) -> None:
         if not _corrects(settlement, entry.kind):
             return
         row = entry.hold
         self._charge(row.app, row.day, settlement.billed - entry.billed, 0)
-        key = (row.day, row.app, row.provider, row.model)
-        _add(self._sums, key, -1, -entry.billed, -entry.billed, 0, 0, 0, 0, 0)
+        self._count(row, entry.settlement, -1)
         self._enter(row, settlement)
+
+    def _count(self, row: HoldRow, settlement: Settlement, sign: int = 1) -> None:
+        """Adds a settlement to the sums, or takes it from them."""
+        key = (row.day, row.app, row.provider, row.model)
+        kind, billed = settlement.kind, sign * settlement.billed
+        _add(
+            self._sums, key,
+            sign * (kind != "free"), billed, billed if kind in ("estimated", "bound") else 0,
+            sign * settlement.saved, sign * settlement.input, sign * settlement.read,
+            sign * settlement.written, sign * settlement.output,
+        )  # fmt: skip
+        for label, amount in settlement.labels.items():
+            _add(self._label_sums, (*key, label), sign, sign * amount)
 
     # ── Holds ────────────────────────────────────────────────────────────────────────────────────
 

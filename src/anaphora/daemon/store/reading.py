@@ -13,6 +13,13 @@ FIELDS = ("app", "provider", "model", "label", "day")
 _SUMS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
 
 
+def held(database: sqlite3.Connection, app: str | None = None) -> int:
+    """Nano-dollars of open holds."""
+    sum_of = "SELECT COALESCE(SUM(bound), 0) FROM holds WHERE :app IS NULL OR app = :app"
+    amount: int = database.execute(sum_of, {"app": app}).fetchone()[0]
+    return amount
+
+
 def spend_rows(
     database: sqlite3.Connection,
     by: Sequence[str],
@@ -36,7 +43,7 @@ def spend_rows(
     )
     names = (*fields, *_SUMS)
     found = [dict(zip(names, row, strict=True)) for row in rows]
-    return [SpendRow(**row) for row in found if row["calls"] is not None]
+    return [SpendRow(**row) for row in found if row["calls"] or row["billed"]]
 
 
 _WHOLE = "SELECT * FROM sums"

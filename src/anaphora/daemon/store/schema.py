@@ -117,6 +117,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """For reading. Raises `Io` where there is no store of today's version."""
+    if not path.is_file():
+        raise Io(f"{path}: no such store")
     with readable(path):
         database = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro",
@@ -149,10 +151,11 @@ def prepare(database: sqlite3.Connection, path: Path) -> int:
     """Makes the tables, or brings them to today's version, all or nothing. The version before; 0
     for a new store."""
     version = version_of(database, path)
+    mode = database.execute("PRAGMA journal_mode=WAL").fetchone()[0]  # a backup is not in this mode
+    if mode != "wal":
+        raise Io(f"{path}: SQLite's WAL mode does not work here; use a local disk")
     if version == SCHEMA_VERSION:
         return version
-    if version == 0:
-        database.execute("PRAGMA journal_mode=WAL")
     with transaction(database):
         version = version_of(database, path)  # another process may have been faster
         for step in _STEPS[version:]:

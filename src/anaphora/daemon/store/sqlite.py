@@ -28,7 +28,7 @@ from . import (
 from .batch import Change, HoldRequest, Operation, Outcome, apply, latest_day, open_holds
 from .days import day_of, month_of
 from .group_commit import GroupCommit
-from .reading import spend_rows
+from .reading import held, spend_rows
 from .schema import connect, connect_to_read, create, prepare, readable
 
 _log = logging.getLogger("anaphora.daemon")
@@ -118,12 +118,11 @@ class SqliteStore:
         day = max(day_of(now), latest_day(self._reader))
         settled = "SELECT period, spent FROM balances WHERE app = ? AND period IN (?, ?)"
         found = dict(self._reader.execute(settled, (app, day, month_of(day))).fetchall())
-        held = "SELECT COALESCE(SUM(bound), 0) FROM holds WHERE app = ?"
         return Spent(
             day=day,
             today=found.get(day, 0),
             month=found.get(month_of(day), 0),
-            held=self._reader.execute(held, (app,)).fetchone()[0],
+            held=held(self._reader, app),
         )
 
     async def spend(

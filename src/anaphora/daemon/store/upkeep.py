@@ -44,6 +44,12 @@ class StoreReport(msgspec.Struct, frozen=True, kw_only=True):
     """Empty where the store is sound."""
 
 
+class ClockReset(msgspec.Struct, frozen=True, kw_only=True):
+    store: str
+    before: str
+    after: str
+
+
 class Migration(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     before: int
@@ -110,6 +116,17 @@ def migrate(path: Path) -> Migration:
     return Migration(store=str(path), before=before, after=SCHEMA_VERSION)
 
 
+def reset_clock(path: Path, *, now: float | None = None) -> ClockReset:
+    """Forgets a day that is still to come, which a clock that was wrong has left: calls are charged
+    to today again. What was spent stays with its day."""
+    connect_to_read(path).close()
+    today = day_of(time.time() if now is None else now)
+    with readable(path), closing(connect(path)) as database, transaction(database):
+        before = latest_day(database)
+        database.execute("UPDATE clock SET latest_day = min(latest_day, ?)", (today,))
+        return ClockReset(store=str(path), before=before, after=min(before, today))
+
+
 def check(path: Path, *, now: float | None = None) -> StoreReport:
     """Checks the file, and that all sums agree with the entries. Changes nothing."""
     with closing(connect_to_read(path)) as database:
@@ -171,7 +188,7 @@ def _problems(database: sqlite3.Connection, now: float) -> Iterator[str]:
     if latest > today:
         yield (
             f"the clock was at {latest} before, and is at {today}: calls are charged to {latest}"
-            " until then"
+            " until then, or until: anaphora store reset-clock"
         )
 
 

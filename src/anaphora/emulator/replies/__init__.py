@@ -62,12 +62,13 @@ class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
         """The reply cut at its first stop sequence, or at `max_tokens`."""
         parts: list[Part] = []
         left = math.inf if max_tokens is None else max_tokens - self.hidden
+        hidden = self.hidden if max_tokens is None else min(self.hidden, max_tokens)
         for part in self.parts:
             text = part.text if isinstance(part, Text) else ""
             if found := [(text.index(stop), stop) for stop in stops if stop and stop in text]:
                 end, sequence = min(found)
                 parts.append(Text(text[:end]))
-                return self._cut(parts, "stop_sequence", sequence)
+                return self._cut(parts, hidden, "stop_sequence", sequence)
             size = _part_tokens(part, profile)
             if size > left:
                 kept = bytes_in(max(0, int(left)), profile.bytes_per_token.value)
@@ -78,17 +79,19 @@ class GeneratedReply(msgspec.Struct, frozen=True, kw_only=True):
                     signature = None if part.signature is None else ""
                     shown = _first_bytes(part.text, kept)
                     parts.append(msgspec.structs.replace(part, text=shown, signature=signature))
-                return self._cut(parts, "length")
+                    if left <= 0:
+                        hidden = max(0, hidden - 1)  # an empty part has a token, too
+                return self._cut(parts, hidden, "length")
             left -= size
             parts.append(part)
         # Below zero: the limit was reached in hidden reasoning.
-        return self._cut(parts, "length") if left < 0 else self
+        return self._cut(parts, hidden, "length") if left < 0 else self
 
     def _cut(
-        self, parts: list[Part], stop: StopReason, sequence: str | None = None
+        self, parts: list[Part], hidden: int, stop: StopReason, sequence: str | None = None
     ) -> GeneratedReply:
         return msgspec.structs.replace(
-            self, parts=tuple(parts), stop_reason=stop, stop_sequence=sequence
+            self, parts=tuple(parts), hidden=hidden, stop_reason=stop, stop_sequence=sequence
         )
 
 

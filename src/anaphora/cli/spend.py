@@ -1,0 +1,221 @@
+"""`anaphora spend`"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from anaphora.daemon.store import SpendRow
+from anaphora.daemon.store.days import day_of
+from anaphora.daemon.store.reading import FIELDS, held, spend_rows
+from anaphora.daemon.store.schema import connect_to_read, transaction
+from anaphora.errors import Io
+from anaphora.wording import counted
+
+from .audit_report import cost, share
+from .common import past_moment
+from .daemon_connection import home_option, open_home
+from .terminal import Line, Terminal, print_lines, print_report, table
+from .token_lines import json_option
+
+#: Seconds between two looks at a store that is watched.
+_INTERVAL = 0.25
+
+
+class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of settled calls, and what open holds reserve."""
+
+    by: tuple[str, ...]
+    since: str
+    until: str
+    app: str | None
+    rows: tuple[SpendRow, ...]
+    total: SpendRow
+    held: int
+
+
+@click.command()
+@click.option(
+    "--by",
+    default="app,model",
+    show_default=True,
+    metavar="FIELDS",
+    help=f"Fields to sum by, separated by commas: {', '.join(FIELDS)}.",
+)
+@click.option("--app", help="Only this app.")
+@click.option("--since", callback=past_moment, help="Only since this day: 2026-11-30, 7d.")
+@click.option("--until", callback=past_moment, help="Only to this day, which is included.")
+@click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
+@home_option
+@json_option
+def command(
+    by: str,
+    app: str | None,
+    since: float | None,
+    until: float | None,
+    watch: bool,
+    home: Path,
+    as_json: bool,
+) -> None:
+    """Show what apps have spent, by app, model, block label and day.
+
+    Calls are charged to the UTC day on which they began. `estimated` is the part that no bill
+    confirms: streams that were aborted, and calls that were sent and never answered. By label, a
+    row without one is the output, and the prompt's text that has no label.
+
+    \b
+    anaphora spend --since 7d --by day,app
+    anaphora spend --by label --app marketing
+    anaphora spend --watch
+
+    With --json amounts are whole nano-dollars; with --watch too, each state is one line.
+    """
+    fields = tuple(name.strip() for name in by.split(",") if name.strip())
+    unknown = [name for name in fields if name not in FIELDS]
+    if unknown:
+        raise click.BadParameter(
+            f"{unknown[0]!r} is none of {', '.join(FIELDS)}", param_hint="'--by'"
+        )
+    query = _Query(
+        open_home(home).store,
+        fields,
+        app,
+        "" if since is None else day_of(since),
+        "" if until is None else day_of(until),
+    )
+    if watch:
+        _watch(query, as_json=as_json)
+    else:
+        report = query.report()
+        print_report(_json(report), _lines(report), as_json=as_json)
+
+
+class _Query:
+    def __init__(
+        self, store: Path, by: tuple[str, ...], app: str | None, since: str, until: str
+    ) -> None:
+        self.store, self.by, self.app, self.since, self.until = store, by, app, since, until
+
+    def report(self) -> SpendReport:
+        if not self.store.exists():  # no daemon has run here
+            return self._made((), (), 0)
+        with closing(connect_to_read(self.store)) as database:
+            return self.read(database)
+
+    def read(self, database: sqlite3.Connection) -> SpendReport:
+        try:
+            with transaction(database, "BEGIN"):  # one state, while a daemon writes
+                rows, total = (
+                    spend_rows(database, by, since=self.since, until=self.until, app=self.app)
+                    for by in (self.by, ())
+                )
+                return self._made(rows, total, held(database, self.app))
+        except sqlite3.Error as error:
+            raise Io(f"{self.store}: cannot be read: {error}") from None
+
+    def _made(self, rows: Sequence[SpendRow], total: Sequence[SpendRow], held: int) -> SpendReport:
+        return SpendReport(
+            by=self.by,
+            since=self.since,
+            until=self.until,
+            app=self.app,
+            rows=tuple(rows),
+            total=total[0] if total else SpendRow(),
+            held=held,
+        )
+
+
+# ── Output ───────────────────────────────────────────────────────────────────────────────────────
+
+_AMOUNTS = ("billed", "estimated", "saved")
+
+
+def _json(report: SpendReport) -> dict[str, Any]:
+    by_label = "label" in report.by
+    return {
+        "by": report.by,
+        "since": report.since or None,
+        "until": report.until or None,
+        "app": report.app,
+        "rows": [_json_row(row, report.by, tokens=not by_label) for row in report.rows],
+        "total": _json_row(report.total, (), tokens=True),
+        "held_nano_usd": report.held,
+    }
+
+
+def _json_row(row: SpendRow, by: Sequence[str], *, tokens: bool) -> dict[str, Any]:
+    value: dict[str, Any] = {name: getattr(row, name) for name in by}
+    value["calls"] = row.calls
+    value |= {f"{name}_nano_usd": getattr(row, name) for name in _AMOUNTS}
+    if tokens:
+        value |= {name: getattr(row, name) for name in ("input", "read", "written", "output")}
+    return value
+
+
+def _lines(report: SpendReport) -> Iterator[Line]:
+    if not report.rows:
+        yield "nothing was spent"
+    else:
+        tokens = "label" not in report.by
+        counts = ("input", "read", "output") if tokens else ()
+        figures = ("calls", *counts, "$", "estimated", "saved")
+        rows = table(*report.by, *figures, right=figures)
+        for row in report.rows:
+            rows.add_row(*(getattr(row, name) for name in report.by), *_figures(row, tokens=tokens))
+        yield rows
+    total = report.total
+    text = f"{cost(total.billed)} dollars, {counted(total.calls, 'call')}"
+    if report.held:
+        text += f"; {cost(report.held)} held for calls that are running"
+    yield f"\n{text}", "bold"
+
+
+def _figures(row: SpendRow, *, tokens: bool) -> Iterator[str]:
+    yield f"{row.calls:,}"
+    if tokens:
+        yield f"{row.input:,}"
+        yield share(row.read, row.input)
+        yield f"{row.output:,}"
+    yield cost(row.billed)
+    yield cost(row.estimated) if row.estimated else ""
+    yield cost(row.saved) if row.saved else ""
+
+
+def _watch(query: _Query, *, as_json: bool) -> None:
+    terminal = Terminal()
+    with closing(connect_to_read(query.store)) as database:
+        shown: SpendReport | None = None
+        try:
+            while True:
+                version = _version(database)
+                report = query.read(database)
+                if report != shown:
+                    _show(terminal, report, as_json=as_json)
+                    shown = report
+                while _version(database) == version:
+                    time.sleep(_INTERVAL)
+        except KeyboardInterrupt:  # the way to end it
+            return
+
+
+def _show(terminal: Terminal, report: SpendReport, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode(_json(report)))
+        return
+    if terminal.is_terminal:
+        terminal.clear()
+    now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    print_lines(terminal, [(now, "dim"), *_lines(report)])
+
+
+def _version(database: sqlite3.Connection) -> int:
+    """Changes with every commit of another process."""
+    version: int = database.execute("PRAGMA data_version").fetchone()[0]
+    return version

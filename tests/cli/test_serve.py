@@ -1,0 +1,118 @@
+"""`anaphora serve`: --check and its exit codes, --emulate as a newcomer starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from support.daemon import KEY, create_home
+
+from anaphora.cli.main import main
+from anaphora.emulator.server import Emulator
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, emu: Emulator) -> Path:
+    create_home(tmp_path / "home", emu)
+    return tmp_path / "home"
+
+
+def change(file: Path, edit: Callable[[Any], Any]) -> None:
+    content = msgspec.json.decode(file.read_bytes())
+    edit(content)
+    file.write_bytes(msgspec.json.encode(content))
+
+
+def test_check_of_a_valid_home(home: Path, run: Run) -> None:
+    done = run("serve", "--home", str(home), "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("ok\n")
+    report = json.loads(run("serve", "--home", str(home), "--check", "--json").stdout)
+    assert report["ok"]
+    assert report["apps"] == ["demo"]
+    assert not (home / "daemon.lock").exists()
+
+
+def test_check_finds_a_missing_key(home: Path, run: Run) -> None:
+    (home / "secrets/PROVIDER_KEY.txt").unlink()
+    done = run("serve", "--home", str(home), "--check")
+    assert done.returncode == 7
+    assert "anaphora secrets set PROVIDER_KEY" in done.stderr
+
+
+def _no_price(config: Any) -> None:
+    del config["providers"]["ollama"]["prices"]
+
+
+@pytest.mark.parametrize(
+    "file, edit, expected",
+    [
+        ("llm.yaml", lambda config: config["daemon"].update(host="0.0.0.0"), "host: 0.0.0.0"),
+        ("llm.yaml", lambda config: config["daemon"].update(prot=1), "prot"),
+        ("llm.yaml", _no_price, "no price is known for qwen3:0.6b at ollama"),
+        ("extensions.yaml", lambda apps: apps["demo"].update(grant=1), "grant"),
+        ("extensions.yaml", lambda apps: apps["demo"]["llm"].pop("usd_per_day"), "usd_per_day"),
+    ],
+)
+def test_check_finds_what_is_invalid(
+    home: Path, run: Run, file: str, edit: Callable[[Any], Any], expected: str
+) -> None:
+    change(home / file, edit)
+    done = run("serve", "--home", str(home), "--check")
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert KEY not in done.stderr
+
+
+def test_folder_that_is_no_home_is_named(tmp_path: Path, run: Run) -> None:
+    done = run("serve", "--home", str(tmp_path))
+    assert done.returncode == 2
+    assert f"anaphora init {tmp_path}" in done.stderr
+
+
+def test_emulate_needs_nothing_and_stops_on_sigterm(tmp_path: Path) -> None:
+    """The printed curl line works as it is."""
+    source = Path(sys.modules[main.__module__].__file__ or "").parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "anaphora", "serve", "--emulate", "--port", "0"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(source), "PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stderr is not None
+        text = ""
+        while not text.endswith("}]}'\n"):
+            line = process.stderr.readline()
+            assert line, text
+            text += line
+        words = shlex.split(text[text.index("curl ") :].replace("\\\n", ""))
+        headers = dict(words[at + 1].split(": ") for at, word in enumerate(words) if word == "-H")
+        answer = httpx.post(words[1], headers=headers, content=words[words.index("-d") + 1])
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["output_tokens"] > 0
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        log, rest = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (0, "")
+    messages = [json.loads(line)["message"] for line in log.splitlines()]
+    assert {"request", "reloaded", "stopping when running calls have ended"} <= set(messages)
+    token = re.search(r"ana_\S+", text)
+    assert token is not None
+    assert token[0] not in log
+    assert list(tmp_path.iterdir()) == []

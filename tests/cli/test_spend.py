@@ -1,0 +1,196 @@
+"""`anaphora spend` and `anaphora store`, beside a daemon that uses the store and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.audit_logs import in_event_loop
+from support.ledgers import DAY, NOON, Clock, an_app, opened, version_1
+
+from anaphora.daemon.grants import NANO
+from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.store import Settled
+from anaphora.values import Usage
+
+#: Noon of 2026-01-15.
+PAST = NOON - 365 * DAY
+
+
+async def spend(ledger: Ledger, app: str, model: str, billed: int, **labels: int) -> None:
+    hold = await ledger.hold(an_app(app), provider="p", model=model, request_id="r", bound=billed)
+    kind: Settled = "estimated" if model == "aborted" else "billed"
+    usage = Usage(uncached=1000, read=9000, output=200)
+    await hold.settle(billed, kind, usage=usage, labels=labels, saved=NANO // 4)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with three days of spend, and an open hold."""
+    home = tmp_path_factory.mktemp("home")
+    home.chmod(0o700)
+    (home / "llm.yaml").write_text("providers: {}\n")
+
+    @in_event_loop
+    async def fill() -> None:
+        async with opened(home / "store.sqlite", clock := Clock(PAST)) as ledger:
+            await spend(ledger, "shop", "haiku", 2 * NANO, rules=NANO, history=NANO // 2)
+            clock.now += DAY
+            await spend(ledger, "shop", "sonnet", 3 * NANO, rules=NANO)
+            await spend(ledger, "blog", "aborted", NANO // 100)
+            clock.now += DAY
+            await spend(ledger, "blog", "haiku", NANO)
+            hold = await ledger.hold(
+                an_app("blog"), provider="p", model="haiku", request_id="r", bound=NANO // 2
+            )
+            hold._settled = True  # stays open
+
+    fill()
+    return home
+
+
+def test_spend_by_app_and_model(run: Any, home: Path) -> None:
+    done = run("spend", "--home", str(home))
+    assert done.returncode == 0
+    lines = [line.split() for line in done.stdout.splitlines() if line]
+    assert lines == [
+        ["app", "model", "calls", "input", "read", "output", "$", "estimated", "saved"],
+        ["blog", "aborted", "1", "10,000", "90%", "200", "0.0100", "0.0100", "0.2500"],
+        ["blog", "haiku", "1", "10,000", "90%", "200", "1.00", "0.2500"],
+        ["shop", "haiku", "1", "10,000", "90%", "200", "2.00", "0.2500"],
+        ["shop", "sonnet", "1", "10,000", "90%", "200", "3.00", "0.2500"],
+        "6.01 dollars, 4 calls; 0.5000 held for calls that are running".split(),
+    ]
+
+
+@pytest.mark.parametrize(
+    "options, rows",
+    [
+        (["--by", "app"], {"blog": 1.01, "shop": 5}),
+        (["--by", "day"], {"2026-01-15": 2, "2026-01-16": 3.01, "2026-01-17": 1}),
+        (["--by", "label"], {"": 3.51, "history": 0.5, "rules": 2}),
+        (["--by", "label", "--app", "blog"], {"": 1.01}),
+        (["--by", "model", "--since", "2026-01-17"], {"haiku": 1}),
+        (["--by", "app", "--until", "2026-01-15"], {"shop": 2}),
+        (["--by", "app", "--since", "2030-01-01"], {}),
+    ],
+    ids=" ".join,
+)
+def test_json_has_whole_nano_dollars(
+    run: Any, home: Path, options: list[str], rows: dict[str, float]
+) -> None:
+    value = json.loads(run("spend", "--home", str(home), "--json", *options).stdout)
+    found = {row[options[1]]: row["billed_nano_usd"] for row in value["rows"]}
+    assert found == {name: round(dollars * NANO) for name, dollars in rows.items()}
+    assert value["total"]["billed_nano_usd"] == sum(found.values())
+    assert value["held_nano_usd"] == NANO // 2
+
+
+def test_unknown_fields_and_days_are_named(run: Any, home: Path) -> None:
+    wrong = run("spend", "--home", str(home), "--by", "app,modle")
+    assert (wrong.returncode, "'modle' is none of app, provider, model" in wrong.stderr) == (
+        2,
+        True,
+    )
+    wrong = run("spend", "--home", str(home), "--since", "yesterday")
+    assert (wrong.returncode, "neither a date" in wrong.stderr) == (2, True)
+
+
+def test_a_home_without_a_store_has_spent_nothing(run: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "llm.yaml").write_text("providers: {}\n")
+    done = run("spend", "--home", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "nothing was spent\n\n0.00 dollars, 0 calls\n")
+    assert not (tmp_path / "store.sqlite").exists()
+    assert "no such store" in run("store", "check", "--home", str(tmp_path)).stderr
+
+
+def test_watch_prints_a_line_for_each_change(
+    tmp_path: Path, environment: Callable[..., dict[str, str]]
+) -> None:
+    @in_event_loop
+    async def watch() -> None:
+        async with opened(tmp_path / "store.sqlite", Clock(NOON)) as ledger:
+            words = ["spend", "--watch", "--json", "--by", "", "--home", str(tmp_path)]
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "anaphora", *words,
+                stdout=asyncio.subprocess.PIPE,
+                env=environment(PYTHONPATH=os.pathsep.join(filter(None, sys.path))),
+            )  # fmt: skip
+            assert process.stdout is not None
+            seen = []
+            for _ in range(2):
+                line = await process.stdout.readline()
+                seen.append(json.loads(line)["total"]["billed_nano_usd"])
+                await spend(ledger, "shop", "haiku", 7)
+            process.send_signal(signal.SIGINT)
+            await process.communicate()
+            assert process.returncode == 0
+            assert seen[0] == 0
+            assert seen[1] in (0, 7)  # the hold may be seen before its settlement
+
+    tmp_path.chmod(0o700)
+    (tmp_path / "llm.yaml").write_text("providers: {}\n")
+    watch()
+
+
+# ── anaphora store ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_store_is_checked_and_backed_up(run: Any, home: Path, tmp_path: Path) -> None:
+    done = run("store", "check", "--home", str(home), "--json")
+    value = json.loads(done.stdout)
+    assert (done.returncode, value["ok"], value["problems"]) == (0, True, [])
+    assert (value["entries"], value["open_holds"]) == (4, 1)
+    copy = tmp_path / "copy.sqlite"
+    done = run("store", "backup", str(copy), "--home", str(home), "--json")
+    assert (done.returncode, json.loads(done.stdout)["bytes"]) == (0, copy.stat().st_size)
+    done = run("store", "backup", str(copy), "--home", str(home))
+    assert (done.returncode, "exists already" in done.stderr) == (2, True)
+
+
+def test_clock_is_reset(run: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "llm.yaml").write_text("providers: {}\n")
+
+    @in_event_loop
+    async def fill() -> None:
+        async with opened(tmp_path / "store.sqlite", Clock(NOON + 40_000 * DAY)) as ledger:
+            await spend(ledger, "shop", "haiku", 1)
+
+    fill()
+    assert run("store", "check", "--home", str(tmp_path)).returncode == 1
+    for text in ("the latest day was 2136-", "the clock was never ahead"):
+        done = run("store", "reset-clock", "--home", str(tmp_path))
+        assert (done.returncode, text in done.stdout) == (0, True)
+    assert run("store", "check", "--home", str(tmp_path)).returncode == 0
+
+
+def test_store_is_migrated_once(run: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "llm.yaml").write_text("providers: {}\n")
+    version_1(tmp_path / "store.sqlite").close()
+    done = run("spend", "--home", str(tmp_path))
+    assert (done.returncode, "anaphora store migrate" in done.stderr) == (2, True)
+    for text in ("schema_version 1 is now 2", "schema_version 2 already"):
+        done = run("store", "migrate", "--home", str(tmp_path))
+        assert (done.returncode, text in done.stdout) == (0, True)
+    done = run("store", "check", "--home", str(tmp_path))
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "ok")
+
+
+def test_a_newer_store_has_its_exit_code(run: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "llm.yaml").write_text("providers: {}\n")
+    database = version_1(tmp_path / "store.sqlite")
+    database.execute("PRAGMA user_version=9")
+    database.close()
+    for words in (["spend"], ["store", "check"], ["store", "migrate"], ["store", "backup", "copy"]):
+        assert run(*words, "--home", str(tmp_path)).returncode == 4

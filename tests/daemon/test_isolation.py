@@ -1,0 +1,133 @@
+"""Apps do not see each other in a cache that they share at a provider."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.delegation import Delegating, app_of, delegating
+from support.emulated_client import LONG, MODELS
+
+from anaphora.daemon.isolation import own_usage
+from anaphora.daemon.values import App, AppReply
+from anaphora.emulator.server import Emulator
+from anaphora.rendered import Mark, Plan
+from anaphora.values import Usage
+
+ONE, TWO = (app_of(name, providers=["anthropic"]) for name in ("one", "two"))
+MARKED = {"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}
+
+
+def body(question: str, wire: str = "anthropic", **fields: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": question}]
+    if wire == "anthropic":
+        fields |= {"system": [MARKED], "max_tokens": 20}
+    else:
+        messages.insert(0, {"role": "system", "content": LONG})
+        fields |= {"max_completion_tokens": 20}
+    return {"model": MODELS[wire], "messages": messages, **fields}
+
+
+async def ask(daemon: Delegating, app: App, question: str, **fields: Any) -> AppReply:
+    call = daemon.request("anthropic", body(question, **fields), app=app)
+    if call.stream:
+        return (await daemon.stream(call))[1]
+    return await daemon.service.complete(call)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_reads_of_what_another_app_wrote_are_hidden(
+    stream: bool, emu: Emulator, tmp_path: Path
+) -> None:
+    """In usage, spend, verdict and explanation; the operator's view has both."""
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([ONE.grant, TWO.grant])
+            first = await ask(daemon, ONE, "Hello?", stream=stream)
+            other = await ask(daemon, TWO, "Hello?", stream=stream)
+            again = await ask(daemon, TWO, "And now?", stream=stream)
+            assert b'"cache_read_input_tokens":0' not in bytes(daemon.transport.received[1])
+            assert (other.usage.read, other.usage.written) == (0, first.usage.written)
+            assert other.reply.usage == other.usage
+            assert other.cost_usd == first.cost_usd
+            assert other.verdict is not None
+            assert other.verdict.result == "first"
+            assert other.body is None
+            assert again.usage.read == first.usage.written_total
+            explained = daemon.service.explain(TWO, other.request_id)
+            assert explained is not None
+            assert explained["usage"]["read"] == 0
+            assert daemon.service.explain(ONE, other.request_id) is None
+            await daemon.spent(TWO)
+            (_, row) = await daemon.store.spend(["app"])
+            assert (row.app, row.read) == ("two", again.usage.read)
+
+    asyncio.run(main())
+
+
+def test_events_of_a_stream_hide_them_too(emu: Emulator, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([ONE.grant, TWO.grant])
+            await ask(daemon, ONE, "Hello?")
+            call = daemon.request("anthropic", body("Hello?", stream=True), app=TWO)
+            pieces, _ = await daemon.stream(call)
+            assert all(piece.data is None for piece in pieces)
+            events = msgspec.json.encode([event for piece in pieces for event in piece.events])
+            assert b'"read":0' in events
+            assert b"cache_read_input_tokens" not in events
+
+    asyncio.run(main())
+
+
+def test_only_user_of_a_provider_is_not_masked(emu: Emulator, tmp_path: Path) -> None:
+    """Neither is an app that shares its cache."""
+    sharing = app_of("two", providers=["anthropic"], share_cache=True)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([ONE.grant])
+            written = (await ask(daemon, ONE, "Hello?")).usage.written_total
+            daemon.service.use_grants([ONE.grant, sharing.grant])
+            reply = await ask(daemon, sharing, "Hello?")
+            assert reply.usage.read == written
+            assert reply.body is not None
+
+    asyncio.run(main())
+
+
+def test_apps_get_their_own_cache_key(emu: Emulator, tmp_path: Path) -> None:
+    """Where the provider has keys: a change to the body, with a notice."""
+    one, two = (app_of(name, providers=["openai_chat"]) for name in ("one", "two"))
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["openai_chat"]) as daemon:
+            daemon.service.use_grants([one.grant])
+            call = daemon.request("openai_chat", body("Hi", "openai_chat", prompt_cache_key="k"))
+            await daemon.service.complete(msgspec.structs.replace(call, app=one))
+            daemon.service.use_grants([one.grant, two.grant])
+            for app, key in ((one, {"prompt_cache_key": "k"}), (two, {"prompt_cache_key": "k"})):
+                call = daemon.request("openai_chat", body("Hi", "openai_chat", **key), app=app)
+                reply = await daemon.service.complete(call)
+                assert "cache_key_per_app" in [notice.code for notice in reply.notices]
+            for app in (one, two):
+                call = daemon.request("openai_chat", body("Hi", "openai_chat"), app=app)
+                await daemon.service.complete(call)
+            keys = [sent["prompt_cache_key"] for sent in daemon.sent]
+            assert keys[0] == "k"
+            assert len(set(keys)) == 5
+
+    asyncio.run(main())
+
+
+def test_hidden_tokens_stay_in_the_sum() -> None:
+    usage = Usage(uncached=10, read=500, written={"5m": 20}, output=7)
+    alone, hidden = own_usage(usage, None, Plan(marks=(Mark(3, "1h"),)))
+    assert (alone.read, alone.written, hidden) == (0, {"5m": 20, "1h": 500}, 500)
+    assert alone.input == usage.input
+    alone, hidden = own_usage(usage, None, Plan())
+    assert (alone.uncached, alone.read, hidden) == (510, 0, 500)

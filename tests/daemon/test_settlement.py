@@ -1,0 +1,205 @@
+"""What calls of apps are charged, however they end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.delegation import Delegating, app_of, delegating
+from support.emulated_client import MODELS
+
+from anaphora.audit.reading import rows
+from anaphora.daemon.settling import nano_usd_up
+from anaphora.emulator.server import Emulator
+from anaphora.errors import (
+    AnaphoraError,
+    GrantExceeded,
+    GrantRateLimited,
+    NotGranted,
+    Overloaded,
+    Transport,
+    Unauthenticated,
+)
+
+BODY: dict[str, Any] = {
+    "model": MODELS["anthropic"],
+    "max_tokens": 200,
+    "messages": [{"role": "user", "content": "Tell me about " + "harbours, " * 40}],
+}
+STREAMED = {**BODY, "stream": True}
+ONCE = {"max_attempts": 1}
+
+
+async def charged(daemon: Delegating) -> tuple[int, int]:
+    """Nano-dollars that were charged, and the part of them that no bill confirms."""
+    await daemon.spent()
+    sums = await daemon.store.spend([])
+    return (sums[0].billed, sums[0].estimated) if sums else (0, 0)
+
+
+def test_failure_before_any_output_is_free(emu: Emulator, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], retry=ONCE) as daemon:
+            daemon.transport.faults = ["503"]
+            with pytest.raises(Overloaded):
+                await daemon.service.complete(daemon.request("anthropic", BODY))
+            assert await charged(daemon) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_retry_is_charged_once(emu: Emulator, tmp_path: Path) -> None:
+    """Each attempt has a hold of its own."""
+    retry = {"max_attempts": 2, "first_wait": 0.001}
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], retry=retry) as daemon:
+            daemon.transport.faults = ["503", None]
+            reply = await daemon.service.complete(daemon.request("anthropic", BODY))
+            assert [attempt.status for attempt in reply.attempts] == [503, 200]
+            assert reply.cost_usd is not None
+            assert await charged(daemon) == (nano_usd_up(reply.cost_usd), 0)
+
+    asyncio.run(main())
+
+
+def test_request_without_an_answer_costs_its_bound(emu: Emulator, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], retry=ONCE) as daemon:
+            daemon.transport.faults = ["cut; after=0"]
+            with pytest.raises(AnaphoraError):
+                await daemon.service.complete(daemon.request("anthropic", BODY))
+            billed, estimated = await charged(daemon)
+            assert billed == estimated > 0
+
+    asyncio.run(main())
+
+
+def test_left_stream_costs_what_arrived(emu: Emulator, tmp_path: Path) -> None:
+    """The input as reported, the output as received; upstream is cancelled."""
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.transport.faults = ["slow-drip; seconds=0.05"]
+            stream = daemon.service.stream(daemon.request("anthropic", STREAMED))
+            await stream.head()
+            await stream.aclose()
+            left = await charged(daemon)
+            daemon.transport.faults = []
+            reply = await daemon.service.complete(daemon.request("anthropic", BODY))
+            assert reply.cost_usd is not None
+            assert left[0] == left[1] > 0
+            assert left[0] < nano_usd_up(reply.cost_usd)
+            assert daemon.transport.in_use == 0
+
+    asyncio.run(main())
+
+
+def test_broken_stream_costs_what_arrived(emu: Emulator, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.transport.faults = ["cut; after=6"]
+            with pytest.raises(Transport):
+                await daemon.stream(daemon.request("anthropic", STREAMED))
+            billed, estimated = await charged(daemon)
+            assert billed == estimated > 0
+
+    asyncio.run(main())
+
+
+def test_spend_limit_refuses_before_sending(emu: Emulator, tmp_path: Path) -> None:
+    app = app_of(providers=["anthropic"], usd_per_day=0.001)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], app=app) as daemon:
+            with pytest.raises(GrantExceeded) as refused:
+                await daemon.service.complete(daemon.request("anthropic", BODY))
+            assert refused.value.limit == "usd_per_day"
+            assert daemon.transport.sent == []
+            assert await charged(daemon) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_model_without_a_price_needs_a_grant_without_limit(emu: Emulator, tmp_path: Path) -> None:
+    body = {**BODY, "model": "local-model"}
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            with pytest.raises(NotGranted, match="no price"):
+                await daemon.service.complete(daemon.request("anthropic", body))
+            free = app_of("free", providers=["anthropic"], usd_per_day=None)
+            reply = await daemon.service.complete(daemon.request("anthropic", body, app=free))
+            assert reply.cost_usd is None
+
+    asyncio.run(main())
+
+
+def test_rates_of_a_grant(emu: Emulator, tmp_path: Path) -> None:
+    app = app_of(providers=["anthropic"], requests_per_minute=2)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], app=app) as daemon:
+            for _ in range(2):
+                await daemon.service.complete(daemon.request("anthropic", BODY))
+            with pytest.raises(GrantRateLimited) as refused:
+                await daemon.service.complete(daemon.request("anthropic", BODY))
+            assert 0 < (refused.value.retry_after or 0) <= 61
+            assert len(daemon.transport.sent) == 2
+
+    asyncio.run(main())
+
+
+def test_revoked_token_ends_running_calls(emu: Emulator, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.transport.faults = ["slow-drip; seconds=0.05"]
+            stream = daemon.service.stream(daemon.request("anthropic", STREAMED))
+            await stream.head()
+            reading = asyncio.ensure_future(_read(stream))
+            whole = asyncio.ensure_future(
+                daemon.service.complete(daemon.request("anthropic", BODY))
+            )
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                if len(daemon.transport.sent) == 2:
+                    break
+            daemon.service.revoke(daemon.app.token_id)
+            for ended in (reading, whole):
+                with pytest.raises(Unauthenticated, match="revoked"):
+                    await ended
+            assert (await daemon.spent()).held == 0
+            assert daemon.transport.in_use == 0
+
+    asyncio.run(main())
+
+
+async def _read(stream: Any) -> list[Any]:
+    return [piece async for piece in stream]
+
+
+def test_rows_of_calls_and_refusals(emu: Emulator, tmp_path: Path) -> None:
+    """D3, D9: every call has an audit row with app and request id; repeated refusals have one."""
+    app = app_of(providers=["anthropic"], models=["claude-sonnet-*"])
+    denied = {**BODY, "model": "claude-opus-5-5"}
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], app=app) as daemon:
+            call = daemon.request("anthropic", BODY, ignored=("colour",))
+            await daemon.service.complete(call)
+            for _ in range(4):
+                with pytest.raises(NotGranted):
+                    await daemon.service.complete(daemon.request("anthropic", denied))
+
+    asyncio.run(main())
+    written: list[Any] = [row.content for row in rows(tmp_path / "audit")]
+    calls = [row for row in written if hasattr(row, "call_id")]
+    assert [(row.app, row.call_id, row.outcome, row.repeats) for row in calls] == [
+        ("notes", "req-1", "ok", 1),
+        ("notes", "req-2", "NotGranted", 1),
+        ("notes", "req-2", "NotGranted", 3),
+    ]
+    assert (calls[0].method, calls[0].ignored) == ("/v1/messages", ("colour",))
+    assert calls[0].cost_nano_usd > 0
