@@ -371,9 +371,9 @@ def test_stdio_answers_what_runs_when_the_input_ends(connect: Callable[[], Stdio
 
 def test_a_bridge_checks_daemon_token_and_app(daemon: TestedDaemon, tmp_path: Path) -> None:
     def run(**changes: Any) -> None:
-        options = {"app": "demo", "token": Secret(daemon.token()), "source": 0, "sink": 1}
+        options: dict[str, Any] = {"app": "demo", "token": Secret(daemon.token())}
         where = changes.pop("socket", daemon.socket)
-        asyncio.run(bridge(where, **(options | changes)))
+        asyncio.run(bridge(where, **(options | changes), source=0, sink=1))
 
     with pytest.raises(Io, match="anaphora serve"):
         run(socket=tmp_path / "no.sock")
