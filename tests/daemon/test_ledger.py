@@ -191,8 +191,22 @@ async def _assert_released(ledger: Ledger) -> None:
 async def test_a_hold_that_is_dropped_is_settled_at_its_bound(path: Path) -> None:
     async with opened(path) as ledger:
         await hold(ledger, an_app(), 100)
-        await (await hold(ledger, an_app("other"))).settle(0, "free")
+        assert (await ledger.spent("shop")).held == 0
         assert rows(path, "SELECT billed, kind FROM entries WHERE app = 'shop'") == [(100, "bound")]
+
+
+@in_event_loop
+async def test_a_settlement_that_is_not_waited_for_is_written_by_itself(path: Path) -> None:
+    async with opened(path) as ledger:
+        (await hold(ledger, an_app(), 100)).settle_later(40, "billed")
+        for _ in range(500):
+            if rows(path, "SELECT billed FROM entries") == [(40,)]:
+                break
+            await asyncio.sleep(0.005)
+        else:
+            raise AssertionError("never written")
+        (await hold(ledger, an_app(), 100)).settle_later(2, "billed")
+        assert (await ledger.spent("shop")).today == 42
 
 
 @pytest.mark.parametrize("bound", [-1, 2**53 + 1])

@@ -11,6 +11,7 @@ Every response has the header `anaphora-request-id`, and the log one line for ea
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import msgspec
+from blake3 import blake3
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import (
@@ -91,6 +93,19 @@ class _OpenCall:
         self.span: Any = None
 
 
+class RequestIds:
+    """Unique ids, without a system call for each. They do not tell how many there were: other apps
+    have had some of them."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._numbers = itertools.count()
+
+    def new(self) -> str:
+        number = next(self._numbers).to_bytes(8)
+        return f"req_{blake3(number, key=self._key).hexdigest(length=12)}"
+
+
 class DaemonHandler:
     """The `serving.app.Handler` of the daemon."""
 
@@ -119,6 +134,7 @@ class DaemonHandler:
         self._most_calls = max_calls_per_app
         self._before_call = before_call
         self._traces = traces
+        self._ids = RequestIds()
         self._open: dict[HttpExchange, _OpenCall] = {}
         self._calls: Counter[str] = Counter()
         directory.on_revoke(self._revoked)
@@ -148,7 +164,7 @@ class DaemonHandler:
             await exchange.respond(await self._page(exchange, token, peer))
 
     def _begin(self, exchange: HttpExchange) -> _OpenCall:
-        request_id = f"req_{secrets.token_hex(12)}"
+        request_id = self._ids.new()
         REQUEST_ID.set(request_id)
         exchange.response_headers[REQUEST_ID_HEADER] = request_id
         exchange.scope[REQUEST_ID_KEY] = request_id

@@ -26,7 +26,13 @@ from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.serving.app import ServedApp
 from anaphora.serving.exchange import BodyLimits
 from anaphora.serving.guard import HostGuard
-from anaphora.serving.server import ConnectionLimits, ServerAddress, in_thread, tcp_server
+from anaphora.serving.server import (
+    ConnectionLimits,
+    ServerAddress,
+    in_thread,
+    tcp_server,
+    tuned_interpreter,
+)
 
 from .checking import price_warnings
 from .config import DaemonConfig
@@ -303,7 +309,7 @@ def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: Non
     }
     disable_core_dumps()
     try:
-        with running(options) as daemon:
+        with running(options) as daemon, tuned_interpreter():
             ready(daemon)
             while signals.get() == signal.SIGHUP:
                 daemon.hang_up()
