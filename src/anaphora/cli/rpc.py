@@ -34,7 +34,7 @@ def command(
     token_file: Path | None,
     token_fd: int | None,
 ) -> None:
-    """Send JSON-RPC messages to a running daemon, one a line.
+    """Send JSON-RPC messages to a running daemon.
 
     With --stdio, every line of standard input is a request or a batch, and every line of standard
     output is a response or an `llm.delta` of a streamed one. Requests run at the same time, and
