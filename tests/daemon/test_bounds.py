@@ -368,6 +368,10 @@ def test_request_without_a_bound_says_why(wire: str, fields: Json, expected: str
     assert expected in bound.reason
 
 
+def test_amount_that_no_ledger_holds_is_no_bound() -> None:
+    assert reason("anthropic", tools=web_search(max_uses=10**12)) == "the cost exceeds every limit"
+
+
 def test_audio_has_no_bound() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     messages = [{"role": "user", "content": [audio]}]

@@ -36,6 +36,8 @@ from .grants import NANO
 
 _ONE = Decimal(1)
 _MILLION = 1_000_000
+#: The largest amount that a ledger can hold.
+_MOST = 2**62
 #: Handles behind which there is history that is billed as input.
 _HISTORY = frozenset({"response", "conversation", "cached_content"})
 
@@ -95,7 +97,10 @@ def cost_bound(
     except _NoBound as problem:
         return CostBound(None, input_tokens, output_tokens, str(problem))
     usd = (input_tokens * rate_in + output_tokens * rate_out) / _MILLION
-    return CostBound(nano_usd(usd + tools.usd), input_tokens, output_tokens)
+    amount = nano_usd(usd + tools.usd)
+    if amount > _MOST:
+        return CostBound(None, input_tokens, output_tokens, "the cost exceeds every limit")
+    return CostBound(amount, input_tokens, output_tokens)
 
 
 def storage_bound(price: Price, tokens: int, seconds: float) -> int | None:
