@@ -289,7 +289,7 @@ def _note_ollama(_: str, __: str, ___: str, item: dict[str, Any], found: Request
 
 #: How a provider reads the names of members, where not as they are written: Gemini takes
 #: snake_case, Ollama any case.
-_NAMES: dict[str, Callable[[str], str]] = {"gemini": camel, "ollama": str.lower}
+_NAMES: dict[str, Callable[[str], str]] = {"gemini": camel, "ollama": str.casefold}
 _Note: TypeAlias = Callable[[str, str, str, dict[str, Any], RequestContent], None]
 _NOTES: dict[str, _Note] = {"gemini": _note_gemini, "ollama": _note_ollama}
 
