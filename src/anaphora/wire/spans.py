@@ -14,6 +14,7 @@ from anaphora.errors import InvalidRequest
 
 from .reading import (
     DECODE_ERRORS,
+    Members,
     decode_elements,
     decode_members,
     decode_reason,
@@ -63,13 +64,17 @@ def is_list(body: bytes, span: ByteSpan) -> bool:
     return body[span.start] == _OPEN_LIST
 
 
-def member_spans(body: bytes, span: ByteSpan, path: str) -> dict[str, MemberSpan]:
+def member_spans(
+    body: bytes, span: ByteSpan, path: str, members: Members | None = None
+) -> dict[str, MemberSpan]:
     """The members of an object. The bytes of each value are compared with what msgspec read, so
-    keys, values and what is between them cover the whole object: it has no other members."""
-    try:
-        members = decode_members(memoryview(body)[span.start : span.end])
-    except DECODE_ERRORS as problem:
-        raise request_error(f"not a JSON object: {decode_reason(problem)}", path) from None
+    keys, values and what is between them cover the whole object: it has no other members.
+    `members` are those, where they were read before."""
+    if members is None:
+        try:
+            members = decode_members(memoryview(body)[span.start : span.end])
+        except DECODE_ERRORS as problem:
+            raise request_error(f"not a JSON object: {decode_reason(problem)}", path) from None
     found: dict[str, MemberSpan] = {}
     position = _after_space(body, span.start + 1)
     for name, raw in members.items():
