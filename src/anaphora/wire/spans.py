@@ -8,6 +8,8 @@ has a key twice, is an error.
 from __future__ import annotations
 
 import re
+from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 from anaphora.errors import InvalidRequest
@@ -75,7 +77,10 @@ def member_spans(
             members = decode_members(memoryview(body)[span.start : span.end])
         except DECODE_ERRORS as problem:
             raise request_error(f"not a JSON object: {decode_reason(problem)}", path) from None
-    found: dict[str, MemberSpan] = {}
+    found = _compact_members(body, span, members)
+    if found is not None:
+        return found
+    found = {}
     position = _after_space(body, span.start + 1)
     for name, raw in members.items():
         key = _STRING.match(body, position)
@@ -94,6 +99,23 @@ def member_spans(
     return found
 
 
+def _compact_members(body: bytes, span: ByteSpan, members: Members) -> dict[str, MemberSpan] | None:
+    """The same where there is no white space, and keys are written the usual way."""
+    found: dict[str, MemberSpan] = {}
+    position = span.start + 1
+    for name, raw in members.items():
+        key = b'"%b":' % name.encode()
+        start = position + len(key)
+        end = start + memoryview(raw).nbytes
+        if not body.startswith(key, position) or not body.startswith(raw, start):
+            return None
+        if body[end] != (_COMMA if len(found) + 1 < len(members) else _CLOSE):
+            return None
+        found[name] = MemberSpan(position, start, end)
+        position = end + 1
+    return found if position == span.end and found else None
+
+
 def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
     """The elements of a list."""
     if not is_list(body, span):
@@ -107,10 +129,8 @@ def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
     position = span.start + 1
     if sum(sizes) + len(sizes) + 1 == span.end - span.start:
         # Nothing but brackets and commas is around the elements.
-        for size in sizes:
-            found.append(ByteSpan(position, position + size))
-            position += size + 1
-        return found
+        starts = list(accumulate((size + 1 for size in sizes), initial=position))[:-1]
+        return list(map(ByteSpan, starts, map(add, starts, sizes)))
     for raw in elements:
         if found:
             position = _expect(body, position, _COMMA, path)
