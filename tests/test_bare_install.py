@@ -160,7 +160,7 @@ def test_the_wheel_asks_for_no_price_package(wheel: Path, tmp_path: Path) -> Non
     (info,) = tmp_path.glob("*.dist-info")
     dist = Distribution.at(info)
     assert "genai" not in " ".join(dist.requires or ())
-    extras = ["all", "cli", "emulator", "observe", "parquet", "proxy", "pytest", "sign"]
+    extras = "all cli daemon emulator observe parquet proxy pytest sign".split()
     assert dist.metadata.get_all("Provides-Extra") == extras
 
 

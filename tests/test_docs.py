@@ -70,6 +70,8 @@ def test_the_readme_runs_and_prints_its_output(
         elif body.startswith("$ anaphora watch"):
             _, output, *_ = fenced(ROOT / "docs" / "guides" / "watch.md", "text")
             assert output.startswith(body.partition("\n")[2])
+        elif body == "anaphora serve --emulate\n":
+            pass  # a test of the command: tests/cli
         elif tag == "text":
             assert without_figures(printed[-1]) == without_figures(body)
     assert len(printed) == 4
@@ -91,8 +93,15 @@ def without_figures(text: str) -> str:
 
 
 #: Pages whose snippets have a test of their own: tests/pytest_plugin/test_guide.py,
-#: tests/daemon/test_reference_pages.py, and below.
-FILES = {"extensions.md", "test-your-cache.md", "watch.md"}
+#: tests/daemon/test_reference_pages.py, tests/daemon/test_guides.py, and below.
+FILES = {
+    "extensions.md",
+    "from-litellm-proxy.md",
+    "grants.md",
+    "run-a-daemon.md",
+    "test-your-cache.md",
+    "watch.md",
+}
 
 
 @pytest.mark.parametrize(

@@ -193,21 +193,25 @@ print(urllib.request.urlopen(urllib.request.Request(url, body, headers)).read().
 """
 
 
-def test_record_and_replay_a_command_with_a_signature(run_process: Any, tmp_path: Path) -> None:
+def test_record_and_replay_a_command_with_a_signature(
+    run: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     folder, key = tmp_path / "recordings", tmp_path / "replay.key"
-    public = run_process("replay", "keygen", str(key)).stdout.strip()
+    public = run("replay", "keygen", str(key)).stdout.strip()
     agent = ["--", sys.executable, "-c", AGENT]
     with emulator.running() as emu:
-        first = run_process(
+        first = run(
             "record", "--dir", str(folder), "--sign", str(key), *agent, ANTHROPIC_BASE_URL=emu.url
         )
     assert first.returncode == 0, first.stderr
+    answer = capfd.readouterr().out  # of the command itself
     replay = ["replay", "--dir", str(folder), "--signed-by", public, *agent]
-    again = run_process(*replay)
-    assert (again.returncode, again.stdout) == (0, first.stdout)
+    again = run(*replay)
+    assert (again.returncode, capfd.readouterr().out) == (0, answer)
+    assert answer
     for file in folder.iterdir():
         assert b"canary" not in file.read_bytes()
     (folder / "INDEX.toml.sig").unlink()
-    unsigned = run_process(*replay)
-    assert (unsigned.returncode, unsigned.stdout) == (3, "")
+    unsigned = run(*replay)
+    assert (unsigned.returncode, unsigned.stdout, capfd.readouterr().out) == (3, "", "")
     assert "is not signed" in unsigned.stderr

@@ -55,6 +55,11 @@ def test_empty_grant_allows_nothing(wire: str) -> None:
         check_grant(facts_of(wire, {}), LlmGrant())
 
 
+def test_request_without_a_model_is_refused() -> None:
+    with pytest.raises(NotGranted, match="names no model"):
+        check(read_facts("openai_chat", decode_members(b"{}"), ""))
+
+
 def function(name: str) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {"name": name}}]}
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from anaphora import catalog
+from anaphora import wire as wires
 from anaphora.daemon.facts import RequestFacts, read_facts
+from anaphora.daemon.known_fields import known_fields
 from anaphora.errors import InvalidRequest
+from anaphora.prompt import Call, OutputSchema, Params, PromptIR, Reasoning, ToolChoice
+from anaphora.rendered import Plan
+from anaphora.values import Message, Tool
 from anaphora.wire.reading import decode_members
 
 GEMINI_PATH = "/v1beta/models/gemini-3.1-pro:generateContent"
@@ -75,7 +84,7 @@ def test_output_limit_is_found_in_every_field(wire: str, fields: Any, name: str)
     assert (facts.max_tokens, facts.max_tokens_field) == (7, name)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, True, "7", [7]])
+@pytest.mark.parametrize("value", [-1, 1.5, True, "7", [7], 2**32])
 def test_limit_that_is_no_whole_number_is_rejected(value: object) -> None:
     with pytest.raises(InvalidRequest, match="max_tokens"):
         facts_of("anthropic", {"max_tokens": value})
@@ -386,6 +395,38 @@ def test_text_that_looks_like_an_image_stays_text() -> None:
     assert with_block("anthropic", hidden).media.inline == 0
 
 
+@pytest.mark.parametrize(
+    ("wire", "block"),
+    [
+        ("anthropic", {"type": "hologram", "id": "h"}),
+        ("openai_chat", {"type": "document_url", "document_url": "https://e.com/a.pdf"}),
+        ("openai_responses", {"type": "hologram"}),
+        ("gemini", {"hologram": {}}),
+    ],
+)
+def test_new_kind_of_block_counts_as_a_document(wire: str, block: Any) -> None:
+    """It may be anything, so it is held for like the largest medium."""
+    assert with_block(wire, block).media.documents == 1
+
+
+def test_ollama_reads_names_in_any_case() -> None:
+    messages = [{"role": "user", "content": "hi", "Images": [DATA]}]
+    assert facts_of("ollama", {"messages": messages}).media.images == 1
+
+
+def test_part_with_a_member_under_two_names_is_rejected() -> None:
+    with pytest.raises(InvalidRequest, match="two names"):
+        with_block("gemini", {"inlineData": {"data": DATA}, "inline_data": {"data": "x"}})
+
+
+def test_files_that_an_answer_cited_are_no_handles() -> None:
+    citation = {"type": "char_location", "file_id": "file_1", "cited_text": "tea"}
+    document = {"type": "document", "source": {"type": "text", "data": "tea"}}
+    text = {"type": "text", "text": "tea", "citations": [citation]}
+    messages = [{"role": "user", "content": [document]}, {"role": "assistant", "content": [text]}]
+    assert facts_of("anthropic", {"messages": messages}).handles == ()
+
+
 # ── Tiers, betas, storage, unknown fields ────────────────────────────────────────────────────────
 
 
@@ -423,11 +464,12 @@ def test_background_and_storage() -> None:
 UNKNOWN = [
     *((wire, {"unheard": 1}, "unheard") for wire in BODIES),
     ("anthropic", {"workspace_id": "w"}, "workspace_id"),
+    ("anthropic", {"container": {"skills": []}}, "container.skills"),
     ("anthropic", {"thinking": {"type": "enabled", "new": 1}}, "thinking.new"),
     (
         "anthropic",
         {"context_management": {"edits": [{"type": "compact_20260112"}]}},
-        "context_management.edits[0]",
+        "context_management.compact_20260112",
     ),
     ("openai_chat", {"audio": {"voice": "x"}}, "audio"),
     ("openai_chat", {"modalities": ["text", "audio"]}, "modalities"),
@@ -474,3 +516,87 @@ def test_messages_of_any_form_are_read(wire: str, messages: object) -> None:
     """What is wrong with them is for the wire to say."""
     field = {"gemini": "contents", "openai_responses": "input"}.get(wire, "messages")
     assert facts_of(wire, {field: messages}).media.inline == 0
+
+
+# ── Laws ─────────────────────────────────────────────────────────────────────────────────────────
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "text", "image", "tool_addition", "fast", "id1"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from("type id name tool tools content source model file_id edits".split()),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+@EVERY_WIRE
+def test_values_of_any_type_are_read_or_rejected(wire: str, data: st.DataObject) -> None:
+    known = known_fields(wire)
+    names = st.sampled_from(sorted({*known.top, "models", "fallbacks"}))
+    fields = data.draw(st.dictionaries(names, json_values, min_size=1, max_size=3))
+    with suppress(InvalidRequest):
+        facts_of(wire, fields)
+
+
+def test_deep_nesting_is_no_error_of_ours() -> None:
+    deep = b"[" * 400 + b"]" * 400
+    body = b'{"model":"m","max_tokens":1,"messages":%s}' % deep
+    assert read_facts("anthropic", decode_members(body), "").media.images == 0
+
+
+PARAMS: list[dict[str, Any]] = [
+    {"max_tokens": 9},
+    {"temperature": 1.0},
+    {"top_p": 1.0},
+    {"top_k": 5},
+    {"stop": ("x",)},
+    {"seed": 1},
+    {"frequency_penalty": 0.1},
+    {"presence_penalty": 0.1},
+    {"verbosity": "low"},
+    {"user": "u"},
+    {"metadata": {"user_id": "u"}},
+    {"include": ("reasoning.encrypted_content",)},
+    {"truncation": "auto"},
+    {"stream": True},
+    {"output": OutputSchema('{"type":"object"}', "answer")},
+    {"reasoning": Reasoning(effort="high")},
+    {"reasoning": Reasoning(mode="enabled", budget_tokens=2000), "max_tokens": 4000},
+    {"reasoning": Reasoning(mode="adaptive", display="omitted")},
+    {"reasoning": Reasoning(summary="auto")},
+    {"tool_choice": ToolChoice(mode="auto", parallel=False)},
+]
+
+
+@pytest.mark.parametrize("name", [*BODIES, *(row.name for row in catalog.dialects().rows)])
+def test_requests_that_we_render_have_no_unknown_fields(name: str) -> None:
+    """Calls by JSON-RPC are rendered: their parameters need no entry in a grant."""
+    codec, provider = wires.get(name), wires.provider_of(name)
+    tool = Tool("find", "Finds.", '{"type":"object"}')
+    for params in PARAMS:
+        call = Call(
+            ir=PromptIR.chat([Message.user("hi")], system="Be brief."),
+            model="some-model",
+            tools=(tool,),
+            params=Params(**{"max_tokens": 9} | params),
+        )
+        try:
+            request = codec.assemble(
+                codec.render(call, catalog.profile(provider, "some-model")), Plan()
+            )
+        except InvalidRequest:
+            continue
+        facts = read_facts(name, decode_members(request.body.join()), request.path)
+        assert facts.unknown == (), params
+        assert [tool.value for tool in facts.tools] == ["find"]

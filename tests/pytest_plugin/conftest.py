@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import sys
 
+# A project that is tested in this process forgets the modules that it was the first to import, and
+# the next one would import them again.
+import anthropic  # noqa: F401
+import granian.server.embed  # noqa: F401
+import httpcore2  # noqa: F401
 import pytest
+import starlette.applications  # noqa: F401
+
+import anaphora.emulator.server
+import anaphora.proxy.judging
+import anaphora.proxy.recording
+import anaphora.proxy.server
+import anaphora.pytest_plugin.contract
+import anaphora.pytest_plugin.recordings
+import anaphora.pytest_plugin.redirect
+import anaphora.pytest_plugin.report  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

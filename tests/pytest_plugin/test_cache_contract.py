@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import anthropic  # noqa: F401 - tests in this process would import it again each time
 import pytest
-
-import anaphora.emulator.server
-import anaphora.proxy.judging
-import anaphora.proxy.server  # noqa: F401
 
 pytest_plugins = "pytester"
 

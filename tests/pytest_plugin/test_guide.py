@@ -9,13 +9,10 @@ import shlex
 from pathlib import Path
 from typing import Self
 
-import anthropic  # noqa: F401 - tests in this process would import it again each time
 import pytest
 import yaml
 
-import anaphora.emulator.server
-import anaphora.proxy.judging
-import anaphora.proxy.server
+import anaphora.emulator
 
 pytest_plugins = "pytester"
 

@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 from pytest_plugin.test_cache_contract import WITHOUT_SDK
 
-import anaphora.emulator.server
-import anaphora.proxy.judging
-import anaphora.proxy.server  # noqa: F401
 from anaphora.emulator import Emulator
 
 pytest_plugins = "pytester"

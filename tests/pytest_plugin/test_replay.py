@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import anaphora.emulator.server
-import anaphora.proxy.recording
-import anaphora.proxy.server  # noqa: F401
-
 pytest_plugins = "pytester"
 
 #: One call to Anthropic without an SDK.

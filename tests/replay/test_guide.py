@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from anaphora import emulator
+from anaphora.cli.main import main
 from anaphora.replay.rules import ReplaySettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "replay-offline.md"
@@ -20,28 +21,27 @@ def fenced(language: str) -> list[str]:
     return [str(each) for each in found]
 
 
-def test_the_commands_record_and_replay(tmp_path: Path) -> None:
+def test_the_commands_record_and_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "agent.py").write_text(fenced("python")[-1])
     commands = next(text for text in fenced("text") if text.startswith("anaphora")).splitlines()
-    kept = {"PATH", "HOME", "PYTHONPATH", "LANG"}
-    environ = {name: value for name, value in os.environ.items() if name in kept}
+    monkeypatch.chdir(tmp_path)
     outputs = []
 
-    def run(command: str, **variables: str) -> None:
+    def run(command: str) -> None:
         words = [sys.executable if word == "python" else word for word in shlex.split(command)[1:]]
-        done = subprocess.run(
-            [sys.executable, "-m", "anaphora", *words],
-            cwd=tmp_path,
-            env=environ | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        outputs.append(done.stdout)
+        code = main(words)
+        out, err = capfd.readouterr()
+        assert code == 0, err
+        outputs.append(out)
 
-    with emulator.running() as emu:
-        run(commands[0], ANTHROPIC_API_KEY="any", ANTHROPIC_BASE_URL=emu.url)
+    with emulator.running() as emu, monkeypatch.context() as patch:
+        patch.setenv("ANTHROPIC_API_KEY", "any")
+        patch.setenv("ANTHROPIC_BASE_URL", emu.url)
+        run(commands[0])
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
     for command in commands[1:]:
         run(command)
     assert outputs[0] == outputs[1] != ""

@@ -12,7 +12,7 @@ from anaphora.wording import counted
 
 from .common import FOUND, CommandGroup, report_problems, stop
 from .daemon_connection import call_admin, home_option, open_home
-from .terminal import Line, print_report, table
+from .terminal import Line, print_report
 from .token_lines import json_option
 
 
@@ -43,10 +43,10 @@ def _lines(result: dict[str, Any]) -> Iterator[Line]:
     yield f"{result['app']} {verdict}", "bold"
     if not result["granted"]:
         return
-    rows = table("", " ")
-    for name, text in _fields(result):
-        rows.add_row(f"  {name}", text)
-    yield rows
+    fields = list(_fields(result))
+    width = max(len(name) for name, _ in fields)
+    for name, text in fields:
+        yield f"  {name:{width}}  {text}"
 
 
 def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:

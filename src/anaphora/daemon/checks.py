@@ -9,10 +9,8 @@ of the grant that it is missing from.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Iterable, Sequence
-from fnmatch import translate
+from fnmatch import fnmatchcase
 
 from blake3 import blake3
 
@@ -51,10 +49,10 @@ def check_grant(
             for what, param in used:
                 raise _missing(what, f"allow ({permission})", param)
     for param, beta in facts.betas:
-        if beta not in grant.betas:
+        if not is_granted(beta, grant.betas):
             raise _missing(f"beta {beta!r}", "allow (betas)", param)
     for path in facts.unknown:
-        if path not in grant.fields:
+        if not is_granted(path, grant.fields):
             raise _missing(f"field {path!r}", "allow (fields)", path)
 
 
@@ -91,10 +89,12 @@ def prompt_fingerprint(rendered: Rendered) -> str:
 
 def is_granted(name: str, patterns: Iterable[str]) -> bool:
     """Whether one of the patterns matches the whole name; `*` stands for any characters."""
-    return any(_pattern(pattern).match(name) is not None for pattern in patterns)
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -> None:
+    if not models and not facts.models:
+        raise NotGranted("the request names no model", param="model")
     for model in models:
         if not is_granted(model, grant.models):
             raise _missing(f"model {model!r}", "models", "model")
@@ -150,8 +150,3 @@ def _missing(what: str, where: str, param: str) -> NotGranted:
 def _update(digest: blake3, section: bytes, data: bytes | memoryview) -> None:
     digest.update(b"%s %d\n" % (section, len(data)))
     digest.update(data)
-
-
-@functools.lru_cache(maxsize=4096)
-def _pattern(glob: str) -> re.Pattern[str]:
-    return re.compile(translate(glob))

@@ -17,7 +17,12 @@ import msgspec
 
 from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.wire.gemini.types import camel
-from anaphora.wire.reading import Members, decode_members, decode_value, request_error
+from anaphora.wire.reading import (
+    Members,
+    converts_errors,
+    decode_value,
+    request_error,
+)
 
 from .content_facts import MediaCounts, RequestContent, holds_content, scan_content
 from .known_fields import KnownFields, known_fields
@@ -30,9 +35,12 @@ __all__ = ["HandleRef", "MediaCounts", "Named", "RequestFacts", "ServerTool", "r
 #: Tiers without a permission of their own: the standard one under each provider's name.
 _STANDARD = STANDARD_TIERS | {"on_demand"}
 NULL = msgspec.Raw(b"null")
+#: The largest limit of an output, as for JSON-RPC.
+_MOST_TOKENS = 2**32 - 1
 _BETA_HEADERS = ("anthropic-beta", "openai-beta")
 
 
+@converts_errors(request_error)
 def read_facts(
     wire: str, members: Members, path: str, headers: Iterable[tuple[str, str]] = ()
 ) -> RequestFacts:
@@ -104,7 +112,7 @@ class _Reading:
                 continue
             if raw == NULL:
                 continue
-            if name in self._known.nested:
+            if name in self._known.nested and bytes(raw)[:1] == b"{":
                 self._check_nested(name, raw)
             read = _READERS.get(name)
             if read is not None:
@@ -133,7 +141,7 @@ class _Reading:
 
     def _check_nested(self, path: str, raw: msgspec.Raw) -> Members:
         """Notes unknown members of an object, and returns all."""
-        members: Members = decode_value(raw, Members, f"$.{path}", request_error)
+        members = _members(raw, path)
         if self._known.snake_case:
             members = _camel_names(members, f"{path}.")
         known = self._known.nested[path]
@@ -146,6 +154,8 @@ class _Reading:
         if raw == NULL:
             return
         limit = _whole(raw, name, least=None)
+        if limit > _MOST_TOKENS:
+            raise request_error(f"must be at most {_MOST_TOKENS}", f"$.{name}")
         if limit < 0:
             if not self._known.unlimited_below_zero:
                 raise request_error(f"must be at least 0, not {limit}", f"$.{name}")
@@ -215,7 +225,7 @@ class _Reading:
 
     def _object_handle(self, name: str, member: str, raw: msgspec.Raw) -> None:
         """A response that a member of an object refers to."""
-        value = decode_members(raw).get(member)
+        value = _members(raw, name).get(member)
         if value is not None and value != NULL:
             id = _text(value, f"{name}.{member}")
             self._handles.append(HandleRef(f"{name}.{member}", "response", id))
@@ -235,7 +245,7 @@ class _Reading:
     def _reasoning(self, name: str, raw: msgspec.Raw) -> None:
         """`pro` bills several answers as one."""
         self._thinking(name, raw)
-        mode = decode_members(raw).get("mode")
+        mode = _members(raw, name).get("mode")
         if mode is not None and _text(mode, f"{name}.mode") not in ("", "standard"):
             self._unbounded.append(f"{name}.mode")
 
@@ -254,12 +264,12 @@ class _Reading:
             self._unbounded.append(name)
             return
         edits = decode_value(raw, _Edits, f"$.{name}", request_error).edits or []
-        for index, edit in enumerate(edits):
+        for edit in edits:
             if not edit.type.startswith("clear_"):
-                self._unbounded.append(f"{name}.edits[{index}]")
+                self._unbounded.append(f"{name}.{edit.type}")
 
     def _generation_config(self, name: str, raw: msgspec.Raw) -> None:
-        config = _camel_names(decode_members(raw), f"{name}.")
+        config = _camel_names(_members(raw, name), f"{name}.")
         for member, value in config.items():
             path = f"{name}.{member}"
             if value == NULL:
@@ -276,7 +286,7 @@ class _Reading:
                     self._thinking(f"{path}.thinkingBudget", inner["thinkingBudget"])
 
     def _options(self, name: str, raw: msgspec.Raw) -> None:
-        members = decode_members(raw)
+        members = _members(raw, name)
         if "num_predict" in members:
             self._limit(f"{name}.num_predict", members["num_predict"])
 
@@ -368,6 +378,11 @@ def _camel_names(members: Members, path: str) -> Members:
             raise request_error(f"is given twice, as {own} and in snake_case", f"$.{path}{own}")
         named[own] = raw
     return named
+
+
+def _members(raw: msgspec.Raw, name: str) -> Members:
+    members: Members = decode_value(raw, Members, f"$.{name}", request_error)
+    return members
 
 
 def _text(raw: msgspec.Raw, name: str) -> str:

@@ -34,6 +34,7 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     """Anchored globs of names of function tools."""
     permissions: frozenset[Permission] = frozenset()
     betas: frozenset[str] = frozenset()
+    """Anchored globs, as for `fields`."""
     fields: frozenset[str] = frozenset()
     """Fields of a request's top level that the daemon does not know and passes on."""
     approved_prompt: str | None = None

@@ -11,6 +11,7 @@ Every response has the header `anaphora-request-id`, and the log one line for ea
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import msgspec
+from blake3 import blake3
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import (
@@ -37,6 +39,7 @@ from .metrics import DaemonMetrics
 from .tracing import RequestTraces
 from .values import App, Peer
 
+READY = "ready"
 REQUEST_ID_HEADER = "anaphora-request-id"
 REQUEST_ID_KEY = "anaphora.request_id"
 """Of an exchange's scope, for errors that the server writes."""
@@ -74,8 +77,16 @@ class Readiness(msgspec.Struct):
     """Whether the daemon accepts calls. Changed while it runs."""
 
     draining: bool = False
+    can_write: Callable[[], bool] = lambda: True
+    """Whether the store can be written: no call without a hold."""
     problems: Callable[[], list[str]] = list
     """What an operator should look at; calls are accepted nevertheless."""
+
+    @property
+    def status(self) -> str:
+        if self.draining:
+            return "draining"
+        return READY if self.can_write() else "store_unavailable"
 
 
 class _OpenCall:
@@ -89,6 +100,19 @@ class _OpenCall:
         self.started = time.perf_counter()
         self.app: App | None = None
         self.span: Any = None
+
+
+class RequestIds:
+    """Unique ids, without a system call for each. They do not tell how many there were: other apps
+    have had some of them."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._numbers = itertools.count()
+
+    def new(self) -> str:
+        number = next(self._numbers).to_bytes(8)
+        return f"req_{blake3(number, key=self._key).hexdigest(length=12)}"
 
 
 class DaemonHandler:
@@ -119,6 +143,7 @@ class DaemonHandler:
         self._most_calls = max_calls_per_app
         self._before_call = before_call
         self._traces = traces
+        self._ids = RequestIds()
         self._open: dict[HttpExchange, _OpenCall] = {}
         self._calls: Counter[str] = Counter()
         directory.on_revoke(self._revoked)
@@ -148,7 +173,7 @@ class DaemonHandler:
             await exchange.respond(await self._page(exchange, token, peer))
 
     def _begin(self, exchange: HttpExchange) -> _OpenCall:
-        request_id = f"req_{secrets.token_hex(12)}"
+        request_id = self._ids.new()
         REQUEST_ID.set(request_id)
         exchange.response_headers[REQUEST_ID_HEADER] = request_id
         exchange.scope[REQUEST_ID_KEY] = request_id
@@ -224,13 +249,14 @@ class DaemonHandler:
 
     def _ready(self, token: Secret | None, peer: Peer) -> CompleteResponse:
         state = self._readiness
-        body: dict[str, Any] = {"status": "draining" if state.draining else "ready"}
+        status = state.status
+        body: dict[str, Any] = {"status": status}
         if problems := state.problems():
             local = peer.address == SOCKET or is_loopback(peer.address)
             # They name apps, which is nothing for strangers.
             shown = local or self._directory.is_admin(token, peer)
             body["problems"] = problems if shown else len(problems)
-        return _json(503 if state.draining else 200, body)
+        return _json(200 if status == READY else 503, body)
 
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
 

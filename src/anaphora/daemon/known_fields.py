@@ -53,6 +53,7 @@ _NESTED: dict[str, dict[str, frozenset[str]]] = {
         "output_config": frozenset({"effort", "format", "task_budget"}),
         "metadata": frozenset({"user_id"}),
         "cache_control": frozenset({"type", "ttl"}),
+        "container": frozenset({"id"}),
         "diagnostics": frozenset({"previous_message_id"}),
         "context_management": frozenset({"edits"}),
         "thread": frozenset({"type", "previous_message_id"}),

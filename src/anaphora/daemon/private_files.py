@@ -26,7 +26,7 @@ class UnsafeFile(Exception):
     """Why a file is not used; `{}` in the message stands for its name."""
 
 
-def signature_of(path: Path) -> Signature:
+def signature_of(path: Path | str) -> Signature:
     """One system call, cheap enough for every request."""
     try:
         return _signature(os.stat(path, follow_symlinks=False))

@@ -70,7 +70,7 @@ class SecretsFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[Path, Signature] = {}
+        self._seen: dict[str, Signature] = {}
 
     def path(self, name: str) -> Path:
         return self._folder / f"{check_name(name)}.txt"
@@ -79,10 +79,10 @@ class SecretsFolder:
     def read(self, name: str) -> Secret:
         """Raises `MissingSecret`, which shows nothing of the content."""
         path = self.path(name)
-        self._seen[path] = signature_of(path)
+        self._seen[str(path)] = signature_of(path)
         try:
             check_folder(self._folder)
-            content, self._seen[path] = read_private(path, MAX_BYTES + len("\r\n"))
+            content, self._seen[str(path)] = read_private(path, MAX_BYTES + len("\r\n"))
             return clean_key(content)
         except UnsafeFile as problem:
             raise MissingSecret(str(problem).format(path)) from None

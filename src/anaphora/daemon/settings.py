@@ -9,7 +9,6 @@ if files.changed():
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -51,7 +50,7 @@ class SettingsFiles:
         self._allow_env = allow_env
         self._resolve = resolve
         self._secrets = SecretsFolder(home.secrets)
-        self._seen: dict[Path, Signature] = {}
+        self._seen: dict[str, Signature] = {}
         self._settings: Settings | None = None
         self.problems: tuple[str, ...] = ()
         """Why the last reload kept something that was in force; empty: it did not."""
@@ -101,7 +100,7 @@ class SettingsFiles:
     def _note_files(self) -> None:
         """Before they are read: what changes meanwhile is read again."""
         for path in (self._home.llm_yaml, self._home.extensions_yaml):
-            self._seen[path] = signature_of(path)
+            self._seen[str(path)] = signature_of(path)
 
     def _read_config(self) -> tuple[ClientConfig, DaemonConfig, Providers]:
         config = self._home.config()

@@ -13,6 +13,7 @@ from decimal import Decimal
 from urllib.parse import parse_qsl, urlencode
 
 from anaphora.cache.verdict import Verdict
+from anaphora.daemon.checks import is_granted
 from anaphora.daemon.grants import LlmGrant
 from anaphora.errors import RequestRejected
 from anaphora.values import Notice
@@ -64,7 +65,7 @@ def forwarded_headers(
         granted = []
         for each in value.split(","):
             beta = each.strip()
-            if beta in grant.betas and _BETA.fullmatch(beta):
+            if is_granted(beta, grant.betas) and _BETA.fullmatch(beta):
                 granted.append(beta)
             elif beta:
                 text = f"the beta {beta[:60]!r} is not granted; left out"
