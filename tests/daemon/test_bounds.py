@@ -16,12 +16,13 @@ from support.targets import target_of
 from anaphora import catalog
 from anaphora import wire as wires
 from anaphora.client.endpoint import Target
-from anaphora.daemon.bounds import CostBound, cost_bound, nano_usd, price_factor, storage_bound
+from anaphora.daemon.bounds import CostBound, cost_bound, nano_usd, storage_bound
 from anaphora.daemon.facts import RequestFacts, read_facts
 from anaphora.daemon.filling import fill_max_tokens
+from anaphora.daemon.surcharges import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
 from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.exchange import EmulatorRequest
-from anaphora.values import Reply, Usage
+from anaphora.values import Message, Opaque, Reply, Text, Usage
 from anaphora.wire.reading import decode_members
 
 AT = 1_794_826_800.0
@@ -344,6 +345,45 @@ def test_server_tool_with_a_call_limit_is_bounded() -> None:
 def test_calls_of_all_built_in_tools_may_share_a_limit() -> None:
     tools = [{"type": "web_search"}, {"type": "file_search", "vector_store_ids": []}]
     assert bounded("openai_responses", tools=tools, max_tool_calls=3)
+
+
+def reply_with(kind: str, count: int) -> Reply:
+    parts = tuple(Opaque("openai", kind, "{}") for _ in range(count))
+    message = Message.assistant(*parts, Text("done"))
+    return Reply(id="r", model="m", message=message, stop_reason="end")
+
+
+@pytest.mark.parametrize(
+    ("wire", "fields", "reply", "expected"),
+    [
+        ("anthropic", {}, reply_with("", 0), NO_SURCHARGE),
+        (
+            "anthropic",
+            {"tools": web_search(), "speed": "fast"},
+            reply_with("web_search_tool_result", 3),
+            Surcharge(Decimal(6), Decimal("0.03")),
+        ),
+        (
+            "openai_responses",
+            {"tools": [{"type": "web_search_2025_08_26"}]},
+            reply_with("web_search_call", 2),
+            Surcharge(Decimal(1), Decimal("0.02")),
+        ),
+        ("openai_responses", {"tools": [{"type": "shell"}]}, reply_with("x", 1), NO_SURCHARGE),
+        ("openai_responses", {"tools": [{"type": "image_generation"}]}, reply_with("x", 1), None),
+        (
+            "gemini",
+            {"tools": [{"googleSearch": {}}]},
+            reply_with("", 0),
+            Surcharge(Decimal(1), Decimal("0.035")),
+        ),
+    ],
+)
+def test_fees_of_server_tools_are_billed_by_their_calls(
+    wire: str, fields: Json, reply: Reply, expected: Surcharge | None
+) -> None:
+    facts = read_facts(wire, decode_members(body_of(wire, **fields)), path_of(wire))
+    assert surcharge_of(facts, target_of(wire, MODELS[wire]), reply) == expected
 
 
 @pytest.mark.parametrize(

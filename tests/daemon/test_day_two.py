@@ -146,7 +146,8 @@ def test_changed_files_are_used_by_the_next_call(emu: Emulator, tmp_path: Path) 
 
         grants.write_text("demo: {llm: {usd_per_day: many}}")
         assert client.post("/v1/messages", json=MESSAGE).status_code == 403
-        assert "a changed file is invalid" in client.get("/readyz").text
+        (problem,) = client.get("/readyz").json()["problems"]
+        assert problem.startswith("not in force: extensions.yaml:1: ")
 
         grants.write_bytes(valid)
         key.write_text("sk-another-key-for-the-emulator")

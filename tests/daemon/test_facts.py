@@ -469,7 +469,7 @@ UNKNOWN = [
     (
         "anthropic",
         {"context_management": {"edits": [{"type": "compact_20260112"}]}},
-        "context_management.edits[0]",
+        "context_management.compact_20260112",
     ),
     ("openai_chat", {"audio": {"voice": "x"}}, "audio"),
     ("openai_chat", {"modalities": ["text", "audio"]}, "modalities"),

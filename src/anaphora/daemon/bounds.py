@@ -21,7 +21,6 @@ from anaphora.catalog.billing_bounds import (
     calls_own_tools,
     media_of,
     overhead_of,
-    price_multiple,
     server_tool_of,
     thinking_of,
 )
@@ -33,8 +32,8 @@ from anaphora.values import Ttl
 
 from .facts import RequestFacts, ServerTool
 from .grants import NANO
+from .surcharges import price_factor
 
-_ONE = Decimal(1)
 _MILLION = 1_000_000
 #: The largest amount that a ledger can hold.
 _MOST = 2**62
@@ -110,21 +109,6 @@ def storage_bound(price: Price, tokens: int, seconds: float) -> int | None:
         return None
     hours = Decimal(repr(seconds)) / 3600
     return nano_usd(price.storage * tokens * hours / _MILLION)
-
-
-def price_factor(facts: RequestFacts, provider: str) -> Decimal | None:
-    """By how much fast mode and data residency multiply the price of a request, bill and bound
-    alike; None where that is unknown."""
-    factor = _ONE
-    fields = [(param, value) for param, value in facts.tiers if param == "speed"]
-    if facts.geo:
-        fields.append(("inference_geo", facts.geo))
-    for field, value in fields:
-        known = price_multiple(provider, field, value)
-        if known is None:
-            return None
-        factor *= known
-    return factor
 
 
 def nano_usd(usd: Decimal) -> int:

@@ -40,6 +40,7 @@ from .rates import Rates
 from .requests import RequestBuilder
 from .settling import AttemptCost, cost_of_failure, cost_of_reply, label_costs, nano_usd_up
 from .stream_usage import UsageFilter
+from .surcharges import NO_SURCHARGE, Surcharge, surcharge_of
 from .values import AppCall, AppReply, StreamHead, StreamPiece
 
 _ADAPTER = "daemon"
@@ -276,7 +277,11 @@ class DelegatedCall(Caller):
         prepared, target = flight.prepared[flight.index], flight.target
         usage, plan = self._usage, prepared.plan
         price = target.price(flight.sent_at, service_tier(prepared))
-        cost = self._cost = cost_of_reply(usage, price, plan, hold.hold.bound)
+        facts, reply = self._builder.facts, flight.reply
+        surcharge: Surcharge | None = NO_SURCHARGE
+        if facts is not None and reply is not None:
+            surcharge = surcharge_of(facts, target, reply)
+        cost = self._cost = cost_of_reply(usage, price, plan, hold.hold.bound, surcharge)
         saved = saved_usd(usage, price)
         hold.settle_later(
             cost.nano_usd,

@@ -264,9 +264,9 @@ class _Reading:
             self._unbounded.append(name)
             return
         edits = decode_value(raw, _Edits, f"$.{name}", request_error).edits or []
-        for index, edit in enumerate(edits):
+        for edit in edits:
             if not edit.type.startswith("clear_"):
-                self._unbounded.append(f"{name}.edits[{index}]")
+                self._unbounded.append(f"{name}.{edit.type}")
 
     def _generation_config(self, name: str, raw: msgspec.Raw) -> None:
         config = _camel_names(_members(raw, name), f"{name}.")

@@ -19,6 +19,7 @@ from anaphora.values import Reply, Text, Thinking, ToolCall, Usage
 
 from .grants import NANO
 from .store import Settled
+from .surcharges import NO_SURCHARGE, Surcharge
 
 #: Block labels of one settlement; the smallest ones become those of their section.
 _MOST_LABELS = 16
@@ -37,7 +38,13 @@ def nano_usd_up(amount: Decimal) -> int:
     return int((amount * NANO).to_integral_value(ROUND_CEILING))
 
 
-def cost_of_reply(usage: Usage, price: Price | None, plan: Plan, bound: int) -> AttemptCost:
+def cost_of_reply(
+    usage: Usage,
+    price: Price | None,
+    plan: Plan,
+    bound: int,
+    surcharge: Surcharge | None = NO_SURCHARGE,
+) -> AttemptCost:
     """The cost of an attempt that was answered; the bound where the provider does not say what it
     was, and nothing where the model has no price."""
     if price is None:
@@ -45,7 +52,9 @@ def cost_of_reply(usage: Usage, price: Price | None, plan: Plan, bound: int) -> 
     cost = cost_of(usage, price, plan)
     if cost is None:
         return AttemptCost(nano_usd=bound, kind="bound", usage=usage)
-    return AttemptCost(nano_usd=nano_usd_up(cost), kind="billed", usage=usage)
+    if surcharge is None:  # unknown, so only the tokens are charged
+        return AttemptCost(nano_usd=nano_usd_up(cost), kind="estimated", usage=usage)
+    return AttemptCost(nano_usd=nano_usd_up(surcharge.applied(cost)), kind="billed", usage=usage)
 
 
 def cost_of_failure(

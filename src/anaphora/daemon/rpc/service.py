@@ -19,7 +19,7 @@ import msgspec
 
 from anaphora.client.failures import line_of, log
 from anaphora.daemon.admin import AdminMethod
-from anaphora.daemon.endpoints.body import decompressed
+from anaphora.daemon.endpoints.body import json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
 from anaphora.daemon.grants import Capability
 from anaphora.daemon.values import App, Delegation
@@ -108,9 +108,7 @@ class RpcService:
             raise RequestRejected(
                 f"JSON-RPC messages are sent with POST, not {exchange.method[:20]}", status=405
             )
-        _check_content_type(exchange.headers.get("content-type", ""))
-        body = await exchange.read_body()
-        body = decompressed(body, exchange.headers.get("content-encoding"))
+        body = json_bytes(await exchange.read_body(), exchange.headers)
         connection = exchange.headers.get(CONNECTION, "")
         caller = RpcCaller(app=app, is_admin=admin and app is None, connection=connection)
         response = RpcHttpResponse(exchange)
@@ -252,14 +250,6 @@ class RpcHttpResponse:
             return
         headers["content-type"] = JSON
         await self._exchange.respond(CompleteResponse(200, headers, answer))
-
-
-def _check_content_type(kind: str) -> None:
-    media_type, _, parameters = kind.partition(";")
-    charset = parameters.strip().lower().replace('"', "")
-    if media_type.strip().lower() != JSON or charset not in ("", "charset=utf-8"):
-        shown = repr(kind[:100]) if kind else "none"
-        raise RequestRejected(f"the content type must be {JSON} in UTF-8, not {shown}", status=415)
 
 
 def _object_params(request: RpcRequest) -> bytes:
