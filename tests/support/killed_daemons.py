@@ -171,14 +171,13 @@ class _Load:
         }
         if kind == "whole":
             response = await client.post("/v1/messages", json=body)
-            if response.status_code != 200:
-                return self._refused(response)
+            if not self._is_ok(response):
+                return None
             return self._answered(response, app, response.json()["id"])
         data = b""
         async with client.stream("POST", "/v1/messages", json={**body, "stream": True}) as response:
-            if response.status_code != 200:
-                await response.aread()
-                return self._refused(response)
+            if not self._is_ok(response):
+                return None
             async for piece in response.aiter_raw():
                 data += piece
                 if kind == "aborted":
@@ -188,9 +187,10 @@ class _Load:
         first = data.partition(b"data: ")[2].partition(b"\n")[0]
         return self._answered(response, app, json.loads(first)["message"]["id"])
 
-    def _refused(self, response: httpx.Response) -> None:
-        """By a limit or a fault of the provider; nothing else."""
-        assert response.status_code in (402, 429, 500, 502, 503, 504, 529), response.text
+    def _is_ok(self, response: httpx.Response) -> bool:
+        """A call may fail by a limit, or by a fault of the provider."""
+        assert response.status_code in (200, 402, 429, 500, 502, 503, 504, 529)
+        return response.status_code == 200
 
     def _answered(self, response: httpx.Response, app: str, reply_id: str) -> Answered:
         return Answered(app, response.headers["anaphora-request-id"], reply_id)
