@@ -32,8 +32,8 @@ GRANT: dict[str, Any] = {
         "providers": ["anthropic", "openai", "openai-chat", "gemini"],
         "models": ["*"],
         "tools": ["*"],
-        "usd_per_day": 100,
-        "allow": ["stored_responses", "server_tools"],
+        "usd_per_day": "unlimited",
+        "allow": ["stored_responses", "server_tools", {"fields": ["client_metadata"]}],
     },
 }
 

@@ -223,12 +223,12 @@ def _dearest(
 
 
 def _prices(facts: RequestFacts, target: Target, at: float) -> Iterable[Price]:
-    """The prices of the target's model and of others that may answer."""
+    """The prices of the target's model, now and soon, and of others that may answer."""
     tier = facts.service_tier
-    price = target.price(at, tier)
-    if price is None:
-        raise _NoBound(_unpriced(target.model, target, tier))
-    yield price
+    for price in (target.price(at, tier), target.next_price(at, tier)):
+        if price is None:
+            raise _NoBound(_unpriced(target.model, target, tier))
+        yield price
     for _, model in facts.models[1:]:
         if model == target.model:
             continue

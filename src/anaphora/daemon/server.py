@@ -121,7 +121,7 @@ class Daemon:
             readiness=self.readiness,
             log=self._log,
             metrics=self.metrics,
-            max_calls_per_app=config.max_streams_per_app,
+            slots=self.services.slots,
             before_call=self.reload_if_changed,
             traces=RequestTraces.enabled(),
         )
@@ -188,9 +188,10 @@ class Daemon:
     def _problems(self) -> list[str]:
         unmet = self.settings.grants.unmet.items()
         required = [f"{app} requires {', '.join(sorted(names))}" for app, names in unmet]
-        # The log names the files: their paths are not for apps.
-        kept = ["a changed file is invalid and not in force; the log says which"]
-        return [*required, *(kept if self._files.problems else ())]
+        # The log names the folder too, which is nothing for apps.
+        folder = f"{self.home.path}/"
+        kept = [f"not in force: {each.replace(folder, '')}" for each in self._files.problems]
+        return [*required, *kept, *price_warnings(self.services.ledger.clock())]
 
 
 def socket_mode(grants: Grants) -> int:
