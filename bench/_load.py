@@ -22,7 +22,7 @@ _LAST_CHUNK = b"0\r\n\r\n"
 #: Where the numbers of the conversation and of the request go.
 _CONVERSATION, _NUMBER = b"@" * 8, b"#" * 8
 #: Conversations that go on at the same time, and the requests of each.
-_LIVE, _TURNS = 500, 4
+_LIVE, _TURNS = 100, 10
 
 
 def numbered(request: bytes, number: int) -> bytes:

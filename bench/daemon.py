@@ -2,7 +2,7 @@
 
     python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000] [--install]
 
-Requests of 42 messages and 40 KB on the chat wire, 500 conversations at a time, from a process of
+Requests of 42 messages and 40 KB on the chat wire, 100 conversations at a time, from a process of
 their own to an upstream that answers at once. Beside the daemon stand a bare pass-through of the
 same libraries, Portkey's gateway and LiteLLM's proxy, where they are installed (`--install` does
 that, below the user's cache folder). Rounds alternate between all of them, so that whatever else
