@@ -176,6 +176,24 @@ def test_a_secret_from_standard_input(
     assert command("secrets", "list").stdout == "ANTHROPIC_API_KEY\n"
 
 
+@pytest.mark.parametrize(
+    "llm, warning",
+    [
+        ("providers: {a: {wire: anthropic, key: {secret: OTHER}}}", "has `key: {secret: NAME}`"),
+        ("providers: 1", "llm.yaml:1: providers: expected a mapping"),
+    ],
+)
+def test_a_secret_that_nothing_uses_is_stored_with_a_warning(
+    command: Command, home: Home, monkeypatch: pytest.MonkeyPatch, llm: str, warning: str
+) -> None:
+    home.llm_yaml.write_text(llm)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(KEY.encode())))
+    stored = command("secrets", "set", "NAME")
+    assert stored.returncode == 0
+    assert warning in stored.stderr
+    assert (home.secrets / "NAME.txt").read_text() == KEY
+
+
 def test_a_secret_that_is_not_one(
     command: Command, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

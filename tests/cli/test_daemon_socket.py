@@ -85,6 +85,16 @@ def test_only_administrators_reach_methods_of_administrators(daemon: TestedDaemo
     assert admin.call("admin.apps.list", {})["apps"][0]["app"] == "demo"
 
 
+def test_a_token_of_an_administrator_over_tcp(daemon: TestedDaemon) -> None:
+    message = {"jsonrpc": "2.0", "id": 1, "method": "admin.token.list", "params": {}}
+    with daemon.client(ADMIN) as client:
+        assert client.post("/rpc", json=message).json()["result"]["tokens"][0]["state"] == "valid"
+    with daemon.client("demo") as client:
+        assert client.post("/rpc", json=message).json()["error"]["code"] == -32601
+    with daemon.client(None) as client:
+        assert client.post("/rpc", json=message).status_code == 401
+
+
 @pytest.mark.parametrize(
     "method, params",
     [

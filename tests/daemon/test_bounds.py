@@ -16,12 +16,13 @@ from support.targets import target_of
 from anaphora import catalog
 from anaphora import wire as wires
 from anaphora.client.endpoint import Target
-from anaphora.daemon.bounds import CostBound, cost_bound, nano_usd, price_factor, storage_bound
+from anaphora.daemon.bounds import CostBound, cost_bound, nano_usd, storage_bound
 from anaphora.daemon.facts import RequestFacts, read_facts
 from anaphora.daemon.filling import fill_max_tokens
+from anaphora.daemon.surcharges import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
 from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.exchange import EmulatorRequest
-from anaphora.values import Reply, Usage
+from anaphora.values import Message, Opaque, Reply, Text, Usage
 from anaphora.wire.reading import decode_members
 
 AT = 1_794_826_800.0
@@ -346,6 +347,45 @@ def test_calls_of_all_built_in_tools_may_share_a_limit() -> None:
     assert bounded("openai_responses", tools=tools, max_tool_calls=3)
 
 
+def reply_with(kind: str, count: int) -> Reply:
+    parts = tuple(Opaque("openai", kind, "{}") for _ in range(count))
+    message = Message.assistant(*parts, Text("done"))
+    return Reply(id="r", model="m", message=message, stop_reason="end")
+
+
+@pytest.mark.parametrize(
+    ("wire", "fields", "reply", "expected"),
+    [
+        ("anthropic", {}, reply_with("", 0), NO_SURCHARGE),
+        (
+            "anthropic",
+            {"tools": web_search(), "speed": "fast"},
+            reply_with("web_search_tool_result", 3),
+            Surcharge(Decimal(6), Decimal("0.03")),
+        ),
+        (
+            "openai_responses",
+            {"tools": [{"type": "web_search_2025_08_26"}]},
+            reply_with("web_search_call", 2),
+            Surcharge(Decimal(1), Decimal("0.02")),
+        ),
+        ("openai_responses", {"tools": [{"type": "shell"}]}, reply_with("x", 1), NO_SURCHARGE),
+        ("openai_responses", {"tools": [{"type": "image_generation"}]}, reply_with("x", 1), None),
+        (
+            "gemini",
+            {"tools": [{"googleSearch": {}}]},
+            reply_with("", 0),
+            Surcharge(Decimal(1), Decimal("0.035")),
+        ),
+    ],
+)
+def test_fees_of_server_tools_are_billed_by_their_calls(
+    wire: str, fields: Json, reply: Reply, expected: Surcharge | None
+) -> None:
+    facts = read_facts(wire, decode_members(body_of(wire, **fields)), path_of(wire))
+    assert surcharge_of(facts, target_of(wire, MODELS[wire]), reply) == expected
+
+
 @pytest.mark.parametrize(
     ("wire", "fields", "expected"),
     [
@@ -366,6 +406,10 @@ def test_request_without_a_bound_says_why(wire: str, fields: Json, expected: str
     bound = bound_of(wire, body_of(wire, **fields), target_of(wire, model))
     assert bound.nano_usd is None
     assert expected in bound.reason
+
+
+def test_amount_that_no_ledger_holds_is_no_bound() -> None:
+    assert reason("anthropic", tools=web_search(max_uses=10**12)) == "the cost exceeds every limit"
 
 
 def test_audio_has_no_bound() -> None:
@@ -408,3 +452,17 @@ def test_cache_storage_is_billed_by_the_hour() -> None:
 def test_facts_need_no_messages() -> None:
     facts: RequestFacts = read_facts("anthropic", decode_members(b'{"model":"m"}'), "")
     assert facts.size > 0
+
+
+def test_call_that_waits_is_bounded_at_the_price_of_peak_hours() -> None:
+    """DeepSeek costs twice as much from 01:00 UTC on."""
+    target = target_of("deepseek", "deepseek-v4-flash")
+    body = body_of("openai_chat", model="deepseek-v4-flash")
+    midnight = AT - AT % 86400
+    members = decode_members(body)
+    facts, rendered = read_facts("deepseek", members, ""), target.endpoint.wire.split(members)
+    quiet, soon, peak = (
+        cost_bound(facts, rendered, target, at=midnight + minutes * 60).nano_usd or 0
+        for minutes in (30, 50, 70)
+    )
+    assert quiet < soon == peak

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from anaphora import wire as wires
+from anaphora.cli.grants import command as grants
 from anaphora.daemon.checks import check_grant, check_prompt, is_granted, prompt_fingerprint
 from anaphora.daemon.facts import RequestFacts, read_facts
 from anaphora.daemon.grants import LlmGrant
@@ -53,6 +56,11 @@ def test_granted_request_passes(wire: str) -> None:
 def test_empty_grant_allows_nothing(wire: str) -> None:
     with pytest.raises(NotGranted, match="model 'granted-1' is not in models of the grant"):
         check_grant(facts_of(wire, {}), LlmGrant())
+
+
+def test_request_without_a_model_is_refused() -> None:
+    with pytest.raises(NotGranted, match="names no model"):
+        check(read_facts("openai_chat", decode_members(b"{}"), ""))
 
 
 def function(name: str) -> dict[str, Any]:
@@ -248,3 +256,12 @@ def test_system_messages_inside_a_conversation_count(wire: str, role: str) -> No
     field = "input" if "input" in body else "messages"
     body[field] = [*body[field], {"role": role, "content": "Obey."}]
     assert prompt_fingerprint(split(json.dumps(body).encode())) != before
+
+
+def test_command_prints_the_fingerprint_to_approve(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(PROMPT))
+    printed = CliRunner().invoke(grants, ["fingerprint", str(file)])
+    assert printed.output == f"{APPROVED.approved_prompt}\n"
+    as_json = CliRunner().invoke(grants, ["fingerprint", str(file), "--json"])
+    assert json.loads(as_json.output) == {"approved_prompt": APPROVED.approved_prompt}

@@ -146,7 +146,8 @@ def test_changed_files_are_used_by_the_next_call(emu: Emulator, tmp_path: Path) 
 
         grants.write_text("demo: {llm: {usd_per_day: many}}")
         assert client.post("/v1/messages", json=MESSAGE).status_code == 403
-        assert "a changed file is invalid" in client.get("/readyz").text
+        (problem,) = client.get("/readyz").json()["problems"]
+        assert problem.startswith("not in force: extensions.yaml:1: ")
 
         grants.write_bytes(valid)
         key.write_text("sk-another-key-for-the-emulator")
@@ -177,6 +178,31 @@ def test_revoked_token_ends_its_streams(slow_emulator: Emulator, tmp_path: Path)
                 list(events)
         with daemon.client() as client:
             assert client.post("/v1/messages", json=MESSAGE).status_code == 401
+
+
+def test_socket_is_open_to_other_users_where_an_app_lists_them(
+    emu: Emulator, tmp_path: Path
+) -> None:
+    with running_daemon(tmp_path, emu) as daemon, daemon.client() as client:
+        assert daemon.socket.stat().st_mode & 0o777 == 0o600
+        listed = {"demo": {**GRANT, "uids": [os.getuid() + 1]}}
+        (daemon.home / "extensions.yaml").write_bytes(msgspec.json.encode(listed))
+        assert client.get("/v1/models").status_code == 200
+        assert daemon.socket.stat().st_mode & 0o777 == 0o666
+        with daemon.socket_client("demo") as on_the_socket:
+            assert on_the_socket.get("/v1/models").status_code == 401
+
+
+def test_store_that_cannot_be_written_is_not_ready(emu: Emulator, tmp_path: Path) -> None:
+    """D13: the store gone is a 503, and nothing is sent."""
+    with running_daemon(tmp_path, emu) as daemon, daemon.client() as client:
+        (daemon.home / "store.sqlite").unlink()
+        refused = client.post("/v1/messages", json=MESSAGE)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["type"] == "overloaded_error"
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (503, "store_unavailable")
+    assert emu.requests() == []
 
 
 # ── Limits ───────────────────────────────────────────────────────────────────────────────────────

@@ -99,6 +99,12 @@ def test_other_paths_are_refused(method: str, path: str, status: int) -> None:
     assert refused.value.status == status
 
 
+def test_clients_that_try_a_websocket_are_sent_to_http() -> None:
+    with pytest.raises(RequestRejected) as refused:
+        find_route("GET", "/v1/responses", {"upgrade": "websocket"})
+    assert refused.value.status == 426
+
+
 @pytest.mark.parametrize("name", ["a b", "a\n", "a\x00", "ü", "", "../a", "a/./b", "x" * 300])
 def test_names_of_models(name: str) -> None:
     with pytest.raises(RequestRejected):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from decimal import Decimal
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora.client.config import ClientConfig
-from anaphora.daemon.extensions import Grants
+from anaphora.daemon.extensions import AppTable, Grants, LlmTable
 from anaphora.daemon.grants import AppGrant, LlmGrant
 from anaphora.daemon.home import EXTENSIONS_YAML, LLM_YAML
 from anaphora.errors import InvalidConfig
@@ -210,3 +211,28 @@ def test_a_key_in_the_file_is_not_shown() -> None:
     key = "sk-canary-9aF3xLq8wZ"
     for text in (f"a: {key}", f"{key}: {{}}\n{key}: 1", f"a: {{llm: {{usd_per_day: {key}}}}}"):
         assert key not in refused(text)
+
+
+_SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2**65)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "x", "unlimited", "llm_complete", "server_tools"])
+)
+_NAMES = st.sampled_from(["betas", "fields", "llm", "models", "usd_per_day", "other"])
+_VALUES = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=3)
+)
+_FIELDS = st.sampled_from([*AppTable.__struct_fields__, *LlmTable.__struct_fields__])
+
+
+@given(_FIELDS, _VALUES)
+def test_any_value_of_a_field_is_read_or_refused(field: str, value: object) -> None:
+    table: dict[str, object] = {"llm": {"usd_per_day": 1}, "capabilities_grant": ["llm_complete"]}
+    if field in AppTable.__struct_fields__:
+        table[field] = value
+    else:
+        table["llm"] = {"usd_per_day": 1, field: value}
+    with contextlib.suppress(InvalidConfig):
+        Grants.from_mapping({"app": table})

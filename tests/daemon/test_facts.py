@@ -84,7 +84,7 @@ def test_output_limit_is_found_in_every_field(wire: str, fields: Any, name: str)
     assert (facts.max_tokens, facts.max_tokens_field) == (7, name)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, True, "7", [7]])
+@pytest.mark.parametrize("value", [-1, 1.5, True, "7", [7], 2**32])
 def test_limit_that_is_no_whole_number_is_rejected(value: object) -> None:
     with pytest.raises(InvalidRequest, match="max_tokens"):
         facts_of("anthropic", {"max_tokens": value})
@@ -395,6 +395,38 @@ def test_text_that_looks_like_an_image_stays_text() -> None:
     assert with_block("anthropic", hidden).media.inline == 0
 
 
+@pytest.mark.parametrize(
+    ("wire", "block"),
+    [
+        ("anthropic", {"type": "hologram", "id": "h"}),
+        ("openai_chat", {"type": "document_url", "document_url": "https://e.com/a.pdf"}),
+        ("openai_responses", {"type": "hologram"}),
+        ("gemini", {"hologram": {}}),
+    ],
+)
+def test_new_kind_of_block_counts_as_a_document(wire: str, block: Any) -> None:
+    """It may be anything, so it is held for like the largest medium."""
+    assert with_block(wire, block).media.documents == 1
+
+
+def test_ollama_reads_names_in_any_case() -> None:
+    messages = [{"role": "user", "content": "hi", "Images": [DATA]}]
+    assert facts_of("ollama", {"messages": messages}).media.images == 1
+
+
+def test_part_with_a_member_under_two_names_is_rejected() -> None:
+    with pytest.raises(InvalidRequest, match="two names"):
+        with_block("gemini", {"inlineData": {"data": DATA}, "inline_data": {"data": "x"}})
+
+
+def test_files_that_an_answer_cited_are_no_handles() -> None:
+    citation = {"type": "char_location", "file_id": "file_1", "cited_text": "tea"}
+    document = {"type": "document", "source": {"type": "text", "data": "tea"}}
+    text = {"type": "text", "text": "tea", "citations": [citation]}
+    messages = [{"role": "user", "content": [document]}, {"role": "assistant", "content": [text]}]
+    assert facts_of("anthropic", {"messages": messages}).handles == ()
+
+
 # ── Tiers, betas, storage, unknown fields ────────────────────────────────────────────────────────
 
 
@@ -437,7 +469,7 @@ UNKNOWN = [
     (
         "anthropic",
         {"context_management": {"edits": [{"type": "compact_20260112"}]}},
-        "context_management.edits[0]",
+        "context_management.compact_20260112",
     ),
     ("openai_chat", {"audio": {"voice": "x"}}, "audio"),
     ("openai_chat", {"modalities": ["text", "audio"]}, "modalities"),

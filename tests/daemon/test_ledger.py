@@ -191,8 +191,22 @@ async def _assert_released(ledger: Ledger) -> None:
 async def test_a_hold_that_is_dropped_is_settled_at_its_bound(path: Path) -> None:
     async with opened(path) as ledger:
         await hold(ledger, an_app(), 100)
-        await (await hold(ledger, an_app("other"))).settle(0, "free")
+        assert (await ledger.spent("shop")).held == 0
         assert rows(path, "SELECT billed, kind FROM entries WHERE app = 'shop'") == [(100, "bound")]
+
+
+@in_event_loop
+async def test_a_settlement_that_is_not_waited_for_is_written_by_itself(path: Path) -> None:
+    async with opened(path) as ledger:
+        (await hold(ledger, an_app(), 100)).settle_later(40, "billed")
+        for _ in range(500):
+            if rows(path, "SELECT billed FROM entries") == [(40,)]:
+                break
+            await asyncio.sleep(0.005)
+        else:
+            raise AssertionError("never written")
+        (await hold(ledger, an_app(), 100)).settle_later(2, "billed")
+        assert (await ledger.spent("shop")).today == 42
 
 
 @pytest.mark.parametrize("bound", [-1, 2**53 + 1])
@@ -278,7 +292,7 @@ async def test_a_clock_that_jumps_back_reopens_no_day(path: Path, tmp_path: Path
         ledger.clock = clock
 
 
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Pacific/Apia"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Pacific/Apia"])
 @in_event_loop
 async def test_summer_time_moves_no_day(
     path: Path, zone: str, monkeypatch: pytest.MonkeyPatch
@@ -287,15 +301,15 @@ async def test_summer_time_moves_no_day(
     time.tzset()
     try:
         async with opened(path, clock := Clock()) as ledger:
-            for hours in range(0, 72, 3):  # the night in which Europe changes, and the days around
+            for hours in range(0, 72, 6):  # the night in which Europe changes, and the days around
                 moment = datetime.datetime(2027, 3, 27, tzinfo=datetime.UTC)
                 moment += datetime.timedelta(hours=hours)
                 clock.now = moment.timestamp()
-                one = await hold(ledger, an_app(per_day=800), 100)
+                one = await hold(ledger, an_app(per_day=400), 100)
                 one.settle_later(100, "billed")
                 assert (await ledger.spent("shop")).day == moment.date().isoformat()
             days = [(row.day, row.billed) for row in await ledger.store.spend(["day"])]
-            assert days[:2] == [("2027-03-27", 800), ("2027-03-28", 800)]
+            assert days[:2] == [("2027-03-27", 400), ("2027-03-28", 400)]
     finally:
         monkeypatch.undo()
         time.tzset()

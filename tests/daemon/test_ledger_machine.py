@@ -33,7 +33,6 @@ class LedgerMachine(RuleBasedStateMachine):
     """The model: the amount and the day of each hold and each entry."""
 
     holds: Bundle[Hold] = Bundle("holds")
-    lost: Bundle[Hold] = Bundle("lost")
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,8 +101,11 @@ class LedgerMachine(RuleBasedStateMachine):
                 billed = hold.bound * percent // 100
                 work.append(opened.settle(billed, "billed", labels={"rules": billed}))
                 if twice:
-                    opened.settle_later(hold.bound, "bound")
+                    opened.settle_later(hold.bound, "bound")  # the bill comes after it
             await asyncio.gather(*work)
+            for hold, _, twice in settled:
+                if twice:
+                    OpenHold(self.ledger, hold).settle_later(hold.bound, "estimated")  # too late
             await self.flush()
 
         self.run(together())

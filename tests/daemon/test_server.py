@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,6 +77,21 @@ def test_metrics_are_for_administrators(daemon: TestedDaemon, nobody: httpx.Clie
     ):
         assert expected in page.text
     assert KEY not in page.text
+
+
+def test_old_prices_are_a_problem_for_the_operator(
+    running_emulator: Emulator, tmp_path: Path
+) -> None:
+    later = time.time() + 90 * 86_400
+    with (
+        running_daemon(tmp_path, running_emulator, clock=lambda: later) as daemon,
+        daemon.client(None) as client,
+    ):
+        ready = client.get("/readyz")
+    assert ready.status_code == 200
+    (problem,) = ready.json()["problems"]
+    assert re.match(r"the price table is \d+ days old", problem)
+    assert any(line["message"] == problem for line in daemon.log_lines())
 
 
 # ── Tokens ───────────────────────────────────────────────────────────────────────────────────────

@@ -59,6 +59,9 @@ class Handler:
                 await request.write(piece, more=True)
             await request.write(b"")
             return
+        if request.path == "/empty":
+            await request.respond(CompleteResponse(204, {}, b""))
+            return
         if request.path == "/late-bug":
             await request.start(200, {})
             await request.write(b"begun", more=True)
@@ -110,6 +113,31 @@ def test_stream_arrives_in_pieces_on_one_connection(client: httpx.Client) -> Non
         with client.stream("GET", "/stream") as answer:
             assert answer.headers["transfer-encoding"] == "chunked"
             assert b"".join(answer.iter_raw()) == b"one two three"
+
+
+def test_responses_without_a_body_keep_the_connection(client: httpx.Client, served: Path) -> None:
+    for _ in range(2):
+        assert client.post("/empty").status_code == 204
+        head = client.head("/any")
+        assert (head.status_code, head.content) == (200, b"")
+    requests = request_bytes("POST", "/empty") + request_bytes("HEAD", "/") + b"GET / HTTP/1.1\r\n"
+    with connect(served, requests + b"host: localhost\r\nconnection: close\r\n\r\n") as connection:
+        received = b""
+        while piece := connection.recv(65_536):
+            received += piece
+    assert received.count(b"HTTP/1.1 ") == 3
+    assert received.endswith(b"\r\n\r\nGET /  0")
+
+
+def test_client_that_waits_for_100_continue_is_told_to_send(served: Path) -> None:
+    head = request_bytes("POST", "/", content_length="3", expect="100-continue")
+    with connect(served, head) as connection:
+        assert connection.recv(65_536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"abc")
+        assert read_response(connection).body == b"POST /  3"
+    refused = request_bytes("POST", "/", content_length="200000", expect="100-continue")
+    with connect(served, refused) as connection:
+        assert read_response(connection).status == 413
 
 
 def test_body_above_the_limit_is_refused(client: httpx.Client) -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 
-from anaphora.cli.emulated_home import create_token
 from anaphora.client.config.secrets import Secret
+from anaphora.daemon.extensions import Grants
 from anaphora.daemon.home import Home, init
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.identity import ADMIN, Directory
 from anaphora.daemon.logs import JsonLog
 from anaphora.daemon.server import Daemon, ServeOptions, running
+from anaphora.daemon.store.sqlite import SqliteStore
 
 from .emulated_client import Serving
 
@@ -123,8 +124,16 @@ def create_home(
     secret = folder / "secrets" / "PROVIDER_KEY.txt"
     secret.touch(mode=0o600)
     secret.write_text(KEY + "\n")
-    home = Home.open(folder)
-    return {app: asyncio.run(create_token(home, app)) for app in (*grants, ADMIN)}
+    return asyncio.run(_create_tokens(Home.open(folder), (*grants, ADMIN)))
+
+
+async def _create_tokens(home: Home, apps: Iterable[str]) -> dict[str, Secret]:
+    store = SqliteStore.open(home.store)
+    try:
+        directory = await Directory.open(home, store, Grants.read(home.extensions_yaml))
+        return {app: (await directory.create_token(app)).token for app in apps}
+    finally:
+        await store.close()
 
 
 @contextlib.contextmanager

@@ -51,6 +51,12 @@ class Overhead(_Row, frozen=True, kw_only=True):
     """Of each tool."""
 
 
+class ThinkingBounds(_Row, frozen=True, kw_only=True):
+    """Thinking that the limit of the output does not include."""
+
+    tokens: Tokens
+
+
 class MediaBounds(_Row, frozen=True, kw_only=True):
     """Tokens of the largest medium of a kind."""
 
@@ -91,6 +97,14 @@ _Found = TypeVar("_Found", bound=_Row)
 def overhead_of(wire: str) -> Overhead:
     rows: tuple[Overhead, ...] = _tables()[0]
     return [row for row in rows if row.wire in ("", wire)][-1]
+
+
+@functools.lru_cache(maxsize=1024)
+def thinking_of(provider: str, model: str) -> int:
+    """Tokens of thinking on top of the limit of the output; 0 where that includes it."""
+    rows: tuple[ThinkingBounds, ...] = _tables()[5]
+    row = _last(rows, provider, model)
+    return 0 if row is None else row.tokens
 
 
 @functools.lru_cache(maxsize=1024)
@@ -138,6 +152,7 @@ def _tables() -> list[tuple[Any, ...]]:
         server_tool=ServerToolBounds,
         tool_model=ToolModel,
         multiple=PriceMultiple,
+        thinking=ThinkingBounds,
     )
 
 

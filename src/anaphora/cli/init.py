@@ -30,7 +30,7 @@ def command(folder: Path, as_json: bool) -> None:
         "next:",
         f"  anaphora secrets set ANTHROPIC_API_KEY --home {folder}",
         f"  anaphora apps add my-app --home {folder}",
-        f"  anaphora serve --home {folder}",
+        f"  anaphora serve --home {folder}    (with --emulate no key is needed)",
     ]
     report = {"home": str(folder.resolve()), "created": [str(path) for path in created]}
     print_report(report, lines, as_json=as_json)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import click
@@ -13,7 +12,9 @@ from anaphora.errors import InvalidRequest, Io
 from anaphora.redaction import hides_arguments
 
 from .common import EXISTING_FILE, print_json
+from .daemon_connection import daemon_socket, home_option, open_home
 
+STDIN, STDOUT = 0, 1
 #: A longer file holds no token.
 _MAX_BYTES = 4096
 
@@ -21,12 +22,7 @@ _MAX_BYTES = 4096
 @click.command()
 @click.option("--stdio", is_flag=True, help="Connect standard input and output to a daemon.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schemas of all methods.")
-@click.option(
-    "--home",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=".",
-    help="Home folder of the daemon; the current one by default.",
-)
+@home_option
 @click.option("--app", metavar="ID", help="The app whose calls these are.")
 @click.option("--token-file", type=EXISTING_FILE, help="File with the app's token.")
 @click.option("--token-fd", type=int, metavar="N", help="Open descriptor to read the token from.")
@@ -38,7 +34,7 @@ def command(
     token_file: Path | None,
     token_fd: int | None,
 ) -> None:
-    """Send JSON-RPC messages to a running daemon, one a line.
+    """Send JSON-RPC messages to a running daemon.
 
     With --stdio, every line of standard input is a request or a batch, and every line of standard
     output is a response or an `llm.delta` of a streamed one. Requests run at the same time, and
@@ -75,11 +71,11 @@ def _run(home: Path, app: str | None, token: Secret | None) -> None:
 
     asyncio.run(
         bridge(
-            home / "anaphora.sock",
+            daemon_socket(open_home(home)),
             app=app,
             token=token,
-            source=sys.stdin.fileno(),
-            sink=sys.stdout.fileno(),
+            source=STDIN,
+            sink=STDOUT,
         )
     )
 

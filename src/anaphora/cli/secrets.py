@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from anaphora.client.config.secrets import Secret
+from anaphora.errors import AnaphoraError
 from anaphora.redaction import hides_arguments
 
 from .common import CommandGroup, read_stdin, report_problems
@@ -41,8 +42,12 @@ def set_secret(name: str, home: Path) -> None:
     folder.path(name)  # refuses an invalid name before it asks for the key
     path = folder.write(name, _read_key(name))
     click.echo(f"stored {path}", err=True)
-    keys = [one.key for one in opened.config().providers.values() if one.key is not None]
-    if all(key.secret != name for key in keys):
+    try:
+        providers = opened.config().providers.values()
+    except AnaphoraError as problem:  # the key is stored
+        report_problems([f"warning: {problem}"])
+        return
+    if all(one.key is None or one.key.secret != name for one in providers):
         report_problems([f"warning: no provider of llm.yaml has `key: {{secret: {name}}}`"])
 
 

@@ -80,6 +80,15 @@ class Target(msgspec.Struct, frozen=True, eq=False):
             known = self.prices[tier] = slot, find_price(self, at, tier)
         return known[1]
 
+    def next_price(self, at: float, tier: str = "") -> Price | None:
+        """The price a quarter of an hour later, at which a call may be billed that waits."""
+        later, key = at + catalog.PRICE_SLOT, f"{tier} later"
+        slot = int(later // catalog.PRICE_SLOT)
+        known = self.prices.get(key)
+        if known is None or known[0] != slot:
+            known = self.prices[key] = slot, find_price(self, later, tier)
+        return known[1]
+
     def render(self, call: Call, previous: Rendered | None = None) -> Rendered:
         """The call as the provider gets it. An error names a parameter as the app wrote it:
         `tool_choice`, not `params.tool_choice`."""

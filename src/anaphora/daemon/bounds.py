@@ -21,8 +21,8 @@ from anaphora.catalog.billing_bounds import (
     calls_own_tools,
     media_of,
     overhead_of,
-    price_multiple,
     server_tool_of,
+    thinking_of,
 )
 from anaphora.catalog.prices import EXACT
 from anaphora.client.endpoint import Target
@@ -32,9 +32,11 @@ from anaphora.values import Ttl
 
 from .facts import RequestFacts, ServerTool
 from .grants import NANO
+from .surcharges import price_factor
 
-_ONE = Decimal(1)
 _MILLION = 1_000_000
+#: The largest amount that a ledger can hold.
+_MOST = 2**62
 #: Handles behind which there is history that is billed as input.
 _HISTORY = frozenset({"response", "conversation", "cached_content"})
 
@@ -94,7 +96,10 @@ def cost_bound(
     except _NoBound as problem:
         return CostBound(None, input_tokens, output_tokens, str(problem))
     usd = (input_tokens * rate_in + output_tokens * rate_out) / _MILLION
-    return CostBound(nano_usd(usd + tools.usd), input_tokens, output_tokens)
+    amount = nano_usd(usd + tools.usd)
+    if amount > _MOST:
+        return CostBound(None, input_tokens, output_tokens, "the cost exceeds every limit")
+    return CostBound(amount, input_tokens, output_tokens)
 
 
 def storage_bound(price: Price, tokens: int, seconds: float) -> int | None:
@@ -104,21 +109,6 @@ def storage_bound(price: Price, tokens: int, seconds: float) -> int | None:
         return None
     hours = Decimal(repr(seconds)) / 3600
     return nano_usd(price.storage * tokens * hours / _MILLION)
-
-
-def price_factor(facts: RequestFacts, provider: str) -> Decimal | None:
-    """By how much fast mode and data residency multiply the price of a request, bill and bound
-    alike; None where that is unknown."""
-    factor = _ONE
-    fields = [(param, value) for param, value in facts.tiers if param == "speed"]
-    if facts.geo:
-        fields.append(("inference_geo", facts.geo))
-    for field, value in fields:
-        known = price_multiple(provider, field, value)
-        if known is None:
-            return None
-        factor *= known
-    return factor
 
 
 def nano_usd(usd: Decimal) -> int:
@@ -164,7 +154,8 @@ def _output_tokens(facts: RequestFacts, target: Target) -> int:
         if known is None or facts.unlimited_output:
             raise _NoBound(f"the output has no limit: set {facts.max_tokens_field}")
         limit = known.value
-    return (limit + facts.thinking_budget + facts.predicted) * facts.n
+    thinking = facts.thinking_budget or thinking_of(target.endpoint.system, target.model)
+    return (limit + thinking + facts.predicted) * facts.n
 
 
 def _context(target: Target) -> int:
@@ -232,12 +223,12 @@ def _dearest(
 
 
 def _prices(facts: RequestFacts, target: Target, at: float) -> Iterable[Price]:
-    """The prices of the target's model and of others that may answer."""
+    """The prices of the target's model, now and soon, and of others that may answer."""
     tier = facts.service_tier
-    price = target.price(at, tier)
-    if price is None:
-        raise _NoBound(_unpriced(target.model, target, tier))
-    yield price
+    for price in (target.price(at, tier), target.next_price(at, tier)):
+        if price is None:
+            raise _NoBound(_unpriced(target.model, target, tier))
+        yield price
     for _, model in facts.models[1:]:
         if model == target.model:
             continue

@@ -93,6 +93,8 @@ def is_granted(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -> None:
+    if not models and not facts.models:
+        raise NotGranted("the request names no model", param="model")
     for model in models:
         if not is_granted(model, grant.models):
             raise _missing(f"model {model!r}", "models", "model")

@@ -7,7 +7,7 @@ decoded in full.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -115,7 +115,13 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     parts: list[_Part] | None = None
 
 
-class _OllamaMessage(msgspec.Struct, gc=False):
+class _OllamaMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    role: str | None = None
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw(b"null")
+    tool_name: str | None = None
+    tool_call_id: str | None = None
     images: None = None
 
 
@@ -147,12 +153,37 @@ _OPAQUE = {
     "functionResponse": "response",
     "function": "arguments",
 }
+#: Sources that an answer named: the provider does not open them again.
+_CITED = frozenset({"annotations", "citations", "results", "logprobs"})
+_RESULTS = frozenset({"code_execution_output", "bash_code_execution_output"})
 #: Fields through which media are reached.
 _SHOWN = frozenset({"content", "output", "parts", "source", "functionResponse", "inlineData"})
 _TOOL_CHANGES = frozenset({"tool_addition", "tool_removal", "additional_tools"})
 _IMAGES = frozenset({"image", "image_url", "input_image", "computer_screenshot", "screenshot"})
 _AUDIO = frozenset({"input_audio", "audio", "audio_url"})
 _FILES = frozenset({"document", "file", "input_file", "video", "video_url", "input_video"})
+#: Blocks and items that are billed as the text that they hold, beside those above.
+_TEXTS = frozenset(
+    """text tool_use tool_result thinking redacted_thinking search_result server_tool_use
+    web_search_tool_result web_search_result web_fetch_tool_result code_execution_tool_result
+    bash_code_execution_tool_result text_editor_code_execution_tool_result tool_search_tool_result
+    tool_reference container_upload mcp_tool_use mcp_tool_result mcp_tool_listing
+    advisor_tool_result compaction fallback refusal input_text output_text reasoning_text
+    summary_text message reasoning function_call function_call_output custom_tool_call
+    custom_tool_call_output file_search_call computer_call computer_call_output web_search_call
+    tool_search_call tool_search_output configuration_update image_generation_call
+    code_interpreter_call local_shell_call local_shell_call_output shell_call shell_call_output
+    apply_patch_call apply_patch_call_output mcp_list_tools mcp_approval_request
+    mcp_approval_response mcp_call compaction_trigger item_reference program
+    program_output""".split()
+)
+_KNOWN = _TEXTS | _RESULTS | _TOOL_CHANGES | _IMAGES | _AUDIO | _FILES
+#: The members of Gemini's parts.
+_PARTS = frozenset(
+    """codeExecutionResult executableCode fileData functionCall functionResponse inlineData
+    mediaResolution partMetadata text thought thoughtSignature toolCall toolResponse
+    videoMetadata""".split()
+)
 #: Where the base64 or data URL of a medium may stand in it.
 _DATA = ("data", "url", "image_url", "video_url", "audio_url", "file_data", "input_audio")
 _INSIDE = ("source", "image_url", "input_audio", "file", "video_url", "audio_url")
@@ -174,37 +205,40 @@ def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) 
         value = msgspec.json.decode(raw)
     except DECODE_ERRORS as problem:
         raise request_error(decode_reason(problem), f"$.{name}") from None
+    rename, note = _NAMES.get(wire), _NOTES.get(wire, _note_typed)
     stack: list[tuple[str, str, Any, bool]] = [(name, "", value, True)]
     while stack:
         path, field, item, shown = stack.pop()
         if isinstance(item, list):
             stack += [(f"{path}[{index}]", field, each, shown) for index, each in enumerate(item)]
         elif isinstance(item, dict):
-            if wire == "gemini":
-                item = {camel(key): each for key, each in item.items()}
+            if rename is not None:
+                item = _renamed(item, rename, path)
             kind = item.get("type")
             kind = kind if isinstance(kind, str) else ""
             found.shown = shown
-            _note(wire, path, field, kind, item, found)
+            note(path, field, kind, item, found)
             opaque = _OPAQUE.get(kind or field)
             stack += [
                 (f"{path}.{key}", key, each, shown and key in _SHOWN)
                 for key, each in item.items()
-                if key != opaque and isinstance(each, (dict, list))
+                if key != opaque and key not in _CITED and isinstance(each, (dict, list))
             ]
 
 
-def _note(
-    wire: str, path: str, field: str, kind: str, item: dict[str, Any], found: RequestContent
+def _renamed(item: dict[str, Any], rename: Callable[[str], str], path: str) -> dict[str, Any]:
+    """The members under the names that the provider reads them by."""
+    renamed = {rename(key): each for key, each in item.items()}
+    if len(renamed) < len(item):
+        raise request_error("a member is given under two names", f"$.{path}")
+    return renamed
+
+
+def _note_typed(
+    path: str, field: str, kind: str, item: dict[str, Any], found: RequestContent
 ) -> None:
-    """Notes what one object is."""
-    if wire == "gemini":
-        if field in ("inlineData", "fileData"):
-            _note_gemini(path, item, found)
-    elif wire == "ollama":
-        for image in item.get("images") or ():
-            found.add("images", image)
-    elif kind in _IMAGES:
+    """Notes what an object with a `type` is."""
+    if kind in _IMAGES:
         found.add("images", _inline(item))
     elif kind in _AUDIO:
         found.add("audio", _inline(item))
@@ -216,11 +250,48 @@ def _note(
         found.changes_tools = True
     elif kind == "item_reference":
         found.handles.append((f"{path}.id", "response", str(item.get("id"))))
+    elif kind and kind not in _KNOWN and found.shown and path.endswith("]"):
+        found.add("documents")  # a new kind of block: it may be anything
     if kind in ("tool_addition", "additional_tools", "tool_search_output"):
         tools = item.get("tools") or item.get("tool") or []
         for tool in tools if isinstance(tools, list) else [tools]:
-            read_tool(wire, path, tool, found.tools)
-    _note_ids(path, item, found)
+            read_tool(path, tool, found.tools)
+    if kind not in _RESULTS:
+        _note_ids(path, item, found)
+    if field == "audio" and "id" in item:
+        # The sound of an earlier answer.
+        found.handles.append((f"{path}.id", "response", str(item["id"])))
+        found.add("audio")
+
+
+def _note_gemini(
+    path: str, field: str, _: str, item: dict[str, Any], found: RequestContent
+) -> None:
+    """Bytes in the request, or a file: of Google's file store, of a bucket, or at a public
+    address."""
+    if field == "parts" and not _PARTS.issuperset(item):
+        found.add("documents")  # a new kind of part: it may be anything
+    if field not in ("inlineData", "fileData"):
+        return
+    medium = str(item.get("mimeType") or "").partition("/")[0]
+    name = {"image": "images", "audio": "audio"}.get(medium, "documents")
+    found.add(name, item.get("data"))
+    uri = item.get("fileUri")
+    if isinstance(uri, str) and (not uri.startswith("http") or "/files/" in uri):
+        found.handles.append((f"{path}.fileUri", "file", uri))
+
+
+def _note_ollama(_: str, __: str, ___: str, item: dict[str, Any], found: RequestContent) -> None:
+    images = item.get("images")
+    for image in images if isinstance(images, list) else [images] if images else ():
+        found.add("images", image)
+
+
+#: How a provider reads the names of members, where not as they are written: Gemini takes
+#: snake_case, Ollama any case.
+_NAMES: dict[str, Callable[[str], str]] = {"gemini": camel, "ollama": str.lower}
+_Note: TypeAlias = Callable[[str, str, str, dict[str, Any], RequestContent], None]
+_NOTES: dict[str, _Note] = {"gemini": _note_gemini, "ollama": _note_ollama}
 
 
 def _note_ids(path: str, item: dict[str, Any], found: RequestContent) -> None:
@@ -229,10 +300,6 @@ def _note_ids(path: str, item: dict[str, Any], found: RequestContent) -> None:
         for id in value if isinstance(value, list) else [value]:
             if isinstance(id, str):
                 found.handles.append((f"{path}.{key}", object_kind, id))
-    if path.endswith(".audio") and "id" in item:
-        # The sound of an earlier answer.
-        found.handles.append((f"{path}.id", "response", str(item["id"])))
-        found.add("audio")
 
 
 _IDS: dict[str, HandleKind] = {
@@ -262,15 +329,3 @@ def _note_file(item: dict[str, Any], found: RequestContent) -> None:
     if isinstance(source, str):
         return  # the origin of a search result
     found.add("documents", _inline(item))
-
-
-def _note_gemini(path: str, item: dict[str, Any], found: RequestContent) -> None:
-    """Bytes in the request, or a file: of Google's file store, of a bucket, or at a public
-    address."""
-    kind = str(item.get("mimeType") or "")
-    medium = kind.partition("/")[0]
-    name = {"image": "images", "audio": "audio"}.get(medium, "documents")
-    found.add(name, item.get("data"))
-    uri = item.get("fileUri")
-    if isinstance(uri, str) and (not uri.startswith("http") or "/files/" in uri):
-        found.handles.append((f"{path}.fileUri", "file", uri))

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from anaphora import catalog, wire
 from anaphora.audit.log import AuditLog
-from anaphora.client.choice import refuses
+from anaphora.client.choice import name_at, refuses
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.endpoint import Target
@@ -248,9 +248,14 @@ class CallService:
             raise NotGranted(f"no provider is granted to {app.id}", param="provider")
         own_wire = None if call.request is None else call.request.wire
         targets, hops = self._chooser(names, own_wire).targets(named, model)
-        for target in targets:
-            if not is_granted(target.model, app.grant.llm.models):
-                reason = f"the model {quoted(target.model)} is not granted to {app.id}"
+        models = [target.model for target in targets]
+        if model is not None and not any(
+            target.model == name_at(target.endpoint.resolved, model) for target in targets
+        ):
+            models.append(model)  # a route answers with others; an alias is one of them
+        for each in models:
+            if not is_granted(each, app.grant.llm.models):
+                reason = f"the model {quoted(each)} is not granted to {app.id}"
                 raise NotGranted(reason, param="model")
         if len(targets) > 1:
             route, key = SessionRoute(targets, hops), self._route_key(call)

@@ -35,6 +35,8 @@ __all__ = ["HandleRef", "MediaCounts", "Named", "RequestFacts", "ServerTool", "r
 #: Tiers without a permission of their own: the standard one under each provider's name.
 _STANDARD = STANDARD_TIERS | {"on_demand"}
 NULL = msgspec.Raw(b"null")
+#: The largest limit of an output, as for JSON-RPC.
+_MOST_TOKENS = 2**32 - 1
 _BETA_HEADERS = ("anthropic-beta", "openai-beta")
 
 
@@ -152,6 +154,8 @@ class _Reading:
         if raw == NULL:
             return
         limit = _whole(raw, name, least=None)
+        if limit > _MOST_TOKENS:
+            raise request_error(f"must be at most {_MOST_TOKENS}", f"$.{name}")
         if limit < 0:
             if not self._known.unlimited_below_zero:
                 raise request_error(f"must be at least 0, not {limit}", f"$.{name}")
@@ -260,9 +264,9 @@ class _Reading:
             self._unbounded.append(name)
             return
         edits = decode_value(raw, _Edits, f"$.{name}", request_error).edits or []
-        for index, edit in enumerate(edits):
+        for edit in edits:
             if not edit.type.startswith("clear_"):
-                self._unbounded.append(f"{name}.edits[{index}]")
+                self._unbounded.append(f"{name}.{edit.type}")
 
     def _generation_config(self, name: str, raw: msgspec.Raw) -> None:
         config = _camel_names(_members(raw, name), f"{name}.")

@@ -11,18 +11,18 @@ Every response has the header `anaphora-request-id`, and the log one line for ea
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import msgspec
+from blake3 import blake3
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import (
     Forbidden,
-    GrantRateLimited,
     NotFound,
     RequestRejected,
     StoreUnavailable,
@@ -34,9 +34,11 @@ from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExc
 from .credentials import SOCKET, Peers, is_loopback, take_token
 from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
+from .slots import CallSlots
 from .tracing import RequestTraces
 from .values import App, Peer
 
+READY = "ready"
 REQUEST_ID_HEADER = "anaphora-request-id"
 REQUEST_ID_KEY = "anaphora.request_id"
 """Of an exchange's scope, for errors that the server writes."""
@@ -74,8 +76,16 @@ class Readiness(msgspec.Struct):
     """Whether the daemon accepts calls. Changed while it runs."""
 
     draining: bool = False
+    can_write: Callable[[], bool] = lambda: True
+    """Whether the store can be written: no call without a hold."""
     problems: Callable[[], list[str]] = list
     """What an operator should look at; calls are accepted nevertheless."""
+
+    @property
+    def status(self) -> str:
+        if self.draining:
+            return "draining"
+        return READY if self.can_write() else "store_unavailable"
 
 
 class _OpenCall:
@@ -91,6 +101,19 @@ class _OpenCall:
         self.span: Any = None
 
 
+class RequestIds:
+    """Unique ids, without a system call for each. They do not tell how many there were: other apps
+    have had some of them."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._numbers = itertools.count()
+
+    def new(self) -> str:
+        number = next(self._numbers).to_bytes(8)
+        return f"req_{blake3(number, key=self._key).hexdigest(length=12)}"
+
+
 class DaemonHandler:
     """The `serving.app.Handler` of the daemon."""
 
@@ -104,7 +127,7 @@ class DaemonHandler:
         readiness: Readiness,
         log: JsonLog,
         metrics: DaemonMetrics,
-        max_calls_per_app: int = 64,
+        slots: CallSlots,
         before_call: Callable[[], None] = lambda: None,
         traces: RequestTraces | None = None,
     ) -> None:
@@ -116,11 +139,11 @@ class DaemonHandler:
         self._readiness = readiness
         self._log = log
         self._metrics = metrics
-        self._most_calls = max_calls_per_app
+        self._slots = slots
         self._before_call = before_call
         self._traces = traces
+        self._ids = RequestIds()
         self._open: dict[HttpExchange, _OpenCall] = {}
-        self._calls: Counter[str] = Counter()
         directory.on_revoke(self._revoked)
         metrics.gauge(
             "anaphora_daemon_open_requests", "Open requests", lambda: float(len(self._open))
@@ -139,16 +162,18 @@ class DaemonHandler:
             self._before_call()
             if not (admin := self._directory.is_admin(token, peer)):
                 call.app = self._authenticate(token, peer)
+            # Each of its calls takes a slot: `llm.cancel` does not need one.
             await self._run(call, self._rpc.handle(exchange, call.app, admin, call.request_id))
         elif self._endpoints.serves(exchange.method, path):
             self._before_call()
             call.app = app = self._authenticate(token, peer)
-            await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
+            with self._slots.running(app.id):
+                await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
         else:
             await exchange.respond(await self._page(exchange, token, peer))
 
     def _begin(self, exchange: HttpExchange) -> _OpenCall:
-        request_id = f"req_{secrets.token_hex(12)}"
+        request_id = self._ids.new()
         REQUEST_ID.set(request_id)
         exchange.response_headers[REQUEST_ID_HEADER] = request_id
         exchange.scope[REQUEST_ID_KEY] = request_id
@@ -164,30 +189,15 @@ class DaemonHandler:
 
     async def _run(self, call: _OpenCall, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` until it is done, the client disconnects or the token is revoked."""
-        app = "" if call.app is None else call.app.id
-        if (refusal := self._refusal(app)) is not None:
+        if self._readiness.draining:
             work.close()
-            raise refusal
-        self._calls[app] += 1
+            raise StoreUnavailable("the daemon is stopping")
         try:
             await call.exchange.run(work)
         except TokenRevoked:
             if call.exchange.started:
                 raise
             raise Unauthenticated("the token was revoked", status=401) from None
-        finally:
-            self._calls[app] -= 1
-
-    def _refusal(self, app: str) -> Upstream | None:
-        if self._readiness.draining:
-            return StoreUnavailable("the daemon is stopping")
-        if app and self._calls[app] >= self._most_calls:
-            return GrantRateLimited(
-                f"{self._most_calls} calls of this app are running: wait until one has ended",
-                limit="max_streams_per_app",
-                retry_after=1.0,
-            )
-        return None
 
     def _revoked(self, token_id: str) -> None:
         for call in tuple(self._open.values()):
@@ -224,13 +234,14 @@ class DaemonHandler:
 
     def _ready(self, token: Secret | None, peer: Peer) -> CompleteResponse:
         state = self._readiness
-        body: dict[str, Any] = {"status": "draining" if state.draining else "ready"}
+        status = state.status
+        body: dict[str, Any] = {"status": status}
         if problems := state.problems():
             local = peer.address == SOCKET or is_loopback(peer.address)
             # They name apps, which is nothing for strangers.
             shown = local or self._directory.is_admin(token, peer)
             body["problems"] = problems if shown else len(problems)
-        return _json(503 if state.draining else 200, body)
+        return _json(200 if status == READY else 503, body)
 
     # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ class JsonLog:
         row = {"time": _timestamp(time.time()), "level": level, "message": message}
         if "request_id" not in fields and (request_id := REQUEST_ID.get()):
             row["request_id"] = request_id
-        self._waiting.append(_encode({**row, **fields}))
+        row |= fields
+        self._waiting.append(_encode(row))
         if not self._wake.is_set():
             self._wake.set()
 
@@ -115,8 +117,12 @@ def _opened(file: Path | None) -> int:
 
 def _timestamp(seconds: float) -> str:
     whole = int(seconds)
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
-    return f"{text}.{int((seconds - whole) * 1000):03d}Z"
+    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 class _Handler(logging.Handler):

@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -38,6 +39,7 @@ class Gauge(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
 
 
+@lru_cache(maxsize=512)
 def route_of(path: str) -> str:
     """`/v1beta/models/gemini-3:generateContent` → `/v1beta/models/*:generateContent`"""
     match = _ROUTE.fullmatch(path)

@@ -116,7 +116,7 @@ class RequestBuilder:
             slots = rules.slots.value
             if plan.automatic is not None:
                 slots -= rules.automatic_slots.value
-            spliced = splice(body, plan, read.rendered, dialect, slots=slots)
+            spliced = splice(body, plan, read.rendered, dialect, slots=slots, members=members)
             body, headers = spliced.body, spliced.headers
             notices += spliced.notices
             plan = replace(plan, marks=spliced.marks)

@@ -26,7 +26,13 @@ from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.serving.app import ServedApp
 from anaphora.serving.exchange import BodyLimits
 from anaphora.serving.guard import HostGuard
-from anaphora.serving.server import ConnectionLimits, ServerAddress, in_thread, tcp_server
+from anaphora.serving.server import (
+    ConnectionLimits,
+    ServerAddress,
+    in_thread,
+    tcp_server,
+    tuned_interpreter,
+)
 
 from .checking import price_warnings
 from .config import DaemonConfig
@@ -87,7 +93,9 @@ class Daemon:
         self.address = ServerAddress("", 0)
         self.socket = home.socket
         self.services = services
-        self.readiness = Readiness(problems=self._problems)
+        self.readiness = Readiness(
+            problems=self._problems, can_write=lambda: services.store.problem is None
+        )
         self.metrics = metrics
         self._files = files
         self._log = log
@@ -113,7 +121,7 @@ class Daemon:
             readiness=self.readiness,
             log=self._log,
             metrics=self.metrics,
-            max_calls_per_app=config.max_streams_per_app,
+            slots=self.services.slots,
             before_call=self.reload_if_changed,
             traces=RequestTraces.enabled(),
         )
@@ -138,8 +146,13 @@ class Daemon:
         self.services.directory.set_grants(settings.grants)
         self.services.calls.reload(settings.config, settings.providers)
         self.services.calls.use_grants(settings.grants.apps.values())
+        self._set_socket_mode()
         _log.info("reloaded")
         log_warnings(settings.grants, self.services.directory)
+
+    def _set_socket_mode(self) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.chmod(socket_mode(self.settings.grants))
 
     def hang_up(self) -> None:
         """SIGHUP, from any thread."""
@@ -175,9 +188,15 @@ class Daemon:
     def _problems(self) -> list[str]:
         unmet = self.settings.grants.unmet.items()
         required = [f"{app} requires {', '.join(sorted(names))}" for app, names in unmet]
-        # The log names the files: their paths are not for apps.
-        kept = ["a changed file is invalid and not in force; the log says which"]
-        return [*required, *(kept if self._files.problems else ())]
+        # The log names the folder too, which is nothing for apps.
+        folder = f"{self.home.path}/"
+        kept = [f"not in force: {each.replace(folder, '')}" for each in self._files.problems]
+        return [*required, *kept, *price_warnings(self.services.ledger.clock())]
+
+
+def socket_mode(grants: Grants) -> int:
+    """Other users may connect where an app lists `uids`; they need its token as well."""
+    return 0o666 if any(grant.uids for grant in grants.apps.values()) else 0o600
 
 
 def log_warnings(grants: Grants, directory: Directory) -> None:
@@ -252,7 +271,9 @@ async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daem
         )
     daemon.address = await stack.enter_async_context(server)
     daemon.socket = home.path / config.socket
-    await stack.enter_async_context(unix_server(app, daemon.socket, limits=limits))
+    await stack.enter_async_context(
+        unix_server(app, daemon.socket, mode=socket_mode(daemon.settings.grants), limits=limits)
+    )
     looking = asyncio.create_task(daemon.look_after(handler, certificate))
     stack.callback(looking.cancel)
     stack.push_async_callback(drain, daemon, app, config.drain_timeout)
@@ -303,7 +324,7 @@ def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: Non
     }
     disable_core_dumps()
     try:
-        with running(options) as daemon:
+        with running(options) as daemon, tuned_interpreter():
             ready(daemon)
             while signals.get() == signal.SIGHUP:
                 daemon.hang_up()

@@ -78,13 +78,10 @@ def read_tools(wire: str, path: str, raw: msgspec.Raw, found: FoundTools) -> Non
         _read_tool(f"{path}[{index}]", head, found, legacy=path == "functions")
 
 
-def read_tool(wire: str, path: str, tool: Any, found: FoundTools) -> None:
-    """Adds one tool that was decoded already."""
-    raw = msgspec.Raw(msgspec.json.encode(tool))
-    if wire == "gemini":
-        _read_gemini(path, raw, found)
-    else:
-        _read_tool(path, decode_value(raw, _ToolHead, f"$.{path}", request_error), found)
+def read_tool(path: str, tool: Any, found: FoundTools) -> None:
+    """Adds a tool that a message adds, already decoded."""
+    head = decode_value(msgspec.json.encode(tool), _ToolHead, f"$.{path}", request_error)
+    _read_tool(path, head, found)
 
 
 def _read_tool(path: str, head: _ToolHead, found: FoundTools, *, legacy: bool = False) -> None:

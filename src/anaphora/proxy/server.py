@@ -12,15 +12,13 @@ It runs in a thread of its own, until the block ends.
 from __future__ import annotations
 
 import contextlib
-import gc
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from anaphora.errors import InvalidRequest
 from anaphora.serving.app import ServedApp
 from anaphora.serving.guard import HostGuard
-from anaphora.serving.server import ServerAddress
+from anaphora.serving.server import ServerAddress, tuned_interpreter
 from anaphora.serving.server import running as running_server
 
 from .exchange import Observer, ProxyRoute, Upstream
@@ -30,8 +28,6 @@ from .routes import RouteTable
 from .upstream import NetworkUpstream
 
 _EXTRA = "proxy"
-#: Seconds that a byte waits at most for a thread that computes a verdict: a tenth of Python's own.
-_SWITCH_SECONDS = 0.0005
 _HINT = "start the proxy with allow_hosts=[NAME] for each name by which its clients reach it"
 #: Seconds between two looks at open calls.
 _LOOK = 0.002
@@ -95,28 +91,12 @@ def running(
         handler = RelayHandler(table, upstream or NetworkUpstream(), seen_by, place, pages)
         app = _ProxyApp(handler, HostGuard(host, allow_hosts, pages=page_paths, hint=_HINT))
         with (
-            _tuned_interpreter() if own_process else contextlib.nullcontext(),
+            tuned_interpreter() if own_process else contextlib.nullcontext(),
             running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address,
         ):
             yield Proxy(address, table, lambda: app.is_busy or seen_by.is_busy)
     finally:
         seen_by.close()
-
-
-@contextlib.contextmanager
-def _tuned_interpreter() -> Iterator[None]:
-    """Threads switch sooner, and the collector leaves out what is there already: looking through
-    that would hold up the relay, again and again."""
-    interval, froze = sys.getswitchinterval(), not gc.get_freeze_count()
-    sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
-    if froze:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-        if froze:
-            gc.unfreeze()
 
 
 class _ProxyApp(ServedApp):

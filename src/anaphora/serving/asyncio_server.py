@@ -34,6 +34,9 @@ _LONGEST_PATH = 107
 #: Seconds that connections may take to close.
 _CLOSE_SECONDS = 1.0
 
+_WITHOUT_BODY = (204, 304)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
 _quiet = logging.Logger("anaphora.serving", logging.CRITICAL + 1)
 
 
@@ -229,12 +232,13 @@ def _connection_scope(transport: asyncio.BaseTransport) -> dict[str, Any]:
 class _AsgiExchange:
     """ASGI's `receive` and `send` for one request."""
 
-    __slots__ = ("_connection", "_read", "_request", "_response")
+    __slots__ = ("_connection", "_continue", "_read", "_request", "_response")
 
     def __init__(self, request: web.BaseRequest, connection: _Connection) -> None:
         self._request = request
         self._connection = connection
         self._read = False
+        self._continue = request.headers.get("expect", "").lower() == "100-continue"
         self._response: web.StreamResponse | None = None
 
     async def receive(self) -> dict[str, Any]:
@@ -242,6 +246,9 @@ class _AsgiExchange:
             await self._connection.lost.wait()
             return {"type": "http.disconnect"}
         try:
+            if self._continue:
+                self._continue = False
+                self._request.transport.write(_CONTINUE)  # type: ignore[union-attr]
             data = await self._request.content.readany()
         except (OSError, web.RequestPayloadError):
             self._read = True
@@ -255,6 +262,8 @@ class _AsgiExchange:
             return
         response, body = self._response, message.get("body", b"")
         assert response is not None, "a response starts with its status"
+        if self._request.method == "HEAD" or response.status in _WITHOUT_BODY:
+            body = b""
         try:
             if not response.prepared:
                 await response.prepare(self._request)

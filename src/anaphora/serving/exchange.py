@@ -168,11 +168,12 @@ class HttpExchange:
             raise SlowReader from None
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
-        self.status = status
+        self.started, self.status = True, status
         if self.response_headers:
             headers = {**headers, **self.response_headers}
         pairs = [(name.encode("latin-1"), value.encode()) for name, value in headers.items()]
-        await self.send({"type": "http.response.start", "status": status, "headers": pairs})
+        # It waits for no reader: servers send it with the first piece.
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def write(self, data: bytes, *, more: bool = False) -> None:
         await self.send({"type": "http.response.body", "body": data, "more_body": more})

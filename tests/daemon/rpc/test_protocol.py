@@ -45,6 +45,7 @@ def invalid(data: bytes) -> tuple[int, Any]:
     b'[{"jsonrpc":"2.0","method":"a","id":1,"id":2}]',
     b'{"jsonrpc":"2.0","method":"a","id":1e999}',
     b"[" * 20_000,
+    b'{"jsonrpc":"2.0","method":"a","params":{"x":1e0,"y":%b},"id":1}' % (b"1" * 5000),
 ])  # fmt: skip
 def test_what_is_not_json_without_duplicate_keys_is_a_parse_error(data: bytes) -> None:
     """D7: -32700, before anything else is looked at."""

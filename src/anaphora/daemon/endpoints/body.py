@@ -1,14 +1,12 @@
 """Reads the body of a request strictly: the bytes that are checked are the ones that are sent.
 
-Refused: duplicate keys at any depth, also spelled with different escapes; fields that differ in
-case or underscores only, since some providers take either; more than one JSON value, a BOM, invalid
-UTF-8, NaN, numbers out of range, nesting too deep, a content type other than JSON, and a compressed
-body that is broken or larger than its limit.
+Refused: what `strict_json` refuses; fields that differ in case or underscores only, since some
+providers take either; a content type other than JSON, and a compressed body that is broken or
+larger than its limit.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,8 +14,9 @@ from typing import Any
 import msgspec
 
 from anaphora.client.transport.decoding import Decompressor, InvalidCompression, encodings
-from anaphora.errors import RequestRejected, TooLarge
-from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, decode_reason
+from anaphora.daemon.strict_json import SHOWN, decode_strict, rejected
+from anaphora.errors import TooLarge
+from anaphora.wire.reading import Members, decode_members
 
 #: A compressed body may become this many times larger, and never larger than `MAX_BODY`.
 _MAX_RATIO = 100
@@ -39,10 +38,6 @@ _FREE_NAMES = frozenset(
     " output_schema logit_bias variables headers".split()
 )
 _TOOL_LISTS = frozenset(("tools", "functionDeclarations", "function_declarations"))
-_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
-#: Keys quoted in errors are cut to this length.
-_SHOWN = 64
 
 
 class JsonBody(msgspec.Struct, frozen=True, eq=False):
@@ -60,37 +55,31 @@ def check_headers(pairs: Sequence[tuple[str, str]]) -> None:
         return
     for name in _ONCE:
         if names.count(name) > 1:
-            raise _rejected(f"the header {name} is sent twice")
+            raise rejected(f"the header {name} is sent twice")
 
 
 def read_json(body: bytes, headers: Mapping[str, str], *, most: int = MAX_BODY) -> JsonBody:
     """The object in a body. Header names are lowercase. Raises `RequestRejected`, `TooLarge`."""
+    return parse_object(json_bytes(body, headers, most=most))
+
+
+def json_bytes(body: bytes, headers: Mapping[str, str], *, most: int = MAX_BODY) -> bytes:
+    """A body of JSON without its content encoding. Raises `RequestRejected` where it is declared as
+    something else, and `TooLarge`."""
     kind = headers.get("content-type", "")
     if _JSON_TYPE.fullmatch(kind.strip()) is None:
-        shown = repr(kind[:_SHOWN]) if kind else "none"
-        raise _rejected(f"the content type must be application/json in UTF-8, not {shown}", 415)
-    body = decompressed(body, headers.get("content-encoding"), most)
-    return parse_object(body)
+        shown = repr(kind[:SHOWN]) if kind else "none"
+        raise rejected(f"the content type must be application/json in UTF-8, not {shown}", 415)
+    return decompressed(body, headers.get("content-encoding"), most)
 
 
 def parse_object(body: bytes) -> JsonBody:
     """A JSON object without duplicate keys."""
-    try:
-        value = _decode(body)
-        if not isinstance(value, dict):
-            raise _rejected("the body must be a JSON object")
-        members = decode_members(body)
-    except DECODE_ERRORS as problem:
-        bom = " (it begins with a BOM)" if body[:3] == b"\xef\xbb\xbf" else ""
-        reason = decode_reason(problem)
-        raise _rejected(f"the body is not valid JSON: {reason}{bom}") from None
-    # Bytes that decoding and encoding gives back have no duplicate keys. White space is removed
-    # first where there is some; other spellings of the same value are read again, slower.
-    encoded = _encode(value)
-    if encoded != body and encoded != msgspec.json.format(body, indent=-1):
-        _find_duplicates(body)
+    value = decode_strict(body)
+    if not isinstance(value, dict):
+        raise rejected("the body must be a JSON object")
     _check_spellings(value)
-    return JsonBody(body, members, value)
+    return JsonBody(body, decode_members(body), value)
 
 
 def decompressed(body: bytes, encoding: str | None, most: int = MAX_BODY) -> bytes:
@@ -99,7 +88,7 @@ def decompressed(body: bytes, encoding: str | None, most: int = MAX_BODY) -> byt
     if not names:
         return body
     if len(names) > 1 or names[0] not in ("gzip", "x-gzip", "deflate"):
-        raise _rejected("the content encoding must be gzip or deflate, once", 415)
+        raise rejected("the content encoding must be gzip or deflate, once", 415)
     most = min(most, max(_SMALLEST_LIMIT, len(body) * _MAX_RATIO))
     decompressor = Decompressor(names[0])
     try:
@@ -109,28 +98,8 @@ def decompressed(body: bytes, encoding: str | None, most: int = MAX_BODY) -> byt
             raise TooLarge(reason, status=413)
         decompressor.finish()
     except InvalidCompression as problem:
-        raise _rejected(f"the request body: {problem}") from None
+        raise rejected(f"the request body: {problem}") from None
     return data
-
-
-def _find_duplicates(body: bytes) -> None:
-    try:
-        json.loads(body, object_pairs_hook=_unique_keys)
-    except RecursionError:
-        raise _rejected("the body is not valid JSON: nested too deep") from None
-    except ValueError:
-        # Only a number that Python does not read: the first parser has accepted the rest.
-        raise _rejected("the body is not valid JSON: a number is out of range") from None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> None:
-    if len(pairs) == len({name for name, _ in pairs}):
-        return
-    seen: set[str] = set()
-    for name, _ in pairs:
-        if name in seen:
-            raise _rejected(f"the key {name[:_SHOWN]!r} occurs twice in an object", param=name)
-        seen.add(name)
 
 
 def _check_spellings(value: dict[str, Any]) -> None:
@@ -143,13 +112,9 @@ def _check_spellings(value: dict[str, Any]) -> None:
         for name, inner in fields.items():
             other = spelled.setdefault(name.replace("_", "").casefold(), name)
             if other is not name:
-                reason = f"{other[:_SHOWN]!r} and {name[:_SHOWN]!r} are the same field"
-                raise _rejected(reason, param=name)
+                reason = f"{other[:SHOWN]!r} and {name[:SHOWN]!r} are the same field"
+                raise rejected(reason, param=name)
             if isinstance(inner, dict) and name not in _FREE_NAMES:
                 pending.append(inner)
             elif isinstance(inner, list) and name in _TOOL_LISTS:
                 pending += [each for each in inner if isinstance(each, dict)]
-
-
-def _rejected(reason: str, status: int = 400, *, param: str | None = None) -> RequestRejected:
-    return RequestRejected(reason, status=status, param=None if param is None else param[:_SHOWN])

@@ -48,50 +48,55 @@ class Reference(msgspec.Struct, frozen=True):
 def references(value: dict[str, Any]) -> Iterator[Reference]:
     """The stored objects that a decoded request names."""
     stack: list[Any] = [value]
-    pop, extend = stack.pop, stack.extend
     while stack:
-        one = pop()
+        one = stack.pop()
         if type(one) is list:
-            extend(one)
+            for each in one:
+                # Most elements are messages, and blocks of text.
+                if type(each) is dict and len(each) == 2:
+                    if "text" in each and "type" in each:
+                        continue
+                    if "role" in each and "content" in each:
+                        each = each["content"]
+                if type(each) is not str:
+                    stack.append(each)
         elif type(one) is dict:
-            if not _NAMES.isdisjoint(one):
-                yield from _named(one)
-            kind = one.get("type")
-            if kind == "item_reference":
-                raise NotFound(
-                    "references to single items of stored responses are not supported; use"
-                    " previous_response_id",
-                    status=404,
-                    code="not_found_error",
-                    param="input",
-                )
-            if len(one) > 2 or "text" not in one:
-                own_input = kind in _TOOL_USES
-                extend(
-                    [
-                        inner
-                        for name, inner in one.items()
-                        if name not in _OPAQUE and not (own_input and name == "input")
-                    ]
-                )
+            for name, inner in one.items():
+                if name in _NAMES:
+                    yield from _named(one, name, inner)
+                kind = type(inner)
+                if (kind is list or kind is dict) and not _is_opaque(one, name):
+                    stack.append(inner)
+                elif inner == "item_reference" and name == "type":
+                    raise NotFound(
+                        "references to single items of stored responses are not supported; use"
+                        " previous_response_id",
+                        status=404,
+                        code="not_found_error",
+                        param="input",
+                    )
 
 
-def _named(fields: dict[str, Any]) -> Iterator[Reference]:
-    for name, inner in fields.items():
-        if name in _SHARED and inner and fields.get("type") != "anthropic":
+def _is_opaque(fields: dict[str, Any], name: str) -> bool:
+    """Whether a member is text or JSON of the app's own."""
+    return name in _OPAQUE or (name == "input" and fields.get("type") in _TOOL_USES)
+
+
+def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[Reference]:
+    if name in _SHARED:
+        if inner and fields.get("type") != "anthropic":
             raise NotGranted(f"{name} names an object that belongs to no app", param=name)
-        kind = _IDS.get(name)
-        if kind is None:
+        return
+    kind = _IDS[name]
+    for each in inner if isinstance(inner, list) else (inner,):
+        id = each.get("id") if isinstance(each, dict) else each
+        if id in (None, "", "auto"):
             continue
-        for each in inner if isinstance(inner, list) else (inner,):
-            id = each.get("id") if isinstance(each, dict) else each
-            if id in (None, "", "auto"):
-                continue
-            if not isinstance(id, str):
-                raise RequestRejected(f"{name} must be an id", status=400, param=name)
-            found = _stored_id(kind, id)
-            if found is not None:
-                yield Reference(kind, found, name)
+        if not isinstance(id, str):
+            raise RequestRejected(f"{name} must be an id", status=400, param=name)
+        found = _stored_id(kind, id)
+        if found is not None:
+            yield Reference(kind, found, name)
 
 
 def _stored_id(kind: HandleKind, text: str) -> str | None:

@@ -148,6 +148,10 @@ def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
         if method != "POST":
             raise _wrong_method(method, path)
         return Route(wire="gemini", operation=operation, path=path, name=checked_model(match[1]))
+    if path in _PATHS and headers.get("upgrade", "").lower() == "websocket":
+        # Clients that try a WebSocket first use HTTP after a 426, and try again after others.
+        reason = "WebSocket is not supported here: POST the request to this path"
+        raise RequestRejected(reason, status=426)
     wire = wire_of(path, headers)
     if wire == "gemini" and path.startswith("/v1/"):
         path = "/v1beta" + path[len("/v1") :]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from anaphora.canonical import dumps
 from anaphora.daemon.store import HandleRow, Store
 from anaphora.daemon.values import App, AppCall, AppReply, Delegation, WireRequest
-from anaphora.errors import AnaphoraError, NotFound, RequestRejected
+from anaphora.errors import AnaphoraError, Denied, NotFound, RequestRejected
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 
@@ -79,7 +80,17 @@ class Endpoints:
             case _:
                 if self._stored is None:
                     raise NotFound("there are no stored objects here", status=404)
-                await self._stored.handle(exchange, route, app, request_id)
+                with self._audited(app, route, request_id):
+                    await self._stored.handle(exchange, route, app, request_id)
+
+    @contextlib.contextmanager
+    def _audited(self, app: App, route: Route, request_id: str) -> Iterator[None]:
+        """Notes refusals in the audit log; those of calls are noted by the delegation."""
+        try:
+            yield
+        except Denied as error:
+            self._delegation.deny(app, route.path, error, request_id=request_id)
+            raise
 
     # ── Models ───────────────────────────────────────────────────────────────────────────────────
 
@@ -101,7 +112,8 @@ class Endpoints:
         body = read_json(await exchange.read_body(), exchange.headers)
         rows: tuple[HandleRow, ...] = ()
         if route.wire != "ollama":
-            rows = await check_references(self._store, app.id, body.value)
+            with self._audited(app, route, request_id):
+                rows = await check_references(self._store, app.id, body.value)
         headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
         call = AppCall(
             app=app,

@@ -31,14 +31,6 @@ from .protocol import write_notification
 METHOD = "llm.delta"
 
 
-class ThinkingPiece(msgspec.Struct, frozen=True):
-    thinking: str
-
-
-class RefusalPiece(msgspec.Struct, frozen=True):
-    refusal: str
-
-
 class ToolCallFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The id and the name are in the first delta of a tool call."""
 
@@ -49,11 +41,15 @@ class ToolCallFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     arguments: str = ""
 
 
-class ToolCallPiece(msgspec.Struct, frozen=True):
-    tool_call: ToolCallFields
+class OtherDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is not text of the answer: one of these."""
+
+    thinking: str = ""
+    refusal: str = ""
+    tool_call: ToolCallFields | None = None
 
 
-DeltaValue: TypeAlias = str | ThinkingPiece | RefusalPiece | ToolCallPiece
+DeltaValue: TypeAlias = str | OtherDelta
 
 
 class DeltaParams(msgspec.Struct, frozen=True):
@@ -94,26 +90,26 @@ class DeltaWriter:
                 elif isinstance(event, TextDelta) and delta:
                     yield delta
                 elif isinstance(event, ThinkingDelta) and delta:
-                    yield ThinkingPiece(delta)
+                    yield OtherDelta(thinking=delta)
                 elif isinstance(event, RefusalDelta) and delta:
-                    yield RefusalPiece(delta)
+                    yield OtherDelta(refusal=delta)
             case PartEnd(index, part):
                 rest = slice(self._lengths.pop(index, 0), None)
                 match part:
                     case Text(text) if text[rest]:
                         yield text[rest]
                     case Thinking(text) if text[rest]:
-                        yield ThinkingPiece(text[rest])
+                        yield OtherDelta(thinking=text[rest])
                     case Refusal(text) if text[rest]:
-                        yield RefusalPiece(text[rest])
+                        yield OtherDelta(refusal=text[rest])
                     case ToolCall(id, name, text) if text[rest] or index not in self._named:
                         yield self._tool_call(index, id, name, text[rest])
 
     def _tool_call(
         self, index: int, id: str | None, name: str | None, arguments: str
-    ) -> ToolCallPiece:
+    ) -> OtherDelta:
         if index in self._named:
-            return ToolCallPiece(ToolCallFields(index=index, arguments=arguments))
+            return OtherDelta(tool_call=ToolCallFields(index=index, arguments=arguments))
         self._named.add(index)
         fields = ToolCallFields(index=index, id=id or "", name=name or "", arguments=arguments)
-        return ToolCallPiece(fields)
+        return OtherDelta(tool_call=fields)

@@ -209,7 +209,9 @@ async def cancel(context: MethodContext, params: CancelParams) -> CancelResult:
 
 
 async def models(context: MethodContext, _: EmptyParams) -> ModelList:
-    granted = () if context.app is None else context.delegation.models(context.app)
+    app = context.app
+    may_call = app is not None and "llm_complete" in app.grant.capabilities
+    granted = context.delegation.models(context.calling_app) if may_call else ()
     return ModelList(
         tuple(
             RpcModel(

@@ -11,14 +11,14 @@ the bytes it came in; a request without one is a notification and gets no respon
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
+from anaphora.daemon.strict_json import decode_strict
 from anaphora.errors import RequestRejected
-from anaphora.wire.reading import DECODE_ERRORS, Members, decode_elements, decode_members
+from anaphora.wire.reading import Members, decode_elements, decode_members
 
 from .codes import INVALID_REQUEST, PARSE_ERROR, RpcError
 
@@ -73,7 +73,7 @@ RpcMessage: TypeAlias = RpcRequest | InvalidMessage | RpcBatch
 def read_message(data: bytes) -> RpcMessage:
     """A request, a notification, or a batch of them. Never raises."""
     try:
-        check_json(data)
+        decode_strict(data)
     except RequestRejected as problem:
         return InvalidMessage(RpcError(PARSE_ERROR, str(problem)))
     if data.lstrip()[:1] == b"[":
@@ -130,25 +130,6 @@ def key_of(id: bytes | msgspec.Raw) -> RequestKey:
     """The value of an id."""
     key: RequestKey = msgspec.json.decode(id)
     return key
-
-
-def check_json(data: bytes) -> None:
-    """Raises `RequestRejected` where bytes are not one JSON value in UTF-8 without a BOM, or an
-    object in it has a key twice."""
-    try:
-        value = msgspec.json.decode(data)
-    except DECODE_ERRORS as problem:
-        raise RequestRejected(f"not valid JSON: {problem}", status=400) from None
-    # Bytes that decoding and encoding gives back have no duplicate keys.
-    encoded = _encode(value)
-    if encoded != data and encoded != msgspec.json.format(data, indent=-1):
-        json.loads(data, object_pairs_hook=_check_keys)
-
-
-def _check_keys(pairs: list[tuple[str, Any]]) -> None:
-    names = [name for name, _ in pairs]
-    if len(names) != len(set(names)):
-        raise RequestRejected("a key occurs twice", status=400)
 
 
 def _invalid(reason: str, id: bytes = NULL) -> InvalidMessage:

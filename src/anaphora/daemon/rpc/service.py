@@ -19,9 +19,10 @@ import msgspec
 
 from anaphora.client.failures import line_of, log
 from anaphora.daemon.admin import AdminMethod
-from anaphora.daemon.endpoints.body import decompressed
+from anaphora.daemon.endpoints.body import json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
 from anaphora.daemon.grants import Capability
+from anaphora.daemon.slots import CallSlots
 from anaphora.daemon.values import App, Delegation
 from anaphora.errors import (
     AnaphoraError,
@@ -29,7 +30,6 @@ from anaphora.errors import (
     Denied,
     InvalidRequest,
     NotificationDenied,
-    RequestRejected,
 )
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 from anaphora.values import Notice
@@ -92,32 +92,28 @@ class RpcService:
     """JSON-RPC for apps and administrators."""
 
     def __init__(
-        self, delegation: Delegation, admin_methods: Mapping[str, AdminMethod] | None = None
+        self,
+        delegation: Delegation,
+        admin_methods: Mapping[str, AdminMethod],
+        slots: CallSlots,
     ) -> None:
         self._delegation = delegation
-        self._admin_methods: Mapping[str, AdminMethod] = (
-            {} if admin_methods is None else admin_methods
-        )
+        self._admin_methods = admin_methods
+        self._slots = slots
         self._running = RunningRequests()
 
     async def handle(
         self, exchange: HttpExchange, app: App | None, admin: bool, request_id: str
     ) -> None:
-        """Answers `POST /rpc`. Raises `RequestRejected` for what is no JSON-RPC request at all."""
-        if exchange.method != "POST":
-            raise RequestRejected(
-                f"JSON-RPC messages are sent with POST, not {exchange.method[:20]}", status=405
-            )
-        _check_content_type(exchange.headers.get("content-type", ""))
-        body = await exchange.read_body()
-        body = decompressed(body, exchange.headers.get("content-encoding"))
+        """Answers `POST /rpc`; the caller runs it in `exchange.run`, which ends it with the
+        connection. Raises `RequestRejected` where the body is not declared as JSON."""
+        body = json_bytes(await exchange.read_body(), exchange.headers)
         connection = exchange.headers.get(CONNECTION, "")
         caller = RpcCaller(app=app, is_admin=admin and app is None, connection=connection)
         response = RpcHttpResponse(exchange)
         exchange.watch()
-        answer = await exchange.run(
-            self.answer(read_message(body), caller, request_id, response.notify, response.notices)
-        )
+        message = read_message(body)
+        answer = await self.answer(message, caller, request_id, response.notify, response.notices)
         await response.finish(answer)
 
     async def answer(
@@ -219,7 +215,7 @@ class RpcService:
         key = (_app_id(context.app), context.connection, request.key)
         try:
             async with asyncio.timeout(None) as scope:
-                with self._running.running(key, scope):
+                with self._slots.running(key[0]), self._running.running(key, scope):
                     return await method.run(context, params)
         except TimeoutError:
             if not scope.expired():
@@ -252,14 +248,6 @@ class RpcHttpResponse:
             return
         headers["content-type"] = JSON
         await self._exchange.respond(CompleteResponse(200, headers, answer))
-
-
-def _check_content_type(kind: str) -> None:
-    media_type, _, parameters = kind.partition(";")
-    charset = parameters.strip().lower().replace('"', "")
-    if media_type.strip().lower() != JSON or charset not in ("", "charset=utf-8"):
-        shown = repr(kind[:100]) if kind else "none"
-        raise RequestRejected(f"the content type must be {JSON} in UTF-8, not {shown}", status=415)
 
 
 def _object_params(request: RpcRequest) -> bytes:

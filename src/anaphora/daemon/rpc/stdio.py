@@ -12,6 +12,8 @@ import asyncio
 import contextlib
 import os
 import secrets
+import select
+import stat
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -59,12 +61,16 @@ async def bridge(
     socket: Path, *, app: str | None, token: Secret | None, source: int, sink: int
 ) -> None:
     """Connects descriptors to the daemon at a socket until the input ends. Raises `Io` where no
-    daemon answers, `Unauthenticated` where it does not accept the token, and `InvalidRequest` where
-    the token is another app's."""
+    daemon answers, `Unauthenticated` where it does not accept the token, `InvalidRequest` where the
+    token is another app's, and `BrokenPipeError` when the output is closed."""
     async with _connected(socket, token) as session:
         await _check(session, socket, app)
-        write = DescriptorWriter(sink).write
-        await relay_lines(session, read_lines(source), write)
+        try:
+            async with asyncio.timeout(None) as scope:
+                call_when_closed(sink, lambda: scope.reschedule(0))
+                await relay_lines(session, read_lines(source), DescriptorWriter(sink).write)
+        except TimeoutError:
+            raise BrokenPipeError from None
 
 
 @contextlib.asynccontextmanager
@@ -112,8 +118,8 @@ async def _check(session: aiohttp.ClientSession, socket: Path, app: str | None) 
 async def relay_lines(
     session: aiohttp.ClientSession, lines: AsyncIterator[bytes | None], write: Write
 ) -> None:
-    """Sends every line, and writes the responses. Ends with the input, or with `BrokenPipeError`
-    where the output is closed. A line that is None was too long."""
+    """Sends every line, and writes the responses. Ends when the input has ended and everything is
+    answered. A line that is None was too long."""
     free = asyncio.Semaphore(MOST_RUNNING)
 
     async def answer(line: bytes) -> None:
@@ -276,3 +282,20 @@ class DescriptorWriter:
         view = memoryview(data)
         while view:
             view = view[os.write(self._sink, view) :]
+
+
+def call_when_closed(sink: int, closed: Callable[[], None]) -> None:
+    """Calls `closed` when the reader of a pipe or a socket is gone. Files and terminals are not
+    watched."""
+    mode = os.fstat(sink).st_mode
+    if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
+        return
+    loop, poll = asyncio.get_running_loop(), select.poll()
+    poll.register(sink, 0)  # errors and hang-ups are always reported
+
+    def ready() -> None:
+        loop.remove_reader(sink)
+        if poll.poll(0):
+            closed()
+
+    loop.add_reader(sink, ready)

@@ -139,7 +139,8 @@ class Store(Protocol):
         ...
 
     def settle_later(self, settlement: Settlement) -> None:
-        """The same without waiting. Never raises."""
+        """The same without waiting: it is written with the next hold, or some milliseconds later.
+        Never raises."""
         ...
 
     async def recover(self) -> RecoveredHolds:
@@ -147,7 +148,9 @@ class Store(Protocol):
         the first hold."""
         ...
 
-    async def spent(self, app: str, now: float) -> Spent: ...
+    async def spent(self, app: str, now: float) -> Spent:
+        """With all settlements so far, also those that are still to be written."""
+        ...
 
     async def spend(
         self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None

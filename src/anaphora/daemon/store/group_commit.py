@@ -1,4 +1,5 @@
 """The thread that writes a store: what arrives while a commit is under way goes with the next one.
+An operation that no caller waits for lingers until there is one, for some milliseconds at most.
 
 An operation that is refused because the disk is full or cannot be written fails, unless it must not
 be lost: a settlement is kept, and tried again until it is written. The process may end before that:
@@ -11,26 +12,32 @@ import asyncio
 import logging
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from anaphora.errors import StoreUnavailable
 
-from .batch import HoldRequest, Operation, Outcome
+from .batch import Change, HoldRequest, Operation, Outcome
 from .schema import described
 
 _log = logging.getLogger("anaphora.daemon")
 
 #: Operations of one commit at most.
 _MOST = 2_000
+#: Seconds for which an operation that no caller waits for may wait for others.
+_LINGER = 0.01
 #: Seconds until operations that are kept are tried again: at first, and at most.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 #: Errors of one operation. All others of SQLite may pass: a full disk, a read-only file system,
 #: another process that writes.
 _REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
+
+#: An operation to wait for.
+_NOTHING = Change("SELECT 1", ())
 
 Apply: TypeAlias = Callable[[Sequence[Operation]], list[Outcome]]
 _Result: TypeAlias = tuple["asyncio.Future[None]", Operation, Outcome]
@@ -62,7 +69,11 @@ class GroupCommit:
         """Operations that could not be written so far, and are kept."""
         self._apply = apply
         self._on_abandoned = on_abandoned
-        self._queue: SimpleQueue[Pending | None] = SimpleQueue()
+        self._queue: SimpleQueue[Pending | Literal["wake", "stop"]] = SimpleQueue()
+        self._later: deque[Pending] = deque()
+        """Operations that no caller waits for: they go with the next batch."""
+        self._wake_is_due = False
+        self._busy = False
         self._kept: list[Pending] = []
         self._wait = _FIRST_WAIT
         self._closed = False
@@ -85,15 +96,28 @@ class GroupCommit:
             raise
 
     def put(self, operation: Operation) -> None:
-        """Keeps the operation, and returns at once."""
-        if not self._closed:
-            self._queue.put(Pending(operation, None, kept=True))
+        """Keeps the operation, and returns at once. Never raises."""
+        if self._closed:
+            return
+        self._later.append(Pending(operation, None, kept=True))
+        if not self._wake_is_due:
+            self._wake_is_due = True
+            try:
+                asyncio.get_running_loop().call_later(_LINGER, self._queue.put, "wake")
+            except RuntimeError:  # not in an event loop: an object is finalised
+                self._queue.put("wake")
+
+    async def flush(self) -> None:
+        """Returns when all that was put has been tried."""
+        if self._later or self._busy:
+            with suppress(StoreUnavailable):
+                await self.commit(_NOTHING)
 
     async def close(self) -> None:
         """Writes what waits, once more, and ends the thread."""
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
+            self._queue.put("stop")
         await asyncio.to_thread(self._thread.join)
 
     # ── In the thread ────────────────────────────────────────────────────────────────────────────
@@ -104,6 +128,7 @@ class GroupCommit:
             batch, running = self._next()
             self._commit(batch)
             self.waiting = len(self._kept)
+            self._busy = False
         if self.waiting:
             _log.error(
                 "settlements that were not written: %d; the next start settles their holds at the"
@@ -114,15 +139,20 @@ class GroupCommit:
     def _next(self) -> tuple[list[Pending], bool]:
         """All that waits, and whether more may come."""
         batch, self._kept = self._kept, []
+        running = True
         with suppress(Empty):
             one = self._queue.get(timeout=self._wait if batch else None)
-            while one is not None:
-                batch.append(one)
-                if len(batch) >= _MOST:
-                    return batch, True
+            while True:
+                if isinstance(one, Pending):
+                    batch.append(one)
+                running = one != "stop"
+                if not running or len(batch) >= _MOST:
+                    break
                 one = self._queue.get_nowait()
-            return batch, False
-        return batch, True
+        self._busy, self._wake_is_due = True, False
+        while self._later:
+            batch.append(self._later.popleft())
+        return batch, running
 
     def _commit(self, batch: Sequence[Pending]) -> None:
         if not batch:

@@ -115,6 +115,7 @@ class SqliteStore:
         return RecoveredHolds(len(holds), sum(row.bound for row in holds))
 
     async def spent(self, app: str, now: float) -> Spent:
+        await self._commits.flush()
         day = max(day_of(now), latest_day(self._reader))
         settled = "SELECT period, spent FROM balances WHERE app = ? AND period IN (?, ?)"
         found = dict(self._reader.execute(settled, (app, day, month_of(day))).fetchall())
@@ -132,6 +133,7 @@ class SqliteStore:
             with closing(connect_to_read(self.path)) as database:
                 return spend_rows(database, by, since=since, until=until, app=app)
 
+        await self._commits.flush()
         return await asyncio.to_thread(read)
 
     # ── Tokens ───────────────────────────────────────────────────────────────────────────────────

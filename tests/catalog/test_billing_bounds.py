@@ -1,0 +1,63 @@
+"""The most that parts of a request can be billed, from dated rows."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from anaphora import wire as wires
+from anaphora.catalog import tool_overhead
+from anaphora.catalog.billing_bounds import (
+    calls_own_tools,
+    media_of,
+    overhead_of,
+    price_multiple,
+    server_tool_of,
+    thinking_of,
+)
+
+
+@pytest.mark.parametrize("wire", wires.WIRES)
+def test_overhead_covers_the_estimate(wire: str) -> None:
+    overhead = overhead_of(wire)
+    assert overhead.request >= 64
+    assert overhead.tools >= tool_overhead(wire)
+
+
+def test_last_row_that_matches_counts() -> None:
+    assert media_of("openai", "gpt-4o-mini-2024-07-18").image > media_of("openai", "gpt-5.2").image
+    assert media_of("some host", "model").image == media_of("openai", "gpt-4o-mini").image
+
+
+@pytest.mark.parametrize(
+    ("provider", "type", "model", "known"),
+    [
+        ("anthropic", "web_search_20250305", "claude-opus-5-5", True),
+        ("anthropic", "web_search", "claude-opus-5-5", False),
+        ("openai", "web_search", "gpt-5.2", True),
+        ("openai", "image_generation", "gpt-5.2", False),
+        ("google", "googleSearch", "gemini-2.5-pro", True),
+        ("google", "googleSearch", "gemini-3.1-pro", False),
+        ("groq", "browser_search", "openai/gpt-oss-120b", False),
+    ],
+)
+def test_tool_without_a_row_is_unknown(provider: str, type: str, model: str, known: bool) -> None:
+    assert (server_tool_of(provider, type, model) is not None) is known
+
+
+def test_models_that_search_by_themselves() -> None:
+    assert calls_own_tools("groq", "groq/compound-mini")
+    assert calls_own_tools("openrouter", "openai/gpt-5.2:online")
+    assert not calls_own_tools("openai", "gpt-5.2")
+
+
+def test_multiples_of_the_price() -> None:
+    assert price_multiple("anthropic", "inference_geo", "us") == Decimal("1.1")
+    assert price_multiple("anthropic", "inference_geo", "global") == 1
+    assert price_multiple("anthropic", "speed", "ludicrous") is None
+
+
+def test_thinking_on_top_of_the_limit() -> None:
+    assert thinking_of("alibaba", "qwen3-max") > 0
+    assert thinking_of("openai", "gpt-5.2") == 0

@@ -1,0 +1,64 @@
+"""Generated requests at every endpoint: an answer comes, and it is never an internal error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.core.result import Ok
+from support.daemon import GRANT, KEY, TestedDaemon, running_daemon
+from support.daemon_openapi import BODIES, document
+
+from anaphora import emulator
+
+#: Of each call, and of each other operation: 300 in all.
+CALLS, OTHERS = 23, 3
+
+SCHEMA = schemathesis.openapi.from_dict(document())
+OPERATIONS = [each.ok() for each in SCHEMA.get_all_operations() if isinstance(each, Ok)]
+ALLOWED = ["server_tools", "remote_mcp", "background", "stored_responses", {"fields": ["*"]}]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestedDaemon]:
+    grant: dict[str, Any] = {**GRANT, "llm": {**GRANT["llm"], "allow": ALLOWED}}
+    with (
+        emulator.running() as emu,
+        running_daemon(
+            tmp_path_factory.mktemp("daemon"), emu, extensions={"demo": grant}
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=[each.label for each in OPERATIONS])
+def test_every_request_gets_an_answer(operation: Any, daemon: TestedDaemon) -> None:
+    """D12: whatever is sent, the answer is no 500 and holds no key."""
+    cases = st.one_of(
+        operation.as_strategy(generation_mode=GenerationMode.POSITIVE),
+        operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
+        if operation.body or operation.path_parameters
+        else st.nothing(),
+    )
+
+    @seed(19)
+    @settings(
+        max_examples=CALLS if operation.path in (*BODIES, "/rpc") else OTHERS,
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+        database=None,
+    )
+    @given(cases)
+    def answered(case: Any) -> None:
+        response = case.call(base_url=daemon.url, headers=daemon.headers(), timeout=20)
+        # 502 and 503 are answers about a provider, which the emulator gives to some requests.
+        assert response.status_code != 500, response.text
+        assert response.status_code < 600
+        assert KEY not in response.text
+
+    answered()
