@@ -1,6 +1,7 @@
 """What the daemon costs, with everything on: tokens, grants, ledger, audit, planning and verdicts.
 
-    python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000] [--install]
+    python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000]
+                           [--install]
 
 Requests of 42 messages and 40 KB on the chat wire, 100 conversations at a time, from a process of
 their own to an upstream that answers at once. Beside the daemon stand a bare pass-through of the
