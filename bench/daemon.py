@@ -70,17 +70,15 @@ class Measured:
         )
 
     def rate(self, connections: int, name: str = "rate") -> float:
-        return statistics.median(each[name] for each in self.found[connections])
+        return float(statistics.median(each[name] for each in self.found[connections]))
 
     def against(self, other: Measured) -> float:
         """The median of the ratios of rounds, at that number of connections where it is lower."""
-        return min(
-            statistics.median(
-                one["rate"] / two["rate"]
-                for one, two in zip(self.found[count], other.found[count], strict=True)
-            )
-            for count in CONNECTIONS
-        )
+        ratios = [
+            [one["rate"] / two["rate"] for one, two in zip(ours, theirs, strict=True)]
+            for ours, theirs in zip(self.found.values(), other.found.values(), strict=True)
+        ]
+        return min(map(statistics.median, ratios))
 
 
 def first_bytes(servers: list[Measured], asked: int) -> dict[str, float]:
