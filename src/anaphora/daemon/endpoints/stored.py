@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from anaphora.daemon.grants import LlmGrant
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
 from anaphora.errors import CapabilityDenied, NotFound, NotGranted, RequestRejected, TooLarge
@@ -91,11 +92,7 @@ class StoredObjects:
         headers: tuple[tuple[str, str], ...],
     ) -> ProviderResponse:
         assert route.kind is not None
-        grant = app.grant.llm
-        if route.kind in _UNBOUNDED and grant.has_spend_limit:
-            name = route.kind.replace("_", " ")
-            reason = f"the cost of a {name} has no bound, and the app's grant has a spend limit"
-            raise NotGranted(reason, param=route.kind)
+        _check_bound(route.kind, app.grant.llm)
         provider = self._choose(exchange, route, app)
         content, data, body = await self._content(exchange, route, app, provider)
         if route.kind == "batch" and body is not None:
@@ -118,6 +115,8 @@ class StoredObjects:
         row = await self._store.handle(route.kind, route.name, app.id)
         if row is None or row.provider not in app.grant.llm.providers:
             raise not_found(route.kind, route.name)
+        if route.operation == "update" and route.kind == "cached_content":
+            _check_bound(route.kind, app.grant.llm)  # a longer life costs storage
         data = b""
         if exchange.method in ("POST", "PATCH"):
             content, data, _ = await self._content(exchange, route, app, row.provider)
@@ -277,7 +276,9 @@ class StoredObjects:
     ) -> None:
         is_file = route.rest.endswith(("content", "results"))
         headers = returned_headers(response.headers, file=is_file)
-        if not is_file:
+        if is_file:
+            headers.setdefault("content-disposition", "attachment")
+        else:
             headers["content-type"] = "application/json"
         headers |= own_headers(route.wire, request_id, notices=notices)
         headers["x-content-type-options"] = "nosniff"
@@ -302,6 +303,13 @@ def _check_capability(app: App, route: Route) -> None:
     if needed is not None and needed not in app.grant.llm.permissions:
         name = route.kind.replace("_", " ")
         raise NotGranted(f"a {name} needs `allow: [{needed}]` in the app's grant", param="allow")
+
+
+def _check_bound(kind: HandleKind, grant: LlmGrant) -> None:
+    if kind in _UNBOUNDED and grant.has_spend_limit:
+        name = kind.replace("_", " ")
+        reason = f"the cost of a {name} has no bound, and the app's grant has a spend limit"
+        raise NotGranted(reason, param=kind)
 
 
 def _page(rows: list[HandleRow], query: dict[str, str]) -> tuple[list[HandleRow], bool]:
