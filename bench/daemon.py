@@ -78,7 +78,7 @@ class Measured:
             [one["rate"] / two["rate"] for one, two in zip(ours, theirs, strict=True)]
             for ours, theirs in zip(self.found.values(), other.found.values(), strict=True)
         ]
-        return min(map(statistics.median, ratios))
+        return min(float(statistics.median(each)) for each in ratios)
 
 
 def first_bytes(servers: list[Measured], asked: int) -> dict[str, float]:
