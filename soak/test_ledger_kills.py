@@ -1,10 +1,11 @@
-"""300 daemons' ledgers, killed under load, lose no settled cent and exceed no limit."""
+"""Ledgers and daemons that are killed under load lose no settled cent, and exceed no limit."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
+from support.killed_daemons import kill_daemons
 from support.ledgers import kill_ledgers
 
 
@@ -14,3 +15,10 @@ def test_three_hundred_kills_of_a_ledger_under_load(tmp_path: Path) -> None:
         kill_ledgers(tmp_path / f"{part}.sqlite", 60, seed=seed + part) for part in range(5)
     )
     print(f"300 kills, {settled:,} acknowledged settlements, none lost; seed {seed}")
+
+
+def test_sixty_kills_of_a_daemon_under_load(tmp_path: Path) -> None:
+    """The whole daemon: calls, aborted streams and faults of the provider, on one home."""
+    seed = time.time_ns()
+    answers = kill_daemons(tmp_path, 60, seed=seed)
+    print(f"60 kills, {answers:,} answers, all charged; seed {seed}")

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from support.daemon import KEY, create_home
+from support.daemon import KEY, NO_TLS, create_home
 
 from anaphora.cli.main import main
 from anaphora.emulator.server import Emulator
@@ -103,7 +103,8 @@ def test_emulate_needs_nothing_and_stops_on_sigterm(tmp_path: Path) -> None:
             text += line
         words = shlex.split(text[text.index("curl ") :].replace("\\\n", ""))
         headers = dict(words[at + 1].split(": ") for at, word in enumerate(words) if word == "-H")
-        answer = httpx.post(words[1], headers=headers, content=words[words.index("-d") + 1])
+        body = words[words.index("-d") + 1]
+        answer = httpx.post(words[1], headers=headers, content=body, verify=NO_TLS)
         assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["output_tokens"] > 0
         process.send_signal(signal.SIGHUP)

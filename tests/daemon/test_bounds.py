@@ -452,3 +452,17 @@ def test_cache_storage_is_billed_by_the_hour() -> None:
 def test_facts_need_no_messages() -> None:
     facts: RequestFacts = read_facts("anthropic", decode_members(b'{"model":"m"}'), "")
     assert facts.size > 0
+
+
+def test_call_that_waits_is_bounded_at_the_price_of_peak_hours() -> None:
+    """DeepSeek costs twice as much from 01:00 UTC on."""
+    target = target_of("deepseek", "deepseek-v4-flash")
+    body = body_of("openai_chat", model="deepseek-v4-flash")
+    midnight = AT - AT % 86400
+    members = decode_members(body)
+    facts, rendered = read_facts("deepseek", members, ""), target.endpoint.wire.split(members)
+    quiet, soon, peak = (
+        cost_bound(facts, rendered, target, at=midnight + minutes * 60).nano_usd or 0
+        for minutes in (30, 50, 70)
+    )
+    assert quiet < soon == peak

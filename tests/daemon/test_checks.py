@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from anaphora import wire as wires
+from anaphora.cli.grants import command as grants
 from anaphora.daemon.checks import check_grant, check_prompt, is_granted, prompt_fingerprint
 from anaphora.daemon.facts import RequestFacts, read_facts
 from anaphora.daemon.grants import LlmGrant
@@ -253,3 +256,12 @@ def test_system_messages_inside_a_conversation_count(wire: str, role: str) -> No
     field = "input" if "input" in body else "messages"
     body[field] = [*body[field], {"role": role, "content": "Obey."}]
     assert prompt_fingerprint(split(json.dumps(body).encode())) != before
+
+
+def test_command_prints_the_fingerprint_to_approve(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(PROMPT))
+    printed = CliRunner().invoke(grants, ["fingerprint", str(file)])
+    assert printed.output == f"{APPROVED.approved_prompt}\n"
+    as_json = CliRunner().invoke(grants, ["fingerprint", str(file), "--json"])
+    assert json.loads(as_json.output) == {"approved_prompt": APPROVED.approved_prompt}

@@ -35,8 +35,8 @@ MESSAGE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def slow_emulator() -> Iterator[Emulator]:
-    """Streams take a second."""
-    options = EmulatorOptions(latency=Latency(first=0.0, pace=0.1), any_model=True)
+    """Streams take more than half a second."""
+    options = EmulatorOptions(latency=Latency(first=0.0, pace=0.06), any_model=True)
     with emulator.running(options) as running:
         yield running
 
@@ -50,7 +50,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @contextlib.contextmanager
 def streaming(daemon: TestedDaemon) -> Iterator[Iterator[str]]:
-    """The lines of a stream that takes a second."""
+    """The lines of a stream that takes more than half a second."""
     body = {**MESSAGE, "stream": True}
     with daemon.client() as client, client.stream("POST", "/v1/messages", json=body) as response:
         assert response.status_code == 200
@@ -243,7 +243,7 @@ def test_head_above_the_limit_is_refused(limited: TestedDaemon) -> None:
 def test_slow_body_is_refused(limited: TestedDaemon) -> None:
     def slow() -> Iterator[bytes]:
         yield b"{"
-        time.sleep(0.5)
+        time.sleep(0.3)
         yield b"}"
 
     headers = {"content-type": "application/json"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,10 +23,16 @@ class FailingProvider:
 
     def __init__(self) -> None:
         self.data = b""
+        self.hangs = False
+        self.closed = threading.Event()
+        """The daemon has closed the connection of a provider that hangs."""
 
     def __call__(self, connection: UpstreamConnection) -> None:
         if connection.read_request():
             connection.send(self.data)
+            if self.hangs:
+                connection.wait_closed()
+                self.closed.set()
 
     def fail(self, status: int, body: Any, *headers: str) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -177,6 +184,27 @@ def test_a_broken_stream_ends_with_an_error(
         sdk.stream(ASK["model"], "Hi", provider="anthropic")
     # The SDK for Responses yields an event, and no complete response.
     assert isinstance(broken.value, AssertionError) == (wire == "openai_responses")
+
+
+def test_a_client_that_disconnects_ends_the_providers_stream(
+    daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    provider.stream(START, BLOCK, DELTA)
+    provider.hangs = True
+    try:
+        with (
+            daemon.client() as http,
+            http.stream("POST", "/v1/messages", json={**ASK, "stream": True}) as response,
+        ):
+            read = b""
+            for data in response.iter_raw():
+                read += data
+                if b"Half an ans" in read:
+                    break
+            assert not provider.closed.is_set()
+        assert provider.closed.wait(10)
+    finally:
+        provider.hangs = False
 
 
 def test_a_provider_that_is_gone_is_a_502(daemon: TestedDaemon, provider: FailingProvider) -> None:

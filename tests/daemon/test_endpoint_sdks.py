@@ -192,7 +192,7 @@ class CountedRequests:
             self.count += 1
 
         library: Any = httpx2 if wire == "anthropic" else httpx
-        return library.Client(event_hooks={"request": [count]})
+        return library.Client(event_hooks={"request": [count]}, verify=False)
 
 
 @pytest.mark.parametrize(("app", "status"), [("limited", 402), ("narrow", 403), ("no-stream", 403)])

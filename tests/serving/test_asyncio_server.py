@@ -24,7 +24,7 @@ from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ConnectionLimits, in_thread
 
 LIMITS = BodyLimits(size=100_000, write_seconds=0.2)
-CONNECTIONS = ConnectionLimits(connections=8, header_bytes=8192, idle_seconds=0.5)
+CONNECTIONS = ConnectionLimits(connections=8, header_bytes=8192, idle_seconds=0.3)
 PIECE = b"x" * 65_536
 
 
@@ -88,7 +88,7 @@ def served(handler: Handler, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def client(served: Path) -> Iterator[httpx.Client]:
-    transport = httpx.HTTPTransport(uds=str(served))
+    transport = httpx.HTTPTransport(uds=str(served), verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     with httpx.Client(transport=transport, base_url="http://localhost") as client:
         yield client
 

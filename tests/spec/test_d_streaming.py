@@ -54,7 +54,7 @@ def daemon(
         "breaker": {"failures": 1000},
         "timeouts": {"idle": 20},
     }
-    llm = {"providers": {"chat": chat}, "daemon": {"port": 0}}
+    llm = {"providers": {"chat": chat}, "daemon": {"port": 0, "max_streams_per_app": 8}}
     grant = {**GRANT, "llm": {**GRANT["llm"], "providers": ["chat"]}}
     folder: Path = tmp_path_factory.mktemp("streaming")
     apps = {"demo": grant, "other": grant}
@@ -127,6 +127,23 @@ def test_d8_cancel_ends_a_stream_upstream(
     provider.wait_closed()
 
 
+def test_calls_of_an_app_are_limited_also_in_a_batch_and_can_be_cancelled_then(
+    daemon: TestedDaemon, provider: StreamingProvider
+) -> None:
+    provider.forget()
+    with RpcClient(daemon) as client, RpcClient(daemon, socket=True) as canceller:
+        lines = client.lines([complete("hang", number) for number in range(9)])
+        next(lines)
+        for number in range(9):
+            assert canceller.call("llm.cancel", id=number) == {"cancelled": number < 8}
+        *_, responses = lines
+    errors = [each["error"] for each in responses]
+    assert [error["code"] for error in errors] == [-32800] * 8 + [-32006]
+    assert errors[8]["data"]["limit"] == "max_streams_per_app"
+    for _ in range(provider.forget()):
+        provider.wait_closed()
+
+
 def test_cancel_as_a_notification_ends_a_call_that_is_not_streamed(
     daemon: TestedDaemon, rpc: RpcClient, provider: StreamingProvider
 ) -> None:
@@ -170,7 +187,7 @@ def test_d5_a_slow_reader_slows_the_producer_and_loses_nothing(
     daemon: TestedDaemon, provider: StreamingProvider, place: str
 ) -> None:
     """D5: while the app does not read, the provider cannot send on; afterwards all arrives."""
-    count = 1_500  # more than the buffers of all sockets hold
+    count = 1_200  # more than the buffers of all sockets hold
     provider.sent = 0
     with _raw_request(daemon, place, complete(f"count {count} 3000")) as connection:
         sent = _settled(lambda: provider.sent)
@@ -350,7 +367,7 @@ def test_d8_cancel_on_stdio_is_per_connection(
 def test_d5_a_slow_reader_of_stdio_slows_the_producer(
     connect: Callable[[], StdioClient], provider: StreamingProvider
 ) -> None:
-    count = 1_500  # more than the buffers of all sockets hold
+    count = 1_200  # more than the buffers of all sockets hold
     provider.sent = 0
     client = connect()
     client.write(complete(f"count {count} 3000"))

@@ -27,10 +27,12 @@ class StreamingProvider:
         self._asked = threading.Semaphore(0)
         self._closed = threading.Semaphore(0)
 
-    def forget(self) -> None:
-        """The requests of earlier tests."""
+    def forget(self) -> int:
+        """Forgets the requests so far; how many they were."""
+        count = 0
         while self._asked.acquire(blocking=False):
-            pass
+            count += 1
+        return count
 
     def wait_asked(self) -> None:
         assert self._asked.acquire(timeout=PATIENCE), "no request arrived"

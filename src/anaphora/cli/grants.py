@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from anaphora import wire
+from anaphora.wire.detect import detect
 from anaphora.wording import counted
 
-from .common import FOUND, CommandGroup, report_problems, stop
+from .common import FOUND, CommandGroup, WireName, read_bytes, report_problems, stop
 from .daemon_connection import call_admin, home_option, open_home
 from .terminal import Line, print_report
 from .token_lines import json_option
@@ -36,6 +38,31 @@ def check(app: str, home: Path, as_json: bool) -> None:
     report_problems(f"warning: {each}" for each in result["warnings"])
     if not result["may_call"]:
         stop(FOUND)
+
+
+@command.command()
+@click.argument(
+    "file", type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False)
+)
+@click.option(
+    "--from",
+    "origin",
+    type=WireName(),
+    help="Wire of the request; detected by default.",
+)
+@click.option("--path", default="", help="URL path it was sent to, for wires that use it.")
+@json_option
+def fingerprint(file: Path, origin: str | None, path: str, as_json: bool) -> None:
+    """Print the fingerprint of a request's tools and system text.
+
+    FILE holds the JSON body of a request (- reads standard input), on the wire on which the app
+    sends it. A grant with this value as `approved_prompt` refuses any other tools and system text.
+    """
+    from anaphora.daemon.checks import prompt_fingerprint
+
+    body = read_bytes(file)
+    value = prompt_fingerprint(wire.get(origin or detect(body)).split(body, (), path))
+    print_report({"approved_prompt": value}, [value], as_json=as_json)
 
 
 def _lines(result: dict[str, Any]) -> Iterator[Line]:

@@ -28,6 +28,9 @@ from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
 from .transport.timer import SharedTimer
 
+#: Models of one provider that are remembered: callers may name any.
+_MOST_TARGETS = 512
+
 #: Headers that hold a list: values of the configuration and of a call are joined.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
 
@@ -78,6 +81,15 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         known = self.prices.get(tier)
         if known is None or known[0] != slot:
             known = self.prices[tier] = slot, find_price(self, at, tier)
+        return known[1]
+
+    def next_price(self, at: float, tier: str = "") -> Price | None:
+        """The price a quarter of an hour later, at which a call may be billed that waits."""
+        later, key = at + catalog.PRICE_SLOT, f"{tier} later"
+        slot = int(later // catalog.PRICE_SLOT)
+        known = self.prices.get(key)
+        if known is None or known[0] != slot:
+            known = self.prices[key] = slot, find_price(self, later, tier)
         return known[1]
 
     def render(self, call: Call, previous: Rendered | None = None) -> Rendered:
@@ -153,6 +165,9 @@ class Endpoint:
         target = self._targets.get(name) if isinstance(name, str) else None
         if target is None:
             target = self._new_target(name)
+            if len(self._targets) >= _MOST_TARGETS:
+                oldest = self._targets.pop(next(iter(self._targets)))
+                self._gate.limiter.forget(oldest.gate.lane)
             self._targets[target.model] = target
         return target
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from anaphora.cache.verdict import Verdict, diagnosis_of, saved_usd
 from anaphora.client.attempts import REQUEST_IDS, Attempts
 from anaphora.client.endpoint import Target
-from anaphora.client.in_flight import InFlight, PreparedRequest, cost_of, service_tier
+from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.limits import Admission
 from anaphora.client.observe import CallAudit, EndedCall, Watchers
 from anaphora.client.response import Record, Response, block_shares
@@ -184,10 +184,9 @@ class DelegatedCall(Caller):
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
-        tier = service_tier(prepared)
-        price = flight.guarded("price_failed", None, flight.target.price, flight.sent_at, tier)
-        flight.charge(prepared, reply.usage)
-        flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
+        if flight.cost_usd is None:  # the app's own is another, or it has no price
+            price = flight.charge(prepared, reply.usage)
+            flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
         flight.verdict = flight.guarded("verdict_failed", None, self._verdict, flight, reply)
         remembered = self._builder.remembered
         if remembered is not None:
@@ -288,9 +287,11 @@ class DelegatedCall(Caller):
             cost.kind,
             usage=usage,
             read_by_others=self._hidden,
-            labels=label_costs(block_shares(prepared.rendered), usage, price, plan),
+            labels=label_costs(block_shares(prepared.rendered), cost, price),
             saved=0 if saved is None else nano_usd_up(saved),
         )
+        if not self._hidden:
+            flight.cost_usd, flight.saved = cost.usd, saved
 
     def _settle_failure(
         self, hold: OpenHold, flight: InFlight, error: BaseException | None, partial: Reply | None
@@ -329,8 +330,7 @@ class DelegatedCall(Caller):
             reply = replace(reply, usage=self._usage)
         cost: Decimal | None = flight.cost_usd
         if self._hidden:
-            price = target.price(flight.sent_at, service_tier(flight.prepared[flight.index]))
-            cost = cost_of(self._usage, price, flight.prepared[flight.index].plan)
+            cost = None if self._cost is None else self._cost.usd
         passes = builder.passes_bytes and not self._hidden
         return AppReply(
             request_id=self._call.request_id,

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.prefix import SentCall
-from anaphora.cache.verdict import Diagnosis, Prediction, Verdict, comparable, judge
+from anaphora.cache.verdict import Diagnosis, Prediction, Verdict, comparable, judge, saved_usd
+from anaphora.cache.verdict.diagnosis import agrees
 from anaphora.cache.verdict.prediction import predict, updated_bills
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan
@@ -76,16 +77,20 @@ class CallMemory:
     def expect(self, call: RememberedCall, rules: CacheRules) -> Prediction | None:
         """What the call should read from the cache, by the app's own earlier calls; None where
         there is none to compare with."""
+        before = self._before(call, rules)
+        if call.expected is None and before is not None:
+            bills = updated_bills(before, rules)
+            rendered = replace(call.sent.rendered, bills=bills)
+            sent = call.sent = replace(call.sent, rendered=rendered)
+            call.expected = predict(before, sent, rules, None)
+        return call.expected
+
+    def _before(self, call: RememberedCall, rules: CacheRules) -> SentCall | None:
         if not call.compared:
             call.compared = True
             sent, earlier = call.sent, _answered(call.earlier)
-            before = comparable(earlier, sent.rendered, rules, at=sent.at)
-            if before is not None:
-                bills = updated_bills(before, rules)
-                sent = replace(sent, rendered=replace(sent.rendered, bills=bills))
-                call.before, call.sent = before, sent
-                call.expected = predict(before, sent, rules, None)
-        return call.expected
+            call.before = comparable(earlier, sent.rendered, rules, at=sent.at)
+        return call.before
 
     def judge(
         self,
@@ -97,6 +102,13 @@ class CallMemory:
         diagnosis: Diagnosis | None = None,
     ) -> Verdict:
         """The verdict by the bill of `call.sent`; by the rules where there is none yet."""
+        before, sent = self._before(call, rules), call.sent
+        if (
+            call.expected is None
+            and before is not None
+            and (left := _read_all(before, sent, rules))
+        ):
+            return _hit(sent, left, price, diagnosis)
         expected = self.expect(call, rules)
         billed = call.sent.usage is not None and call.sent.usage.read is not None
         if billed and expected is not None and call.before and call.before.usage is None:
@@ -133,6 +145,33 @@ class CallMemory:
             or sum(index.size for index in self._indexes.values()) > _MOST_TOTAL
         ):
             self._indexes.popitem(last=False)
+
+
+def _read_all(before: SentCall, sent: SentCall, rules: CacheRules) -> int:
+    """What the call before had cached, where the bill shows that at least that was read; else 0."""
+    was, read = before.usage, None if sent.usage is None else sent.usage.read
+    if was is None or not read:
+        return 0
+    left = (was.read or 0) + (was.written_total or 0)
+    if rules.mechanism.value != "explicit":
+        left = max(left, rules.whole_granules(was.input or 0))
+    return left if read >= left else 0
+
+
+def _hit(sent: SentCall, left: int, price: Price | None, diagnosis: Diagnosis | None) -> Verdict:
+    """The verdict where everything was read: nothing has to be explained."""
+    usage = sent.usage
+    assert usage is not None
+    return Verdict(
+        result="hit",
+        left=left,
+        predicted=left,
+        billed=usage.read,
+        total=usage.input,
+        saved=saved_usd(usage, price),
+        diagnosis=diagnosis,
+        agrees=agrees(diagnosis, (), None, hit=True),
+    )
 
 
 def _answered(

@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -24,7 +23,6 @@ from blake3 import blake3
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import (
     Forbidden,
-    GrantRateLimited,
     NotFound,
     RequestRejected,
     StoreUnavailable,
@@ -36,6 +34,7 @@ from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExc
 from .credentials import SOCKET, Peers, is_loopback, take_token
 from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
+from .slots import CallSlots
 from .tracing import RequestTraces
 from .values import App, Peer
 
@@ -128,7 +127,7 @@ class DaemonHandler:
         readiness: Readiness,
         log: JsonLog,
         metrics: DaemonMetrics,
-        max_calls_per_app: int = 64,
+        slots: CallSlots,
         before_call: Callable[[], None] = lambda: None,
         traces: RequestTraces | None = None,
     ) -> None:
@@ -140,12 +139,11 @@ class DaemonHandler:
         self._readiness = readiness
         self._log = log
         self._metrics = metrics
-        self._most_calls = max_calls_per_app
+        self._slots = slots
         self._before_call = before_call
         self._traces = traces
         self._ids = RequestIds()
         self._open: dict[HttpExchange, _OpenCall] = {}
-        self._calls: Counter[str] = Counter()
         directory.on_revoke(self._revoked)
         metrics.gauge(
             "anaphora_daemon_open_requests", "Open requests", lambda: float(len(self._open))
@@ -164,11 +162,13 @@ class DaemonHandler:
             self._before_call()
             if not (admin := self._directory.is_admin(token, peer)):
                 call.app = self._authenticate(token, peer)
+            # Each of its calls takes a slot: `llm.cancel` does not need one.
             await self._run(call, self._rpc.handle(exchange, call.app, admin, call.request_id))
         elif self._endpoints.serves(exchange.method, path):
             self._before_call()
             call.app = app = self._authenticate(token, peer)
-            await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
+            with self._slots.running(app.id):
+                await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
         else:
             await exchange.respond(await self._page(exchange, token, peer))
 
@@ -189,30 +189,15 @@ class DaemonHandler:
 
     async def _run(self, call: _OpenCall, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` until it is done, the client disconnects or the token is revoked."""
-        app = "" if call.app is None else call.app.id
-        if (refusal := self._refusal(app)) is not None:
+        if self._readiness.draining:
             work.close()
-            raise refusal
-        self._calls[app] += 1
+            raise StoreUnavailable("the daemon is stopping")
         try:
             await call.exchange.run(work)
         except TokenRevoked:
             if call.exchange.started:
                 raise
             raise Unauthenticated("the token was revoked", status=401) from None
-        finally:
-            self._calls[app] -= 1
-
-    def _refusal(self, app: str) -> Upstream | None:
-        if self._readiness.draining:
-            return StoreUnavailable("the daemon is stopping")
-        if app and self._calls[app] >= self._most_calls:
-            return GrantRateLimited(
-                f"{self._most_calls} calls of this app are running: wait until one has ended",
-                limit="max_streams_per_app",
-                retry_after=1.0,
-            )
-        return None
 
     def _revoked(self, token_id: str) -> None:
         for call in tuple(self._open.values()):

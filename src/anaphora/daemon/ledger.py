@@ -8,6 +8,7 @@ async def attempt(ledger: Ledger, app: App) -> None:
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
@@ -146,6 +147,12 @@ class OpenHold:
             self.settle_at_bound()
 
 
+#: What the ids of this process have in common. Random numbers for each would wait for the kernel,
+#: and another thread would run meanwhile.
+_PROCESS = os.urandom(6).hex()
+_numbers = itertools.count()
+
+
 def _new_id(now: float) -> str:
-    """Random, and in order of time: the entries of a day lie next to each other."""
-    return f"{int(now * 1000):012x}{os.urandom(10).hex()}"
+    """In order of time: the entries of a day lie next to each other."""
+    return f"{int(now * 1000):012x}{_PROCESS}{next(_numbers):08x}"

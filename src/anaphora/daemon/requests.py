@@ -56,6 +56,8 @@ class RequestBuilder:
         call: AppCall,
         facts: RequestFacts | None = None,
         stored_tokens: int | None = None,
+        *,
+        places_markers: bool = True,
     ) -> None:
         """`facts` are those of a request of a wire, `stored_tokens` the size of the history that it
         refers to."""
@@ -64,6 +66,7 @@ class RequestBuilder:
         self._call = call
         self._given = facts
         self._stored_tokens = stored_tokens
+        self._places_markers = places_markers and call.app.grant.llm.place_markers
         self._parsed: Call | None = None
         self.facts: RequestFacts | None = facts
         """Of the request for the current target, as it is sent."""
@@ -116,7 +119,7 @@ class RequestBuilder:
             slots = rules.slots.value
             if plan.automatic is not None:
                 slots -= rules.automatic_slots.value
-            spliced = splice(body, plan, read.rendered, dialect, slots=slots)
+            spliced = splice(body, plan, read.rendered, dialect, slots=slots, members=members)
             body, headers = spliced.body, spliced.headers
             notices += spliced.notices
             plan = replace(plan, marks=spliced.marks)
@@ -263,7 +266,7 @@ class RequestBuilder:
         """Remembers the call, and returns the plan of what is sent: `own` where the request is to
         stay as it is."""
         app, rendered = self._call.app, read.rendered
-        if not app.grant.llm.place_markers or rendered.marks:
+        if not self._places_markers or rendered.marks:
             read = replace(read, takes_markers=False)
         scope = None if app.grant.llm.share_cache else app.id
         remembered = self.remembered = self._memory.begin(

@@ -121,7 +121,7 @@ class Daemon:
             readiness=self.readiness,
             log=self._log,
             metrics=self.metrics,
-            max_calls_per_app=config.max_streams_per_app,
+            slots=self.services.slots,
             before_call=self.reload_if_changed,
             traces=RequestTraces.enabled(),
         )

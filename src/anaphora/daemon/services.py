@@ -20,6 +20,7 @@ from .identity import Directory
 from .ledger import Ledger
 from .metrics import Gauge, Values
 from .settings import SettingsFiles
+from .slots import CallSlots
 
 if TYPE_CHECKING:
     from .delegation import CallService
@@ -36,6 +37,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     admin: Admin
     audit: AuditLog | None
     calls: CallService
+    slots: CallSlots
     rpc: RpcHandler
     endpoints: EndpointHandler
 
@@ -83,8 +85,10 @@ async def open_services(
     )
     calls.use_grants(settings.grants.apps.values())
     stack.push_async_callback(calls.close)
-    stored = StoredObjects(store, Forwarder(lambda: files.current.providers), clock=clock)
+    forwarder = Forwarder(lambda: files.current.providers)
+    stored = StoredObjects(store, forwarder, ledger, clock=clock)
     stack.push_async_callback(stored.close)
+    slots = CallSlots(settings.daemon.max_streams_per_app)
     return Services(
         store=store,
         ledger=ledger,
@@ -92,7 +96,8 @@ async def open_services(
         admin=admin,
         audit=audit,
         calls=calls,
-        rpc=RpcService(calls, admin.methods()),
+        slots=slots,
+        rpc=RpcService(calls, admin.methods(), slots),
         endpoints=Endpoints(calls, store, stored, clock=clock),
     )
 

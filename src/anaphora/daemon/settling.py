@@ -31,6 +31,8 @@ class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
     nano_usd: int
     kind: Settled
     usage: Usage = Usage()
+    usd: Decimal | None = None
+    """By the bill."""
 
 
 def nano_usd_up(amount: Decimal) -> int:
@@ -53,8 +55,9 @@ def cost_of_reply(
     if cost is None:
         return AttemptCost(nano_usd=bound, kind="bound", usage=usage)
     if surcharge is None:  # unknown, so only the tokens are charged
-        return AttemptCost(nano_usd=nano_usd_up(cost), kind="estimated", usage=usage)
-    return AttemptCost(nano_usd=nano_usd_up(surcharge.applied(cost)), kind="billed", usage=usage)
+        return AttemptCost(nano_usd=nano_usd_up(cost), kind="estimated", usage=usage, usd=cost)
+    cost = surcharge.applied(cost)
+    return AttemptCost(nano_usd=nano_usd_up(cost), kind="billed", usage=usage, usd=cost)
 
 
 def cost_of_failure(
@@ -116,16 +119,14 @@ def _received(partial: Reply, bytes_per_token: float) -> int:
 
 
 def label_costs(
-    shares: tuple[BlockShare, ...], usage: Usage, price: Price | None, plan: Plan
+    shares: tuple[BlockShare, ...], cost: AttemptCost, price: Price | None
 ) -> Mapping[str, int]:
     """Nano-dollars of the prompt by block label: its cost in proportion to the tokens."""
-    total = sum(share.tokens for share in shares)
-    if price is None or not total:
+    total, usage = sum(share.tokens for share in shares), cost.usage
+    if price is None or cost.usd is None or not total:
         return {}
-    cost = cost_of(replace(usage, output=0), price, plan)
-    if cost is None:
-        return {}
-    nano, costs = nano_usd_up(cost), dict[str, int]()
+    output = (price.at(usage.input or 0).output or Decimal(0)) * (usage.output or 0)
+    nano, costs = nano_usd_up(cost.usd - output.scaleb(-6)), dict[str, int]()
     largest = sorted(shares, key=lambda share: -share.tokens)
     for position, share in enumerate(largest):
         name = block_label(share.label, share.section)

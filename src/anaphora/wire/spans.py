@@ -8,12 +8,15 @@ has a key twice, is an error.
 from __future__ import annotations
 
 import re
+from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 from anaphora.errors import InvalidRequest
 
 from .reading import (
     DECODE_ERRORS,
+    Members,
     decode_elements,
     decode_members,
     decode_reason,
@@ -63,14 +66,21 @@ def is_list(body: bytes, span: ByteSpan) -> bool:
     return body[span.start] == _OPEN_LIST
 
 
-def member_spans(body: bytes, span: ByteSpan, path: str) -> dict[str, MemberSpan]:
+def member_spans(
+    body: bytes, span: ByteSpan, path: str, members: Members | None = None
+) -> dict[str, MemberSpan]:
     """The members of an object. The bytes of each value are compared with what msgspec read, so
-    keys, values and what is between them cover the whole object: it has no other members."""
-    try:
-        members = decode_members(memoryview(body)[span.start : span.end])
-    except DECODE_ERRORS as problem:
-        raise request_error(f"not a JSON object: {decode_reason(problem)}", path) from None
-    found: dict[str, MemberSpan] = {}
+    keys, values and what is between them cover the whole object: it has no other members.
+    `members` are those, where they were read before."""
+    if members is None:
+        try:
+            members = decode_members(memoryview(body)[span.start : span.end])
+        except DECODE_ERRORS as problem:
+            raise request_error(f"not a JSON object: {decode_reason(problem)}", path) from None
+    found = _compact_members(body, span, members)
+    if found is not None:
+        return found
+    found = {}
     position = _after_space(body, span.start + 1)
     for name, raw in members.items():
         key = _STRING.match(body, position)
@@ -89,6 +99,23 @@ def member_spans(body: bytes, span: ByteSpan, path: str) -> dict[str, MemberSpan
     return found
 
 
+def _compact_members(body: bytes, span: ByteSpan, members: Members) -> dict[str, MemberSpan] | None:
+    """The same where there is no white space, and keys are written the usual way."""
+    found: dict[str, MemberSpan] = {}
+    position = span.start + 1
+    for name, raw in members.items():
+        key = b'"%b":' % name.encode()
+        start = position + len(key)
+        end = start + memoryview(raw).nbytes
+        if not body.startswith(key, position) or not body.startswith(raw, start):
+            return None
+        if body[end] != (_COMMA if len(found) + 1 < len(members) else _CLOSE):
+            return None
+        found[name] = MemberSpan(position, start, end)
+        position = end + 1
+    return found if position == span.end and found else None
+
+
 def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
     """The elements of a list."""
     if not is_list(body, span):
@@ -102,10 +129,8 @@ def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
     position = span.start + 1
     if sum(sizes) + len(sizes) + 1 == span.end - span.start:
         # Nothing but brackets and commas is around the elements.
-        for size in sizes:
-            found.append(ByteSpan(position, position + size))
-            position += size + 1
-        return found
+        starts = list(accumulate((size + 1 for size in sizes), initial=position))[:-1]
+        return list(map(ByteSpan, starts, map(add, starts, sizes)))
     for raw in elements:
         if found:
             position = _expect(body, position, _COMMA, path)

@@ -78,8 +78,10 @@ def splice(
     *,
     replace: bool = False,
     slots: int | None = None,
+    members: Members | None = None,
 ) -> SplicedBody:
-    """`rendered` is the request, split by the codec of its wire or dialect."""
+    """`rendered` is the request, split by the codec of its wire or dialect; `members` are those of
+    the body, where they were read before."""
     places = places_of(rendered.wire)
     notices: list[Notice] = []
     if plan.held is not None or plan.preludes:
@@ -90,7 +92,7 @@ def splice(
             notices.append(Notice("markers_left_out", "this provider takes no markers"))
     if places is None:
         return SplicedBody(body=body, marks=rendered.marks, notices=tuple(notices))
-    work = _Splicing(body, rendered, places, dialect, notices)
+    work = _Splicing(body, rendered, places, dialect, notices, members)
     work.place(plan, replace=replace, slots=slots)
     headers = work.fields(plan, replace=replace)
     return SplicedBody(
@@ -108,8 +110,10 @@ class _Splicing:
         places: MarkerPlaces,
         dialect: Dialect | None,
         notices: list[Notice],
+        members: Members | None,
     ) -> None:
         self._body = body
+        self._decoded = members
         self._rendered = rendered
         self._places = places
         self._dialect = dialect
@@ -286,7 +290,8 @@ class _Splicing:
 
     def _members(self) -> dict[str, MemberSpan]:
         if self._root is None:
-            self._root = member_spans(self._body, document_span(self._body), "$")
+            span = document_span(self._body)
+            self._root = member_spans(self._body, span, "$", self._decoded)
         return self._root
 
     def _member(self, name: str) -> ByteSpan:

@@ -50,13 +50,14 @@ T = TypeVar("T")
 #: A run cut from a request, and the marks in it, counted from its first chunk.
 SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
 
-#: What a log of messages was cut from: the digest of each message, and the marks with the index of
-#: their message, counted from the log's first chunk.
-_Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]]]
+#: What a log of messages was cut from: the digest of each message, the marks with the index of
+#: their message, counted from the log's first chunk, and the digest of all messages together.
+_Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]], bytes]
 
 #: Inside the closing brace: where most blocks take a marker.
 BEFORE_BRACE = -1
 NULL = msgspec.Raw(b"null")
+_JOIN = b","
 
 
 class SplitBlock(msgspec.Struct, frozen=True, gc=False):
@@ -186,8 +187,7 @@ class RequestSplit:
         """Adds the messages, unless they have no blocks. `read` takes a message and its path;
         `glue` and `close` take the wire role before them; `joins` tells whether a role continues
         the message of the role before it. `context` is whatever else decides how these are cut."""
-        digests = [_digest(raw) for raw in raws]
-        log, known = self._known_messages(digests, context)
+        log, known, digests, whole = self._known_messages(raws, context)
         marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
         last = log.roles[log.wire_message_of(count - 1)] if count else None
@@ -213,7 +213,7 @@ class RequestSplit:
             return None
         if known < len(raws):
             log = log.append(append)
-            log.source = digests, marks
+            log.source = digests, marks, whole
             self._memo.messages[context, digests[0]] = log
         run = ChunkRun(
             "messages",
@@ -230,17 +230,32 @@ class RequestSplit:
         self.add_run(run, [mark for _, mark in marks])
         return run
 
-    def _known_messages(self, digests: list[bytes], context: Hashable) -> tuple[ChunkLog, int]:
-        """The log that begins with the most of these messages, and how many of them it has."""
-        log = self._memo.messages.get((context, digests[0])) if digests else None
-        if log is not None:
-            known = cast(_Source, log.source)[0]
-            pairs = enumerate(zip(known, digests, strict=False))
-            differs = (index for index, (one, two) in pairs if one != two)
-            return log, next(differs, min(len(known), len(digests)))
-        log = ChunkLog()
-        log.source = [], []
-        return log, 0
+    def _known_messages(
+        self, raws: Sequence[msgspec.Raw], context: Hashable
+    ) -> tuple[ChunkLog, int, list[bytes], bytes]:
+        """The log that begins with the most of these messages, how many of them it has, the digest
+        of each, and of all together."""
+        first = [_digest(raws[0])] if raws else []
+        log = self._memo.messages.get((context, first[0])) if first else None
+        if log is None:
+            log = ChunkLog()
+            log.source = [], [], b""
+            digests = first + [_digest(raw) for raw in raws[1:]]
+            return log, 0, digests, sha256(_JOIN.join(raws)).digest()
+        known, _, whole = cast(_Source, log.source)
+        count = len(known)
+        state = sha256(_JOIN.join(raws[:count]))
+        if len(raws) >= count and state.digest() == whole:
+            # Mostly a conversation has grown: its messages are hashed together.
+            digests = known + [_digest(raw) for raw in raws[count:]]
+            if len(raws) > count:
+                state.update(_JOIN + _JOIN.join(raws[count:]))
+            return log, count, digests, state.digest()
+        digests = first + [_digest(raw) for raw in raws[1:]]
+        pairs = enumerate(zip(known, digests, strict=False))
+        differs = (index for index, (one, two) in pairs if one != two)
+        agree = next(differs, min(count, len(digests)))
+        return log, agree, digests, sha256(_JOIN.join(raws)).digest()
 
     def envelope(
         self,

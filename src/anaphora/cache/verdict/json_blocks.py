@@ -12,7 +12,7 @@ import msgspec
 
 from anaphora.rendered import Chunk, Rendered
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*("?)|[\[\]{}]', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
 _CLOSERS = {b"{": b"}", b"[": b"]"}
 #: Glue that ends the text of the chunk before (Ollama's system text).
 _ENDS_TEXT = (b'"}', b'"]')
@@ -76,7 +76,7 @@ def without_whitespace(raw: bytes) -> bytes:
     """JSON without white space between its tokens."""
     return b"".join(
         piece if piece[:1] == b'"' else b"".join(piece.split())
-        for piece in re.findall(rb'"(?:[^"\\]|\\.)*"?|[^"]+', raw, re.DOTALL)
+        for piece in re.findall(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]+', raw, re.DOTALL)
     )
 
 

@@ -21,7 +21,7 @@ from anaphora.wire.reading import Members, decode_members
 #: A compressed body may become this many times larger, and never larger than `MAX_BODY`.
 _MAX_RATIO = 100
 _SMALLEST_LIMIT = 1024 * 1024
-MAX_BODY = 64 * 1024 * 1024
+MAX_BODY = 32 * 1024 * 1024
 
 #: Headers that must not be sent twice: two readers could each use another of them.
 _ONCE = (

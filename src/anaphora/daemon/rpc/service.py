@@ -22,6 +22,7 @@ from anaphora.daemon.admin import AdminMethod
 from anaphora.daemon.endpoints.body import json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
 from anaphora.daemon.grants import Capability
+from anaphora.daemon.slots import CallSlots
 from anaphora.daemon.values import App, Delegation
 from anaphora.errors import (
     AnaphoraError,
@@ -29,7 +30,6 @@ from anaphora.errors import (
     Denied,
     InvalidRequest,
     NotificationDenied,
-    RequestRejected,
 )
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 from anaphora.values import Notice
@@ -84,7 +84,8 @@ class RunningRequests:
     def cancel(self, context: MethodContext, key: RequestKey) -> bool:
         found = self._scopes.get((_app_id(context.app), context.connection, key), ())
         for scope in found:
-            scope.reschedule(0)
+            if not scope.expired():
+                scope.reschedule(0)
         return bool(found)
 
 
@@ -92,30 +93,28 @@ class RpcService:
     """JSON-RPC for apps and administrators."""
 
     def __init__(
-        self, delegation: Delegation, admin_methods: Mapping[str, AdminMethod] | None = None
+        self,
+        delegation: Delegation,
+        admin_methods: Mapping[str, AdminMethod],
+        slots: CallSlots,
     ) -> None:
         self._delegation = delegation
-        self._admin_methods: Mapping[str, AdminMethod] = (
-            {} if admin_methods is None else admin_methods
-        )
+        self._admin_methods = admin_methods
+        self._slots = slots
         self._running = RunningRequests()
 
     async def handle(
         self, exchange: HttpExchange, app: App | None, admin: bool, request_id: str
     ) -> None:
-        """Answers `POST /rpc`. Raises `RequestRejected` for what is no JSON-RPC request at all."""
-        if exchange.method != "POST":
-            raise RequestRejected(
-                f"JSON-RPC messages are sent with POST, not {exchange.method[:20]}", status=405
-            )
+        """Answers `POST /rpc`; the caller runs it in `exchange.run`, which ends it with the
+        connection. Raises `RequestRejected` where the body is not declared as JSON."""
         body = json_bytes(await exchange.read_body(), exchange.headers)
         connection = exchange.headers.get(CONNECTION, "")
         caller = RpcCaller(app=app, is_admin=admin and app is None, connection=connection)
         response = RpcHttpResponse(exchange)
         exchange.watch()
-        answer = await exchange.run(
-            self.answer(read_message(body), caller, request_id, response.notify, response.notices)
-        )
+        message = read_message(body)
+        answer = await self.answer(message, caller, request_id, response.notify, response.notices)
         await response.finish(answer)
 
     async def answer(
@@ -217,7 +216,7 @@ class RpcService:
         key = (_app_id(context.app), context.connection, request.key)
         try:
             async with asyncio.timeout(None) as scope:
-                with self._running.running(key, scope):
+                with self._slots.running(key[0]), self._running.running(key, scope):
                     return await method.run(context, params)
         except TimeoutError:
             if not scope.expired():
