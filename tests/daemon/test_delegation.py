@@ -147,3 +147,54 @@ def test_provider_that_is_not_granted(emu: Emulator, tmp_path: Path) -> None:
             assert daemon.transport.sent == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("wire", QUESTION)
+def test_tokens_are_counted_by_the_provider_where_it_can(
+    wire: str, emu: Emulator, tmp_path: Path
+) -> None:
+    """A count is not billed, and costs the app nothing."""
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path) as daemon:
+            call = daemon.request(wire, question(wire), model=MODELS[wire], provider=wire)
+            tokens, exact = await daemon.service.count_tokens(call)
+            assert exact == (wire in ("anthropic", "openai_responses", "gemini"))
+            assert 1 <= tokens < 40
+            assert await daemon.store.spend([]) == []
+
+    asyncio.run(main())
+
+
+def test_models_are_those_that_are_granted(emu: Emulator, tmp_path: Path) -> None:
+    """D8: neither other providers nor other models are named."""
+    routes = {"safe": [{"provider": "openai_chat", "model": "gpt-5.2"}]}
+    app = app_of(providers=["anthropic", "safe"], models=["claude-haiku-*", "gpt-5.2"])
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, app=app, routes=routes) as daemon:
+            models = daemon.service.models(app)
+            assert {model.provider for model in models} == {"anthropic", "safe"}
+            assert all(
+                model.model.startswith("claude-haiku-") or model.model == "gpt-5.2"
+                for model in models
+            )
+            assert any(model.context and model.max_output for model in models)
+
+    asyncio.run(main())
+
+
+def test_changed_key_is_used_by_the_next_call(emu: Emulator, tmp_path: Path) -> None:
+    """And limits, breakers and memory last (D6)."""
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            for key in ("sk-first-0001", "sk-second-0002"):
+                daemon.reload(key)
+                await daemon.service.complete(daemon.request("anthropic", question("anthropic")))
+            keys = [dict(sent.headers)["x-api-key"] for sent in daemon.transport.sent]
+            assert keys == ["sk-first-0001", "sk-second-0002"]
+            targets = [daemon.service._pool.endpoint(daemon.providers["anthropic"])]
+            assert list(targets[0]._targets) == [MODELS["anthropic"]]
+
+    asyncio.run(main())

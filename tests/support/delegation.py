@@ -74,8 +74,11 @@ class Delegating:
         transport: RecordingTransport,
         audit: AuditLog,
         app: App,
+        config: ClientConfig,
     ) -> None:
         self.service = service
+        self.config = config
+        self.providers = resolve(config, environ={"KEY": KEY})
         self.store = store
         self.transport = transport
         self.audit = audit
@@ -125,6 +128,11 @@ class Delegating:
         assert stream.reply is not None
         return pieces, stream.reply
 
+    def reload(self, key: str) -> None:
+        """Gives all providers another key."""
+        self.providers = resolve(self.config, environ={"KEY": key})
+        self.service.reload(self.config, self.providers)
+
     async def spent(self, app: App | None = None) -> Spent:
         """What an app has spent, once everything is settled: that happens behind the answer."""
         for _ in range(400):
@@ -169,7 +177,7 @@ async def delegating(
         app = app or app_of(providers=(*names, *(routes or {})))
         service.use_grants([app.grant])
         try:
-            yield Delegating(service, store, transport, audit, app)
+            yield Delegating(service, store, transport, audit, app, config)
         finally:
             await service.close()
             await transport.close()

@@ -28,6 +28,9 @@ from .retry import CircuitBreaker
 from .transport import HttpRequest, HttpTransport
 from .transport.timer import SharedTimer
 
+#: Models of one provider that are remembered: callers may name any.
+_MOST_TARGETS = 512
+
 #: Headers that hold a list: values of the configuration and of a call are joined.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
 
@@ -162,6 +165,9 @@ class Endpoint:
         target = self._targets.get(name) if isinstance(name, str) else None
         if target is None:
             target = self._new_target(name)
+            if len(self._targets) >= _MOST_TARGETS:
+                oldest = self._targets.pop(next(iter(self._targets)))
+                self._gate.limiter.forget(oldest.gate.lane)
             self._targets[target.model] = target
         return target
 

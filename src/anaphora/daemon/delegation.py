@@ -34,6 +34,7 @@ from .bounds import HISTORY_KINDS
 from .caller import CallTools, DelegatedCall
 from .checks import check_grant, is_granted
 from .conversations import CallMemory
+from .counting import provider_count
 from .denials import DenialLog
 from .explanations import Explanations
 from .facts import RequestFacts, read_facts
@@ -193,8 +194,13 @@ class CallService:
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
         target = self._targets(call)[0]
-        builder = RequestBuilder(CallMemory(), self._shared, call)
-        return Counts(builder.build(target, stream=False).rendered).total, False
+        self._tools.rates.admit(call.app, 0, time.monotonic())
+        builder = RequestBuilder(CallMemory(), self._shared, call, places_markers=False)
+        prepared = builder.build(target, stream=False)
+        counted = await provider_count(target, prepared)
+        if counted is not None:
+            return counted, True
+        return Counts(prepared.rendered).total, False
 
     def models(self, app: App) -> tuple[GrantedModel, ...]:
         found: dict[tuple[str, str], GrantedModel] = {}

@@ -43,6 +43,7 @@ _PLAIN = frozenset(
     " metadata".split()
 )
 _NO_PROMPT = PromptIR()
+_CACHED_CONTENT = ("cachedContent", "cached_content")
 _KEY, _SALT = "prompt_cache_key", "cache_salt"
 
 
@@ -56,6 +57,8 @@ class RequestBuilder:
         call: AppCall,
         facts: RequestFacts | None = None,
         stored_tokens: int | None = None,
+        *,
+        places_markers: bool = True,
     ) -> None:
         """`facts` are those of a request of a wire, `stored_tokens` the size of the history that it
         refers to."""
@@ -64,6 +67,7 @@ class RequestBuilder:
         self._call = call
         self._given = facts
         self._stored_tokens = stored_tokens
+        self._places_markers = places_markers and call.app.grant.llm.place_markers
         self._parsed: Call | None = None
         self.facts: RequestFacts | None = facts
         """Of the request for the current target, as it is sent."""
@@ -82,7 +86,10 @@ class RequestBuilder:
             self._memory.fail(self.remembered)
             self.remembered = None
         self.hides_usage = False
-        self.masked = self._shared.isolates(self._call.app.grant, target.endpoint.id)
+        # A cached content is one app's own, and so is what is read from it.
+        self.masked = not self._names_cached_content() and self._shared.isolates(
+            self._call.app.grant, target.endpoint.id
+        )
         request = self._call.request
         self.passes_bytes = request is not None and _speaks(target, request)
         if request is not None and self.passes_bytes:
@@ -91,6 +98,12 @@ class RequestBuilder:
             prepared = self._translate(target, stream)
         self.plan = prepared.plan
         return prepared
+
+    def _names_cached_content(self) -> bool:
+        request = self._call.request
+        return request is not None and any(
+            known_text(request.members, name) for name in _CACHED_CONTENT
+        )
 
     # ── The app's own bytes ──────────────────────────────────────────────────────────────────────
 
@@ -263,7 +276,7 @@ class RequestBuilder:
         """Remembers the call, and returns the plan of what is sent: `own` where the request is to
         stay as it is."""
         app, rendered = self._call.app, read.rendered
-        if not app.grant.llm.place_markers or rendered.marks:
+        if not self._places_markers or rendered.marks:
             read = replace(read, takes_markers=False)
         scope = None if app.grant.llm.share_cache else app.id
         remembered = self.remembered = self._memory.begin(

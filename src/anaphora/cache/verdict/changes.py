@@ -26,6 +26,8 @@ from .values import Change
 _MISSING: Any = object()
 #: How many blocks ahead a message is searched for.
 _AHEAD = 2000
+#: New blocks of a turn.
+_FEW = 16
 #: The kinds of change of a block or message: added, removed, moved.
 _MOVES = {
     "system": ("block_added", "block_removed", "block_moved"),
@@ -163,6 +165,8 @@ def _moved(
         return ("block_removed", before.label) if before.section == "system" else None
     if before.section == "tools":
         return None
+    if _edited_alone(earlier, later, before, after):
+        return None
     added, dropped, moved = _MOVES[before.section]
     was, now = _contents(earlier, before), _contents(later, after)
     if was[0] == now[0]:
@@ -194,10 +198,36 @@ def _contents(rendered: Rendered, first: Chunk) -> list[bytes]:
         chunk = rendered.chunk(index)
         if chunk.section != first.section:
             break
-        block = block_of(chunk)
-        is_result = chunk.kind is Kind.TOOL_RESULT
-        contents.append(_LEAD.sub(b"", block.outer).rstrip(b"]}") if is_result else block.raw)
+        contents.append(_content(chunk))
     return contents
+
+
+def _content(chunk: Chunk) -> bytes:
+    block = block_of(chunk)
+    if chunk.kind is Kind.TOOL_RESULT:
+        return _LEAD.sub(b"", block.outer).rstrip(b"]}")
+    return block.raw
+
+
+def _edited_alone(earlier: Rendered, later: Rendered, before: Chunk, after: Chunk) -> bool:
+    """Whether all that follows the block in the earlier prompt follows it in the later one too, and
+    then a few blocks at most: found without reading any of them."""
+    (one, first), (two, second) = earlier.locate(before.index), later.locate(after.index)
+    if one is not earlier.runs[-1] or two is not later.runs[-1]:
+        return False
+    behind = one.count - first - 1
+    new = two.count - second - 1 - behind
+    if not 0 <= new <= _FEW or not behind:
+        return False
+    was, now = one.log, two.log
+    start, begin = was.ends[first], now.ends[second]
+    ends = [end - start for end in was.ends[first + 1 : one.count]]
+    if ends != [end - begin for end in now.ends[second + 1 : second + 1 + behind]]:
+        return False
+    if was.slice(start, start + ends[-1]) != now.slice(begin, begin + ends[-1]):
+        return False
+    last = range(len(later) - new, len(later))
+    return not new or _content(before) not in [_content(later.chunk(index)) for index in last]
 
 
 def _image_changed(

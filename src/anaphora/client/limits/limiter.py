@@ -183,6 +183,11 @@ class Limiter:
             lane = self._lanes[model] = ModelLane(model, counts_reads, own, longest)
         return lane
 
+    def forget(self, lane: ModelLane) -> None:
+        """Drops a model for which no call waits."""
+        if not lane.queue and self._lanes.get(lane.model) is lane:
+            del self._lanes[lane.model]
+
     def wait(self, lane: ModelLane, tokens: int, now: float) -> float:
         """Seconds until a call that arrives now would start, waiting for concurrent calls to end
         not counted. Infinite for a call larger than a minute's quota."""

@@ -1,0 +1,74 @@
+"""The tokens of a prompt by the provider's own count, which is not billed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.canonical import string
+from anaphora.client.endpoint import Target
+from anaphora.client.in_flight import PreparedRequest
+from anaphora.errors import AnaphoraError
+from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
+
+#: Seconds that a count may take; then it is estimated.
+_TIMEOUT = 10.0
+
+#: By wire: the fields of a request that a count takes.
+_FIELDS: dict[str, frozenset[str]] = {
+    "anthropic": frozenset("model messages system tools tool_choice thinking".split()),
+    "openai_responses": frozenset(
+        "model input instructions tools tool_choice parallel_tool_calls reasoning text"
+        " previous_response_id conversation truncation".split()
+    ),
+}
+
+
+class _Count(msgspec.Struct):
+    input_tokens: int | None = None
+    total_tokens: int | None = msgspec.field(default=None, name="totalTokens")
+
+
+_decode = msgspec.json.Decoder(_Count).decode
+
+
+async def provider_count(target: Target, prepared: PreparedRequest) -> int | None:
+    """The count of the target's provider; None where it has none, or does not answer."""
+    endpoint, outgoing = target.endpoint, prepared.outgoing
+    assert outgoing is not None
+    if endpoint.resolved.dialect is not None:
+        return None
+    members = decode_members(outgoing.body)
+    counted = _request(endpoint.base_wire, target.model, members, outgoing.path)
+    if counted is None:
+        return None
+    path, body = counted
+    request = replace(endpoint.outgoing_body(path, (), body), headers=outgoing.headers)
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            answer = await endpoint.transport.send(request)
+            try:
+                data = await answer.read()
+            finally:
+                await answer.close()
+        if answer.status >= 300:
+            return None
+        count = _decode(data)
+    except (AnaphoraError, TimeoutError, *DECODE_ERRORS):
+        return None
+    return count.input_tokens if count.input_tokens is not None else count.total_tokens
+
+
+def _request(wire: str, model: str, members: Members, path: str) -> tuple[str, bytes] | None:
+    if wire == "gemini":
+        inner = {"model": msgspec.Raw(string(f"models/{model}")), **members}
+        body = {"generateContentRequest": msgspec.Raw(encode_members(inner))}
+        return path.partition(":")[0] + ":countTokens", encode_members(body)
+    fields = _FIELDS.get(wire)
+    if fields is None:
+        return None
+    body = {name: raw for name, raw in members.items() if name in fields}
+    end = "/count_tokens" if wire == "anthropic" else "/input_tokens"
+    return path + end, encode_members(body)
