@@ -1,9 +1,10 @@
 """Load from a process of its own: many connections, one thread, and as little work for each answer
 as tells where it ends. A client that costs more than the server would measure itself.
 
-    python bench/_load.py PORT FILE CONNECTIONS REQUESTS
+    python bench/_load.py PORT FILE CONNECTIONS REQUESTS [FIRST]
 
-FILE is a JSON list of raw requests, sent over and over. Prints one JSON object.
+FILE is a JSON list of raw requests, sent over and over. In a request that has places for them, the
+numbers of the conversation and of the request are written, from FIRST on. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -18,6 +19,19 @@ from collections import Counter
 
 _SIZE = b"content-length:"
 _LAST_CHUNK = b"0\r\n\r\n"
+#: Where the numbers of the conversation and of the request go.
+_CONVERSATION, _NUMBER = b"@" * 8, b"#" * 8
+#: Conversations that go on at the same time, and the requests of each.
+_LIVE, _TURNS = 100, 10
+
+
+def numbered(request: bytes, number: int) -> bytes:
+    """The request with its number and that of its conversation."""
+    if _NUMBER not in request:
+        return request
+    conversation = number // (_LIVE * _TURNS) * _LIVE + number % _LIVE
+    request = request.replace(_CONVERSATION, b"%08d" % conversation)
+    return request.replace(_NUMBER, b"%08d" % number)
 
 
 class Connection:
@@ -25,6 +39,11 @@ class Connection:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.got = b""
+        self.asked = 0.0
+
+    def ask(self, request: bytes) -> None:
+        self.asked = time.perf_counter()
+        self.socket.sendall(request)
 
     def is_complete(self) -> bool:
         """Whether the whole answer is here."""
@@ -38,15 +57,22 @@ class Connection:
         return len(body) >= int(lower[at + len(_SIZE) :].split(b"\r\n", 1)[0])
 
 
-def load(port: int, requests: list[bytes], connections: int, total: int) -> dict[str, object]:
+def load(
+    port: int, requests: list[bytes], connections: int, total: int, first: int = 0
+) -> dict[str, object]:
     """Each connection asks, waits for the whole answer, and asks again."""
+    times: list[float] = []
+
+    def request(sent: int) -> bytes:
+        return numbered(requests[sent % len(requests)], first + sent)
+
     selector = selectors.DefaultSelector()
     statuses: Counter[str] = Counter()
     sent = done = received = 0
     begin, cpu = time.perf_counter(), time.process_time()
     for connection in [Connection(port) for _ in range(min(connections, total))]:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
-        connection.socket.sendall(requests[sent % len(requests)])
+        connection.ask(request(sent))
         sent += 1
     while done < total:
         for key, _ in selector.select():
@@ -57,15 +83,19 @@ def load(port: int, requests: list[bytes], connections: int, total: int) -> dict
             connection.got += piece
             if not connection.is_complete():
                 continue
+            times.append(time.perf_counter() - connection.asked)
             statuses[connection.got[9:12].decode()] += 1
             received += len(connection.got)
             connection.got = b""
             done += 1
             if sent < total:
-                connection.socket.sendall(requests[sent % len(requests)])
+                connection.ask(request(sent))
                 sent += 1
     ended = time.perf_counter()
+    times.sort()
     return {
+        "p50_ms": times[len(times) // 2] * 1e3,
+        "p99_ms": times[len(times) * 99 // 100] * 1e3,
         "seconds": ended - begin,
         "ended": ended,
         "client_cpu": time.process_time() - cpu,
@@ -79,4 +109,4 @@ def load(port: int, requests: list[bytes], connections: int, total: int) -> dict
 if __name__ == "__main__":
     with open(sys.argv[2]) as file:
         raw = [text.encode() for text in json.load(file)]
-    print(json.dumps(load(int(sys.argv[1]), raw, int(sys.argv[3]), int(sys.argv[4]))))
+    print(json.dumps(load(int(sys.argv[1]), raw, *map(int, sys.argv[3:]))))

@@ -75,12 +75,14 @@ class Child:
         stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(stat[11]) + int(stat[12])) / 100
 
-    def load(self, requests: list[bytes], connections: int, total: int) -> dict[str, Any]:
+    def load(
+        self, requests: list[bytes], connections: int, total: int, first: int = 0
+    ) -> dict[str, Any]:
         """So many requests over so many connections, from another process."""
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump([request.decode() for request in requests], file)
             file.flush()
-            words = [str(self.port), file.name, str(connections), str(total)]
+            words = [str(self.port), file.name, str(connections), str(total), str(first)]
             before = self.cpu
             run = subprocess.run(
                 [sys.executable, str(HERE / "_load.py"), *words], capture_output=True, check=True
@@ -92,15 +94,32 @@ class Child:
 @contextlib.contextmanager
 def child(kind: str, program: str = "_served.py", *words: str) -> Iterator[Child]:
     """A server of some kind, by one of the programs here, at a port that is free."""
+    port = free_port()
+    with started([sys.executable, str(HERE / program), kind, str(port), *words], port) as server:
+        yield server
+
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, str(HERE / program), kind, str(port), *words])
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@contextlib.contextmanager
+def started(
+    command: list[str], port: int, *, seconds: float = 60.0, **options: Any
+) -> Iterator[Child]:
+    """The server that a command starts, when it listens; `options` are those of `Popen`."""
+    process = subprocess.Popen(command, **options)
+    end = time.monotonic() + seconds
     try:
-        for _ in range(500):
+        while True:
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", port), 0.2).close()
                 break
+            if process.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"{command[0]} does not listen at port {port}")
             time.sleep(0.02)
         yield Child(process, port)
     finally:

@@ -285,7 +285,7 @@ HANDLES = [
     ("anthropic", {"container": {"id": "id1"}}, "container"),
     ("anthropic", {"thread": {"type": "continue", "previous_message_id": "id1"}}, "response"),
     ("anthropic", {"diagnostics": {"previous_message_id": "id1"}}, "response"),
-    ("gemini", {"cachedContent": "id1"}, "cached_content"),
+    ("gemini", {"cachedContent": "cachedContents/id1"}, "cached_content"),
     ("gemini", {"cached_content": "id1"}, "cached_content"),
     ("gemini", {"tools": [{"fileSearch": {"file_search_store_names": ["id1"]}}]}, "file"),
 ]
@@ -312,7 +312,7 @@ FILES = [
     ("openai_chat", {"type": "file", "file": {"file_id": "id1"}}),
     ("openai_responses", {"type": "input_file", "file_id": "id1"}),
     ("openai_responses", {"type": "input_image", "file_id": "id1"}),
-    ("gemini", {"fileData": {"fileUri": "gs://bucket/id1"}}),
+    ("gemini", {"fileData": {"fileUri": "files/id1"}}),
     ("gemini", {"file_data": {"file_uri": "https://generativelanguage.googleapis.com/files/id1"}}),
 ]
 
@@ -322,6 +322,13 @@ def test_files_in_messages_are_found(wire: str, block: Any) -> None:
     (handle,) = with_block(wire, block).handles
     assert handle.kind == "file"
     assert handle.id.endswith("id1")
+
+
+def test_files_in_buckets_need_an_entry_in_the_grant() -> None:
+    """No app owns what the operator's account can read there."""
+    facts = with_block("gemini", {"fileData": {"fileUri": "gs://bucket/secret.pdf"}})
+    assert facts.unknown == ("fileData.fileUri",)
+    assert facts.handles == ()
 
 
 def test_escaped_names_are_read_like_plain_ones() -> None:

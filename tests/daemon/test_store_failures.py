@@ -93,6 +93,18 @@ async def test_no_hold_without_a_disk_and_settlements_wait(path: Path, kind: str
 
 
 @in_event_loop
+async def test_a_disk_that_works_again_is_noticed_without_a_call(path: Path) -> None:
+    """`/readyz` would keep calls away until there is one."""
+    async with opened(path) as ledger:
+        assert isinstance(ledger.store, SqliteStore)
+        await (await hold(ledger)).settle(1, "billed")
+        with full_disk(path), pytest.raises(StoreUnavailable):
+            await hold(ledger)
+        assert ledger.store.problem is not None
+        await written(ledger.store)
+
+
+@in_event_loop
 async def test_a_settlement_that_was_never_written_is_found_as_an_open_hold(
     path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

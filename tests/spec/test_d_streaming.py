@@ -187,7 +187,7 @@ def test_d5_a_slow_reader_slows_the_producer_and_loses_nothing(
     daemon: TestedDaemon, provider: StreamingProvider, place: str
 ) -> None:
     """D5: while the app does not read, the provider cannot send on; afterwards all arrives."""
-    count = 1_500  # more than the buffers of all sockets hold
+    count = 1_200  # more than the buffers of all sockets hold
     provider.sent = 0
     with _raw_request(daemon, place, complete(f"count {count} 3000")) as connection:
         sent = _settled(lambda: provider.sent)
@@ -367,7 +367,7 @@ def test_d8_cancel_on_stdio_is_per_connection(
 def test_d5_a_slow_reader_of_stdio_slows_the_producer(
     connect: Callable[[], StdioClient], provider: StreamingProvider
 ) -> None:
-    count = 1_500  # more than the buffers of all sockets hold
+    count = 1_200  # more than the buffers of all sockets hold
     provider.sent = 0
     client = connect()
     client.write(complete(f"count {count} 3000"))

@@ -38,7 +38,7 @@ _MILLION = 1_000_000
 #: The largest amount that a ledger can hold.
 _MOST = 2**62
 #: Handles behind which there is history that is billed as input.
-_HISTORY = frozenset({"response", "conversation", "cached_content"})
+HISTORY_KINDS = frozenset({"response", "conversation", "cached_content"})
 
 
 class CostBound(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ def _stored(facts: RequestFacts, stored_tokens: int | None) -> int:
     if stored_tokens is not None:
         return stored_tokens
     for param, kind, _ in facts.handles:
-        if kind in _HISTORY:
+        if kind in HISTORY_KINDS:
             raise _NoBound(f"the size of the stored {kind.replace('_', ' ')} in {param} is unknown")
     return 0
 

@@ -6,6 +6,7 @@ decoded in full.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -32,13 +33,15 @@ class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
 class RequestContent:
     """What was found in the messages of one request."""
 
-    __slots__ = ("_counts", "changes_tools", "handles", "shown", "tools")
+    __slots__ = ("_counts", "changes_tools", "handles", "shown", "tools", "unknown")
 
     def __init__(self) -> None:
         self._counts = {"images": 0, "documents": 0, "audio": 0, "inline": 0}
         self.handles: list[tuple[str, HandleKind, str]] = []
         """Fields, kinds and ids."""
         self.tools = FoundTools()
+        self.unknown: list[str] = []
+        """Names of fields with values that need an entry in the grant."""
         self.changes_tools = False
         self.shown = True
         """Whether the object at hand stands where the provider shows media to the model: elsewhere
@@ -184,6 +187,8 @@ _PARTS = frozenset(
     mediaResolution partMetadata text thought thoughtSignature toolCall toolResponse
     videoMetadata""".split()
 )
+#: A file of Google's file store, by its address or name.
+_GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
 #: Where the base64 or data URL of a medium may stand in it.
 _DATA = ("data", "url", "image_url", "video_url", "audio_url", "file_data", "input_audio")
 _INSIDE = ("source", "image_url", "input_audio", "file", "video_url", "audio_url")
@@ -277,8 +282,12 @@ def _note_gemini(
     name = {"image": "images", "audio": "audio"}.get(medium, "documents")
     found.add(name, item.get("data"))
     uri = item.get("fileUri")
-    if isinstance(uri, str) and (not uri.startswith("http") or "/files/" in uri):
-        found.handles.append((f"{path}.fileUri", "file", uri))
+    if not isinstance(uri, str):
+        return
+    if (stored := _GEMINI_FILE.fullmatch(uri)) is not None:
+        found.handles.append((f"{path}.fileUri", "file", stored[1]))
+    elif not uri.lower().startswith(("http://", "https://")):
+        found.unknown.append("fileData.fileUri")  # a bucket that the operator's account can read
 
 
 def _note_ollama(_: str, __: str, ___: str, item: dict[str, Any], found: RequestContent) -> None:

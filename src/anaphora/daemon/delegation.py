@@ -30,6 +30,7 @@ from anaphora.errors import (
 from anaphora.redaction import quoted
 from anaphora.tokens import Counts
 
+from .bounds import HISTORY_KINDS
 from .caller import CallTools, DelegatedCall
 from .checks import check_grant, is_granted
 from .conversations import CallMemory
@@ -183,6 +184,8 @@ class CallService:
         known."""
         total = 0
         for handle in facts.handles:
+            if handle.kind not in HISTORY_KINDS:
+                continue
             row = await self._store.handle(handle.kind, handle.id, app.id)
             if row is None or row.tokens is None:
                 return None

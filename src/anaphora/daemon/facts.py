@@ -87,7 +87,7 @@ class _Reading:
             remote_mcp=tuple(tools.remote_mcp),
             tiers=tuple(self._tiers),
             betas=tuple(self._betas),
-            unknown=tuple(self._unknown + self._unbounded),
+            unknown=tuple(self._unknown + content.unknown + self._unbounded),
             unbounded=tuple(self._unbounded),
             media=content.media,
             late_tools=content.changes_tools,
@@ -219,6 +219,7 @@ class _Reading:
             value = decode_value(raw, str | _HasId, f"$.{name}", request_error)
             id = value if isinstance(value, str) else value.id
             if id:
+                id = id.removeprefix("cachedContents/")
                 self._handles.append(HandleRef(name, kind, id))
 
         return read

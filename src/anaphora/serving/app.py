@@ -54,6 +54,7 @@ class ServedApp:
         self._limits = limits or BodyLimits()
         self._ended = ended
         self._open: set[HttpExchange] = set()
+        self._looking = False
 
     @property
     def is_busy(self) -> bool:
@@ -65,6 +66,8 @@ class ServedApp:
             return
         exchange = HttpExchange(scope, receive, send, self._limits)
         self._open.add(exchange)
+        if not self._looking and self._limits.write_seconds is not None:
+            self._look_for_slow_readers(self._limits.write_seconds)
         try:
             await self._answer(exchange)
         finally:
@@ -72,6 +75,16 @@ class ServedApp:
             exchange.close()
             if self._ended is not None:
                 self._ended(exchange)
+
+    def _look_for_slow_readers(self, seconds: float) -> None:
+        """Again and again while a request is open: a timer for each write would take longer than
+        the write."""
+        for exchange in self._open:
+            exchange.end_slow_write()
+        self._looking = bool(self._open)
+        if self._looking:
+            wait = min(1.0, seconds / 4)
+            asyncio.get_running_loop().call_later(wait, self._look_for_slow_readers, seconds)
 
     async def _answer(self, exchange: HttpExchange) -> None:
         refusal = _ambiguous(exchange) or self._guard.refusal(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -63,7 +64,8 @@ class HttpExchange:
     """A request, its response, and whether that has begun."""
 
     __slots__ = (
-        "_ended", "_limits", "_reading", "_reason", "_send", "_watcher", "_working",
+        "_ended", "_limits", "_reading", "_reason", "_send", "_watcher", "_working", "_writer",
+        "_writing_since",
         "header_pairs", "headers", "method", "path", "query_string", "receive", "response_headers",
         "scope", "started", "status",
     )  # fmt: skip
@@ -92,6 +94,8 @@ class HttpExchange:
         self._reading: asyncio.Timeout | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._working: asyncio.Task[Any] | None = None
+        self._writer: asyncio.Task[Any] | None = None
+        self._writing_since = 0.0
 
     # ── The request ──────────────────────────────────────────────────────────────────────────────
 
@@ -157,15 +161,29 @@ class HttpExchange:
     async def send(self, message: Any) -> None:
         """An ASGI message of the response."""
         self.started = True
-        if (seconds := self._limits.write_seconds) is None:
+        if self._limits.write_seconds is None:
             await self._send(message)
             return
+        self._writer = task = asyncio.current_task()
+        self._writing_since = time.monotonic()
         try:
-            async with asyncio.timeout(seconds):
-                await self._send(message)
-        except TimeoutError:
+            await self._send(message)
+        except asyncio.CancelledError:
+            if self._writer is not None or task is None or task.uncancel() > 0:
+                raise
             self._reason = self._reason or SlowReader
             raise SlowReader from None
+        finally:
+            self._writer = None
+
+    def end_slow_write(self) -> None:
+        """Ends a write that has waited too long for the client."""
+        seconds, task = self._limits.write_seconds, self._writer
+        if task is None or seconds is None:
+            return
+        if time.monotonic() - self._writing_since > seconds:
+            self._writer = None
+            task.cancel()
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
         self.started, self.status = True, status

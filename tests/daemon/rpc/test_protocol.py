@@ -144,6 +144,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.binary() | JSON_VALUES.map(lambda value: json.dumps(value).encode()))
 def test_reading_never_raises(data: bytes) -> None:
     """Any bytes give a request, a batch, or an error with one of two codes."""

@@ -1,17 +1,20 @@
-"""What a method may do wrong."""
+"""Methods that fail, and the page that describes them all."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from anaphora.daemon.admin import AdminMethod
-from anaphora.daemon.rpc.methods import EmptyParams
-from anaphora.daemon.rpc.protocol import read_message
+from anaphora.daemon.rpc import codes
+from anaphora.daemon.rpc.methods import METHODS, EmptyParams
+from anaphora.daemon.rpc.protocol import RpcRequest, read_message
 from anaphora.daemon.rpc.service import RpcCaller, RpcService
 from anaphora.daemon.slots import CallSlots
 
@@ -38,3 +41,15 @@ def test_d3_an_internal_error_tells_nothing(caplog: pytest.LogCaptureFixture) ->
     assert b"secret-text" not in answer
     assert "admin.fail: RuntimeError" in caplog.text
     assert "secret-text" not in caplog.text
+
+
+def test_the_page_names_every_method_and_code() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "json-rpc.md").read_text()
+    assert [name for name in METHODS if f"`{name}`" not in page] == []
+    numbers = [value for value in vars(codes).values() if isinstance(value, int)]
+    assert [number for number in numbers if f"| {number} |" not in page] == []
+    example, *_ = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    message = read_message(example.encode())
+    assert isinstance(message, RpcRequest)
+    assert message.params is not None
+    assert METHODS[message.method].read_params(message.params).max_tokens == 512

@@ -12,10 +12,11 @@ from anaphora.client.failures import event_error
 from anaphora.daemon.grants import Capability
 from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
 from anaphora.daemon.values import App, AppCall, Delegation
-from anaphora.errors import InvalidRequest, Transport
+from anaphora.errors import InvalidConfig, InvalidRequest, Transport
 from anaphora.prompt import Call
 from anaphora.values import Notice, ReplyFail
 from anaphora.wire.reading import decode_members, decode_value, request_error
+from anaphora.yaml_values import from_python
 
 from .completion import (
     CompleteParams,
@@ -144,10 +145,18 @@ class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return decode_value(data, self.params, "", request_error)
         except InvalidRequest as problem:
-            reason = problem.reason.replace("Object missing required field", "missing field")
-            if problem.path.endswith(".role"):
-                reason += "; it is system, user or assistant"
-            raise InvalidRequest(reason, path=problem.path.removeprefix(".")) from None
+            path = problem.path.removeprefix(".")
+            raise InvalidRequest(self._reason(data, problem.reason, path), path=path) from None
+
+    def _reason(self, data: bytes, reason: str, path: str) -> str:
+        """What is wrong with params, in the words of our other messages."""
+        if "regex" in reason:
+            return "must not be blank"
+        try:
+            from_python(msgspec.json.decode(data), self.params)
+        except InvalidConfig as problem:
+            return str(problem).removeprefix(f"{path}: ")
+        return reason
 
     def ignored_params(self, data: bytes) -> tuple[str, ...]:
         """Names of params that the method does not know, and of fields of messages."""

@@ -84,7 +84,8 @@ class RunningRequests:
     def cancel(self, context: MethodContext, key: RequestKey) -> bool:
         found = self._scopes.get((_app_id(context.app), context.connection, key), ())
         for scope in found:
-            scope.reschedule(0)
+            if not scope.expired():
+                scope.reschedule(0)
         return bool(found)
 
 

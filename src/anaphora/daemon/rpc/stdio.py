@@ -15,7 +15,7 @@ import secrets
 import select
 import stat
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,8 +67,8 @@ async def bridge(
         await _check(session, socket, app)
         try:
             async with asyncio.timeout(None) as scope:
-                call_when_closed(sink, lambda: scope.reschedule(0))
-                await relay_lines(session, read_lines(source), DescriptorWriter(sink).write)
+                with calling_when_closed(sink, lambda: scope.reschedule(0)):
+                    await relay_lines(session, read_lines(source), DescriptorWriter(sink).write)
         except TimeoutError:
             raise BrokenPipeError from None
 
@@ -81,7 +81,7 @@ async def _connected(socket: Path, token: Secret | None) -> AsyncIterator[aiohtt
     if token is not None:
         headers["authorization"] = f"Bearer {token.reveal()}"
     session = aiohttp.ClientSession(
-        connector=aiohttp.UnixConnector(str(socket), limit=0),
+        connector=aiohttp.UnixConnector(str(socket), limit=0, force_close=True),
         headers=headers,
         timeout=aiohttp.ClientTimeout(total=None),
         auto_decompress=False,
@@ -163,11 +163,11 @@ async def _relay_stream(response: aiohttp.ClientResponse, write: Write) -> None:
     """Whole lines as they arrive. The last one is the response to the request."""
     rest = bytearray()
     async for data in response.content.iter_any():
-        rest += data
-        end = rest.rfind(b"\n") + 1
+        end = data.rfind(b"\n") + 1
         if end:
-            await write(bytes(rest[:end]))
-            del rest[:end]
+            await write(bytes(rest + data[:end]))
+            rest.clear()
+        rest += data[end:]
     if rest:
         raise Transport("the stream broke", phase="body")
 
@@ -284,11 +284,13 @@ class DescriptorWriter:
             view = view[os.write(self._sink, view) :]
 
 
-def call_when_closed(sink: int, closed: Callable[[], None]) -> None:
+@contextlib.contextmanager
+def calling_when_closed(sink: int, closed: Callable[[], None]) -> Iterator[None]:
     """Calls `closed` when the reader of a pipe or a socket is gone. Files and terminals are not
     watched."""
     mode = os.fstat(sink).st_mode
     if not stat.S_ISFIFO(mode) and not stat.S_ISSOCK(mode):
+        yield
         return
     loop, poll = asyncio.get_running_loop(), select.poll()
     poll.register(sink, 0)  # errors and hang-ups are always reported
@@ -299,3 +301,7 @@ def call_when_closed(sink: int, closed: Callable[[], None]) -> None:
             closed()
 
     loop.add_reader(sink, ready)
+    try:
+        yield
+    finally:
+        loop.remove_reader(sink)

@@ -36,8 +36,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 #: another process that writes.
 _REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
 
-#: An operation to wait for.
-_NOTHING = Change("SELECT 1", ())
+#: A write that changes nothing: to wait for, and to find out whether the disk can be written again.
+_PROBE = Change("UPDATE clock SET latest_day = latest_day", ())
 
 Apply: TypeAlias = Callable[[Sequence[Operation]], list[Outcome]]
 _Result: TypeAlias = tuple["asyncio.Future[None]", Operation, Outcome]
@@ -111,7 +111,7 @@ class GroupCommit:
         """Returns when all that was put has been tried."""
         if self._later or self._busy:
             with suppress(StoreUnavailable):
-                await self.commit(_NOTHING)
+                await self.commit(_PROBE)
 
     async def close(self) -> None:
         """Writes what waits, once more, and ends the thread."""
@@ -141,7 +141,8 @@ class GroupCommit:
         batch, self._kept = self._kept, []
         running = True
         with suppress(Empty):
-            one = self._queue.get(timeout=self._wait if batch else None)
+            failing = self.problem is not None or bool(batch)
+            one = self._queue.get(timeout=self._wait if failing else None)
             while True:
                 if isinstance(one, Pending):
                     batch.append(one)
@@ -152,6 +153,8 @@ class GroupCommit:
         self._busy, self._wake_is_due = True, False
         while self._later:
             batch.append(self._later.popleft())
+        if self.problem is not None:
+            batch.append(Pending(_PROBE, None))
         return batch, running
 
     def _commit(self, batch: Sequence[Pending]) -> None:

@@ -1,0 +1,145 @@
+"""What `daemon.py` puts its load on, each in a process of its own.
+
+    python bench/_lent.py upstream PORT
+    python bench/_lent.py bare PORT UPSTREAM_PORT
+    python bench/_lent.py daemon PORT HOME
+
+`upstream` gives the same answers to all requests. `bare` is a pass-through of the same libraries,
+Granian and aiohttp, with nothing around it; `daemon` is `anaphora serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from _proxied import bare, read
+from _served import serve
+
+APP = "bench"
+KEY = "sk-bench"
+MODEL = "gpt-4o"
+PATH = "/v1/chat/completions"
+MESSAGES, BYTES = 42, 40_000
+#: Replaced in each request that is sent: the conversation, and the number of the request.
+CONVERSATION, NUMBER = "@" * 8, "#" * 8
+
+_SENTENCE = "The order was sent on Monday, and nobody has heard of it since. "
+_STREAM = re.compile(rb'"stream":\s*true')
+
+
+def request_body(*, stream: bool) -> dict[str, Any]:
+    """An agent's request: so many messages, in so many bytes."""
+    messages = [
+        {"role": "system", "content": "You are the assistant of a small shop. " * 40},
+        *(
+            {
+                "role": "assistant" if at % 2 else "user",
+                "content": f"Conversation {CONVERSATION}, turn {at}: ",
+            }
+            for at in range(MESSAGES - 2)
+        ),
+        {"role": "user", "content": f"Question {NUMBER}: what became of it?"},
+    ]
+    body: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": 300}
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    missing = (BYTES - len(json.dumps(body))) // (MESSAGES - 2)
+    for message in messages[1:-1]:
+        message["content"] += (_SENTENCE * (missing // len(_SENTENCE) + 1))[:missing]
+    return body
+
+
+def raw_request(headers: dict[str, str], *, stream: bool = False) -> bytes:
+    """The request as it goes over a socket."""
+    data = json.dumps(request_body(stream=stream)).encode()
+    about = {"host": "127.0.0.1", "content-type": "application/json", **headers}
+    lines = [f"POST {PATH} HTTP/1.1", *(f"{name}: {value}" for name, value in about.items())]
+    lines.append(f"content-length: {len(data)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
+
+
+def upstream() -> Any:
+    """Answers at once, with what the emulator answers to such a request."""
+    from anaphora.emulator import EmulatorOptions, Latency
+    from anaphora.emulator.engine import Engine
+    from anaphora.emulator.exchange import EmulatorRequest
+
+    engine = Engine(EmulatorOptions(latency=Latency(first=0.0)))
+    answers = {}
+    for stream in (False, True):
+        data = json.dumps(request_body(stream=stream)).encode()
+        headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        answer = engine.respond(
+            EmulatorRequest(method="POST", path=PATH, headers=headers, body=data, now=1e9)
+        )
+        pairs = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+        if not answer.stream:
+            pairs.append((b"content-length", b"%d" % len(answer.body)))
+        answers[stream] = pairs, [chunk.data for chunk in answer.chunks]
+
+    async def handle(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+        body = await read(receive)
+        headers, pieces = answers[_STREAM.search(body) is not None]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in pieces[:-1]:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": pieces[-1], "more_body": False})
+
+    return handle
+
+
+def create_home(folder: Path, upstream_port: int) -> str:
+    """A home with one app that everything is checked, held, audited and judged for. Returns the
+    app's token."""
+    from anaphora.cli.emulated_home import create_token
+    from anaphora.daemon.home import Home, init
+
+    provider = {
+        "wire": "openai_chat",
+        "base_url": f"http://127.0.0.1:{upstream_port}",
+        "model": MODEL,
+        "key": {"secret": "PROVIDER_KEY"},
+    }
+    daemon = {"max_streams_per_app": 256, "log_file": "daemon.log"}
+    llm = {"providers": {"openai": provider}, "daemon": daemon}
+    grant = {
+        "capabilities_grant": ["llm_complete", "llm_stream"],
+        "llm": {
+            "providers": ["openai"],
+            "models": [MODEL],
+            "max_tokens": 4096,
+            "requests_per_minute": 10_000_000,
+            "tokens_per_minute": 10**12,
+            "usd_per_day": 100_000_000,
+            "usd_per_month": 900_000_000,
+        },
+    }
+    folder.mkdir(mode=0o700)
+    (folder / "llm.yaml").write_text(json.dumps(llm))
+    (folder / "extensions.yaml").write_text(json.dumps({APP: grant}))
+    init(folder)
+    secret = folder / "secrets" / "PROVIDER_KEY.txt"
+    secret.touch(mode=0o600)
+    secret.write_text(KEY + "\n")
+    return asyncio.run(create_token(Home.open(folder), APP)).reveal()
+
+
+def main() -> None:
+    kind, port = sys.argv[1], int(sys.argv[2])
+    if kind == "upstream":
+        serve(upstream(), port)
+    elif kind == "bare":
+        serve(bare(int(sys.argv[3])), port)
+    else:
+        words = ["serve", "--home", sys.argv[3], "--port", str(port)]
+        os.execv(sys.executable, [sys.executable, "-m", "anaphora", *words])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""What the daemon costs, with everything on: tokens, grants, ledger, audit, planning and verdicts.
+
+    python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000]
+                           [--install]
+
+Requests of 42 messages and 40 KB on the chat wire, 100 conversations at a time, from a process of
+their own to an upstream that answers at once. Beside the daemon stand a bare pass-through of the
+same libraries, Portkey's gateway and LiteLLM's proxy, where they are installed (`--install` does
+that, below the user's cache folder). Rounds alternate between all of them, so that whatever else
+the machine does falls on all; the medians of the ratios are reported.
+
+- `vs_bare`, `vs_portkey`, `vs_litellm`: requests a second, at 8 or 64 connections, whichever is
+  lower; null where one is not installed, with the reason in `not_measured`.
+- `rss_mb`, `rss_growth_mb`: the daemon's memory after so many requests of ever new conversations,
+  and how much of it came after the first fifth.
+- `first_byte_ms`: what the daemon adds to the median time to a stream's first byte, one connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _bytecode import compiled
+from _gateways import GATEWAYS, install, missing
+from _lent import KEY, create_home, raw_request
+from _load import numbered
+from _served import Child, child
+from proxy import Asking
+
+CONNECTIONS = (8, 64)
+PROGRAM = "_lent.py"
+#: LiteLLM answers so few that it gets a tenth of the requests.
+_SLOW = {"litellm": 10}
+_PARTS = 10
+
+
+class Measured:
+    """A server, and the requests that it is asked."""
+
+    def __init__(self, name: str, server: Child, headers: dict[str, str]) -> None:
+        self.name = name
+        self.server = server
+        self.request = raw_request(headers)
+        self.stream = raw_request(headers, stream=True)
+        self.sent = 0
+        self.found: dict[int, list[dict[str, Any]]] = {count: [] for count in CONNECTIONS}
+
+    def load(self, connections: int, total: int) -> dict[str, Any]:
+        total //= _SLOW.get(self.name, 1)
+        result = self.server.load([self.request], connections, total, self.sent)
+        if result["statuses"] != {"200": total}:
+            raise SystemExit(f"{self.name}: not everything was answered: {result['statuses']}")
+        self.sent += total
+        return {**result, "rate": total / result["seconds"]}
+
+    def measure(self, connections: int, total: int) -> None:
+        result = self.load(connections, total)
+        self.found[connections].append(result)
+        print(
+            f"{self.name:8} {connections:3} connections {result['rate']:8.0f} a second"
+            f"   p50 {result['p50_ms']:7.2f} ms   p99 {result['p99_ms']:7.2f} ms"
+            f"   its CPU {result['server_cpu'] / result['requests'] * 1e3:6.3f} ms each",
+            flush=True,
+        )
+
+    def rate(self, connections: int, name: str = "rate") -> float:
+        return float(statistics.median(each[name] for each in self.found[connections]))
+
+    def against(self, other: Measured) -> float:
+        """The median of the ratios of rounds, at that number of connections where it is lower."""
+        ratios = [
+            [one["rate"] / two["rate"] for one, two in zip(ours, theirs, strict=True)]
+            for ours, theirs in zip(self.found.values(), other.found.values(), strict=True)
+        ]
+        return min(float(statistics.median(each)) for each in ratios)
+
+
+def first_bytes(servers: list[Measured], asked: int) -> dict[str, float]:
+    """The median for each server, asked in turn."""
+    askings = [(each, Asking(each.server.port)) for each in servers]
+    times: dict[str, list[float]] = {each.name: [] for each in servers}
+    for number in range(asked):
+        for each, asking in askings:
+            times[each.name].append(asking.first_byte(numbered(each.stream, number)))
+        askings.append(askings.pop(0))  # each as often after each other
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def memory(daemon: Measured, total: int) -> tuple[float, float]:
+    """Megabytes after so many requests, and those that came after the first fifth."""
+    sizes = []
+    for part in range(_PARTS):
+        daemon.load(32, total // _PARTS)
+        sizes.append(daemon.server.rss_mb)
+        print(f"{(part + 1) * total // _PARTS:8} requests: {sizes[-1]:6.1f} MB", flush=True)
+    return sizes[-1], sizes[-1] - sizes[_PARTS // 5 - 1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions; medians are reported")
+    parser.add_argument("--requests", type=int, default=1000, help="of a round")
+    parser.add_argument("--asked", type=int, default=200, help="streams for the first byte")
+    parser.add_argument("--memory", type=int, default=200_000, help="requests while memory is read")
+    parser.add_argument("--install", action="store_true", help="install the other gateways first")
+    chosen = parser.parse_args()
+    compiled()
+    if chosen.install:
+        install()
+    reasons = {name: reason for name in GATEWAYS if (reason := missing(name))}
+    with contextlib.ExitStack() as stack:
+        upstream = stack.enter_context(child("upstream", PROGRAM))
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "home"
+        token = create_home(home, upstream.port)
+        to, key = str(upstream.port), {"authorization": f"Bearer {KEY}"}
+        direct = Measured("direct", upstream, key)
+        bare = Measured("bare", stack.enter_context(child("bare", PROGRAM, to)), key)
+        process = stack.enter_context(child("daemon", PROGRAM, str(home)))
+        daemon = Measured("daemon", process, {"authorization": f"Bearer {token}"})
+        others = [
+            Measured(
+                name,
+                stack.enter_context(gateway.start(upstream.port)),
+                gateway.headers(upstream.port),
+            )
+            for name, gateway in GATEWAYS.items()
+            if name not in reasons
+        ]
+        servers = [bare, daemon, *others]
+        for server in servers:
+            server.load(8, max(100, chosen.requests // 4))
+        for _ in range(chosen.rounds):
+            for connections in CONNECTIONS:
+                for server in servers:
+                    server.measure(connections, chosen.requests)
+        firsts = first_bytes([direct, bare, daemon], chosen.asked)
+        rss, growth = memory(daemon, chosen.memory)
+    for name, milliseconds in firsts.items():
+        print(f"{name:8} first byte after {milliseconds:6.3f} ms")
+    ratios = {each.name: round(daemon.against(each), 3) for each in (bare, *others)}
+    result = {
+        **{f"vs_{name}": ratios.get(name) for name in ("bare", *GATEWAYS)},
+        "rss_mb": round(rss, 1),
+        "rss_growth_mb": round(growth, 1),
+        "first_byte_ms": round(firsts["daemon"] - firsts["direct"], 3),
+        "bare_first_byte_ms": round(firsts["bare"] - firsts["direct"], 3),
+        "requests_a_second": {str(count): round(daemon.rate(count)) for count in CONNECTIONS},
+        "p99_ms": {str(count): round(daemon.rate(count, "p99_ms"), 2) for count in CONNECTIONS},
+        "not_measured": reasons,
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
