@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import datetime
 import json
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import anthropic
@@ -16,7 +19,7 @@ from support.daemon import GRANT, TestedDaemon, running_daemon
 from support.daemon_sdks import sdk_client
 from support.emulated_client import LONG
 
-from anaphora import emulator
+from anaphora import catalog, emulator
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator
 
@@ -195,7 +198,7 @@ def test_cached_contents(clients: dict[str, dict[str, Any]], emu: Emulator) -> N
     config = {"cached_content": made.name}
     asked = {"model": "gemini-2.5-flash", "contents": "Hi"}
     reply = one.models.generate_content(**asked, config=config)
-    assert reply.usage_metadata.prompt_token_count > 3_000
+    assert reply.usage_metadata.cached_content_token_count > 3_000
     assert [each.name for each in one.caches.list()] == [made.name]
     assert list(two.caches.list()) == []
     before = len(emu.requests())
@@ -213,11 +216,44 @@ def test_cached_contents(clients: dict[str, dict[str, Any]], emu: Emulator) -> N
     one.caches.delete(name=made.name)
 
 
+def test_cached_contents_are_charged(daemon: TestedDaemon) -> None:
+    contents = [{"role": "user", "parts": [{"text": LONG}]}]
+    asked = {"model": "models/gemini-2.5-flash", "contents": contents, "ttl": "7200s"}
+    with daemon.client("limited") as http:
+        made = http.post("/v1beta/cachedContents", json=asked).json()
+        tokens = made["usageMetadata"]["totalTokenCount"]
+        rules = catalog.rules("google", "gemini-2.5-flash")
+        now = datetime.datetime.now(datetime.UTC)
+        price = catalog.price("google", "gemini-2.5-flash", now)
+        assert rules.storage_price is not None
+        assert price is not None
+        hourly = tokens * Decimal(str(rules.storage_price.value)) / 1_000_000
+        expected = 2 * hourly + tokens * price.at(tokens).input / 1_000_000
+        assert spent(daemon, "limited") == pytest.approx(float(expected) * 1e9, abs=2)
+        longer = http.patch(f"/v1beta/{made['name']}?updateMask=ttl", json={"ttl": "3600s"})
+        assert longer.status_code == 200, longer.text
+        expected += hourly
+        assert spent(daemon, "limited") == pytest.approx(float(expected) * 1e9, abs=4)
+        refused = http.post("/v1beta/cachedContents", json={**asked, "ttl": "99999999s"})
+        assert refused.status_code == 402
+        bad = http.post("/v1beta/cachedContents", json={**asked, "ttl": "1 day"})
+        assert bad.status_code == 400
+        assert spent(daemon, "limited") == pytest.approx(float(expected) * 1e9, abs=4)
+
+
+def spent(daemon: TestedDaemon, app: str) -> int:
+    """Nano-dollars, settled and held."""
+    running = daemon.daemon
+    asked = running.services.ledger.spent(app)
+    found = asyncio.run_coroutine_threadsafe(asked, running._loop).result(10)
+    return found.today + found.held
+
+
 @pytest.mark.parametrize(
     ("app", "path", "body", "reason"),
     [
         ("limited", "/v1/messages/batches", {"requests": []}, "spend limit"),
-        ("limited", "/v1beta/cachedContents", {"model": "gemini-2.5-flash"}, "spend limit"),
+        ("one", "/v1beta/cachedContents", {"model": "models/gpt-4o"}, "gpt-4o"),
         ("one", "/v1/containers", {"name": "x"}, "server_tools"),
         ("plain", "/v1/conversations", {}, "stored_responses"),
         ("plain", "/v1/files", {}, "stored_responses"),

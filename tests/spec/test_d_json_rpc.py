@@ -218,9 +218,13 @@ def test_d3_d9_invalid_params_name_their_place(
 
 @pytest.mark.parametrize("params, message", [
     (changed(messages=[HELLO[0], {"role": "robot", "content": "x"}]),
-     "messages[1].role: 'robot' is none of assistant, system, user"),
-    (changed(max_tokens=0), "max_tokens: expected a whole number >= 1, found 0"),
-    (changed(temperature=2.5), "temperature: expected a number <= 2, found 2.5"),
+     'messages[1].role: must be one of system, user, assistant, not "robot"'),
+    (changed(messages=[{"role": "user", "content": ["x"]}]),
+     "messages[0].content: must be a text, not a list"),
+    (changed(max_tokens=0), "max_tokens: must be a whole number >= 1, not 0"),
+    (changed(max_tokens=1.5), "max_tokens: must be a whole number, not 1.5"),
+    (changed(temperature=2.5), "temperature: must be a number <= 2, not 2.5"),
+    (changed(system_prompt=True), "system_prompt: must be a text, not true"),
     (changed(messages=...), "messages is missing"),
     (changed(model=" "), "model: must not be blank"),
 ])  # fmt: skip

@@ -85,7 +85,8 @@ async def open_services(
     )
     calls.use_grants(settings.grants.apps.values())
     stack.push_async_callback(calls.close)
-    stored = StoredObjects(store, Forwarder(lambda: files.current.providers), clock=clock)
+    forwarder = Forwarder(lambda: files.current.providers)
+    stored = StoredObjects(store, forwarder, ledger, clock=clock)
     stack.push_async_callback(stored.close)
     slots = CallSlots(settings.daemon.max_streams_per_app)
     return Services(

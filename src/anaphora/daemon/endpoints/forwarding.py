@@ -12,6 +12,7 @@ import msgspec
 from anaphora import wire
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.config.secrets import SecretHeaders
+from anaphora.client.endpoint import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpTransport
 from anaphora.errors import AnaphoraError
 
@@ -84,6 +85,11 @@ class Forwarder:
             resolved.redactor().clean(problem)
             raise
         return ProviderResponse(tuple(pairs.items()), data)
+
+    def target(self, provider: str, model: str) -> Target:
+        """A model at a provider: for its price."""
+        resolved = self._providers()[provider]
+        return Endpoint(resolved, self._transport(resolved)).target(model)
 
     def rewritten(self, provider: str, body: bytes, base: str) -> bytes:
         """A JSON body in which the addresses of results are ours."""

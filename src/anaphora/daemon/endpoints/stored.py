@@ -8,14 +8,16 @@ An app sees and uses only what it made. Another app's object, and one that is no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 
 from anaphora.daemon.grants import LlmGrant
+from anaphora.daemon.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
 from anaphora.errors import CapabilityDenied, NotFound, NotGranted, RequestRejected, TooLarge
@@ -25,6 +27,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 
 from .batches import BatchCheck
 from .body import MAX_BODY, JsonBody, read_json
+from .cached_contents import CachedContents
 from .forwarding import Forwarder, ProviderResponse
 from .headers import (
     PROVIDER,
@@ -47,7 +50,7 @@ _PERMISSIONS: dict[HandleKind, str] = {
     "container": "server_tools",
 }
 #: Kinds that cost money which no bound is known for.
-_UNBOUNDED: tuple[HandleKind, ...] = ("batch", "container", "cached_content")
+_UNBOUNDED: tuple[HandleKind, ...] = ("batch", "container")
 _MULTIPART = re.compile(r'multipart/form-data; *boundary="?[\w\'()+,./:=?-]{1,200}"?', re.ASCII)
 _PAGE, _LARGEST_PAGE = 20, 100
 #: Requests to a provider at the same time, for one list.
@@ -59,11 +62,17 @@ class StoredObjects:
     """Requests about stored objects, for the app that owns them."""
 
     def __init__(
-        self, store: Store, forwarder: Forwarder, *, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        forwarder: Forwarder,
+        ledger: Ledger,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._forwarder = forwarder
         self._clock = clock
+        self._cached = CachedContents(ledger, forwarder.target, clock)
 
     async def handle(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
         assert route.kind is not None
@@ -74,9 +83,9 @@ class StoredObjects:
             return
         headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
         if route.operation == "create":
-            response = await self._create(exchange, route, app, headers)
+            response = await self._create(exchange, route, app, headers, request_id)
         else:
-            response = await self._use(exchange, route, app, headers)
+            response = await self._use(exchange, route, app, headers, request_id)
         await self._respond(exchange, route, request_id, response, notices)
 
     async def close(self) -> None:
@@ -90,6 +99,7 @@ class StoredObjects:
         route: Route,
         app: App,
         headers: tuple[tuple[str, str], ...],
+        request_id: str,
     ) -> ProviderResponse:
         assert route.kind is not None
         _check_bound(route.kind, app.grant.llm)
@@ -98,9 +108,14 @@ class StoredObjects:
         if route.kind == "batch" and body is not None:
             await self._check_batch(route, app, provider, body)
         pairs = (*headers, ("content-type", content))
-        response = await self._forwarder.send(
-            provider, "POST", route.path, headers=pairs, body=data
-        )
+        sent = self._forwarder.send(provider, "POST", route.path, headers=pairs, body=data)
+        if route.kind == "cached_content" and body is not None:
+            with contextlib.closing(sent):
+                async with self._cached.creating(app, provider, body, request_id) as charge:
+                    response = await sent
+                    charge.settle(_cached_tokens(_fields(response.body)))
+        else:
+            response = await sent
         await self._register(route.kind, response, app, provider, len(data))
         return self._rewritten(exchange, provider, response)
 
@@ -110,19 +125,18 @@ class StoredObjects:
         route: Route,
         app: App,
         headers: tuple[tuple[str, str], ...],
+        request_id: str,
     ) -> ProviderResponse:
         assert route.kind is not None
         row = await self._store.handle(route.kind, route.name, app.id)
         if row is None or row.provider not in app.grant.llm.providers:
             raise not_found(route.kind, route.name)
-        if route.operation == "update" and route.kind == "cached_content":
-            _check_bound(route.kind, app.grant.llm)  # a longer life costs storage
-        data = b""
+        data, body = b"", None
         if exchange.method in ("POST", "PATCH"):
-            content, data, _ = await self._content(exchange, route, app, row.provider)
+            content, data, body = await self._content(exchange, route, app, row.provider)
             if data:
                 headers = (*headers, ("content-type", content))
-        response = await self._forwarder.send(
+        sent = self._forwarder.send(
             row.provider,
             exchange.method,
             route.path,
@@ -130,6 +144,10 @@ class StoredObjects:
             headers=headers,
             body=data,
         )
+        if route.kind == "cached_content" and body is not None:
+            response = await self._extend(app, row, route, body, sent, request_id)
+        else:
+            response = await sent
         if route.operation == "delete":
             await self._store.remove_handle(route.kind, route.name, app.id)
         elif route.kind == "conversation" and data and row.tokens is not None:
@@ -138,6 +156,24 @@ class StoredObjects:
         elif route.kind == "batch":
             await self._register_results(response, app, row.provider)
         return self._rewritten(exchange, row.provider, response)
+
+    async def _extend(
+        self,
+        app: App,
+        row: HandleRow,
+        route: Route,
+        body: JsonBody,
+        sent: Coroutine[Any, Any, ProviderResponse],
+        request_id: str,
+    ) -> ProviderResponse:
+        """Changes the lifetime of a cached content, which costs storage."""
+        with contextlib.closing(sent):
+            found = _fields((await self._forwarder.send(row.provider, "GET", route.path)).body)
+            model = str(found.get("model", "")).removeprefix("models/")
+            async with self._cached.extending(app, row, model, body, request_id) as charge:
+                response = await sent
+                charge.settle(row.tokens)
+        return response
 
     async def _content(
         self, exchange: HttpExchange, route: Route, app: App, provider: str
@@ -196,15 +232,14 @@ class StoredObjects:
         if kind == "conversation":
             tokens = size  # a token is at least a byte
         elif kind == "cached_content":
-            usage = fields.get("usageMetadata")
-            tokens = usage.get("totalTokenCount") if isinstance(usage, dict) else None
+            tokens = _cached_tokens(fields)
         row = HandleRow(
             kind=kind,
             id=id,
             app=app.id,
             provider=provider,
             created=self._clock(),
-            tokens=tokens if isinstance(tokens, int) else None,
+            tokens=tokens,
         )
         await self._store.add_handle(row)
 
@@ -322,6 +357,12 @@ def _page(rows: list[HandleRow], query: dict[str, str]) -> tuple[list[HandleRow]
     start = ids.index(after) + 1 if after in ids else 0
     end = start + min(int(limit), _LARGEST_PAGE)
     return rows[start:end], end < len(rows)
+
+
+def _cached_tokens(fields: dict[str, Any]) -> int | None:
+    usage = fields.get("usageMetadata")
+    tokens = usage.get("totalTokenCount") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) else None
 
 
 def _fields(body: bytes) -> dict[str, Any]:

@@ -1,0 +1,174 @@
+"""Cached contents of Gemini: checked like a request, and charged to the app that makes them.
+
+A content is charged when it is made: its tokens as input, and their storage for the whole lifetime.
+A longer lifetime is charged as storage for all of it. What is deleted early is not given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from anaphora import wire
+from anaphora.client.endpoint import Target
+from anaphora.daemon.bounds import cost_bound, nano_usd, storage_bound
+from anaphora.daemon.checks import check_grant
+from anaphora.daemon.facts import read_facts
+from anaphora.daemon.ledger import Ledger, OpenHold
+from anaphora.daemon.store import HandleRow
+from anaphora.daemon.values import App
+from anaphora.errors import NotGranted, RequestRejected, Upstream
+from anaphora.values import Usage
+
+from .body import JsonBody
+from .routes import checked_model
+
+_SECONDS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
+_DEFAULT_SECONDS = 3600.0
+#: Fields of a cached content that a request does not have.
+_OWN_FIELDS = frozenset(
+    ("model", "ttl", "expireTime", "expire_time", "displayName", "display_name")
+)
+_NO_CONTENTS = msgspec.Raw(b'[{"role":"user","parts":[{"text":""}]}]')
+
+
+class StorageCharge:
+    """The charge for one content, settled when the provider has answered."""
+
+    def __init__(self, hold: OpenHold, cost: Callable[[int], int]) -> None:
+        self._hold = hold
+        self._cost = cost
+
+    def settle(self, tokens: int | None) -> None:
+        """By the tokens that the provider counted; at the bound where it did not."""
+        if tokens is None:
+            self._hold.settle_at_bound()
+        else:
+            self._hold.settle_later(self._cost(tokens), "billed", usage=Usage(uncached=tokens))
+
+    def release(self) -> None:
+        self._hold.release()
+
+    def settle_at_bound(self) -> None:
+        self._hold.settle_at_bound()
+
+
+class CachedContents:
+    """`target` gives a model at a provider."""
+
+    def __init__(
+        self, ledger: Ledger, target: Callable[[str, str], Target], clock: Callable[[], float]
+    ) -> None:
+        self._ledger = ledger
+        self._target = target
+        self._clock = clock
+
+    @contextlib.asynccontextmanager
+    async def creating(
+        self, app: App, provider: str, body: JsonBody, request_id: str
+    ) -> AsyncIterator[StorageCharge]:
+        """Checks a content that is to be made, and holds what it can cost while it is."""
+        name = body.value.get("model")
+        if not isinstance(name, str):
+            raise RequestRejected("model: must be the name of a model", status=400, param="model")
+        model = checked_model(name.removeprefix("models/"))
+        grant = app.grant.llm
+        if grant.approved_prompt is not None:
+            reason = "cached contents are not possible with an approved_prompt"
+            raise NotGranted(reason, param="cachedContent")
+        members = {name: raw for name, raw in body.members.items() if name not in _OWN_FIELDS}
+        members.setdefault("contents", _NO_CONTENTS)
+        path = f"/v1beta/models/{model}:generateContent"
+        facts = read_facts("gemini", members, path)
+        check_grant(facts, grant, provider_ids=(provider,), models=(model,))
+        target, now = self._target(provider, model), self._clock()
+        rendered = wire.get("gemini").split(members, (), path)
+        bound = cost_bound(facts, rendered, target, at=now)
+        if facts.unbounded and grant.has_spend_limit:
+            raise _unknown_cost(bound.reason)
+        cost = self._cost(target, _lifetime(body.value, now), app, input_too=True)
+        async with self._held(app, provider, model, request_id, bound.input_tokens, cost) as charge:
+            yield charge
+
+    @contextlib.asynccontextmanager
+    async def extending(
+        self, app: App, row: HandleRow, model: str, body: JsonBody, request_id: str
+    ) -> AsyncIterator[StorageCharge]:
+        """Holds what a longer lifetime can cost while it is set."""
+        if row.tokens is None and app.grant.llm.has_spend_limit:
+            raise _unknown_cost("the size of the cached content is not known")
+        target = self._target(row.provider, model)
+        cost = self._cost(target, _lifetime(body.value, self._clock()), app, input_too=False)
+        tokens = row.tokens or 0
+        async with self._held(app, row.provider, model, request_id, tokens, cost) as charge:
+            yield charge
+
+    def _cost(
+        self, target: Target, seconds: float, app: App, *, input_too: bool
+    ) -> Callable[[int], int]:
+        price = target.price(self._clock())
+        storage = None if price is None else storage_bound(price, 0, seconds)
+        rate = None if price is None else price.at(0).input
+        if price is None or storage is None or rate is None:
+            if app.grant.llm.has_spend_limit:
+                raise _unknown_cost(f"no price of storage is known for {target.model}")
+            return lambda _: 0
+
+        def cost(tokens: int) -> int:
+            stored = storage_bound(price, tokens, seconds) or 0
+            read = price.at(tokens).input or rate
+            return stored + (nano_usd(read * tokens / 1_000_000) if input_too else 0)
+
+        return cost
+
+    @contextlib.asynccontextmanager
+    async def _held(
+        self,
+        app: App,
+        provider: str,
+        model: str,
+        request_id: str,
+        tokens: int,
+        cost: Callable[[int], int],
+    ) -> AsyncIterator[StorageCharge]:
+        hold = await self._ledger.hold(
+            app, provider=provider, model=model, request_id=request_id, bound=cost(tokens)
+        )
+        charge = StorageCharge(hold, cost)
+        try:
+            yield charge
+        except Upstream:
+            charge.release()  # the provider refused it
+            raise
+        except BaseException:
+            charge.settle_at_bound()  # it may have been made
+            raise
+
+
+def _lifetime(value: dict[str, Any], now: float) -> float:
+    """Seconds that a content is to be kept."""
+    ttl, end = value.get("ttl"), value.get("expireTime", value.get("expire_time"))
+    if ttl is not None and end is not None:
+        raise RequestRejected("give either ttl or expireTime", status=400, param="ttl")
+    if ttl is not None:
+        match = _SECONDS.fullmatch(ttl) if isinstance(ttl, str) else None
+        if match is None:
+            reason = "ttl must be a number of seconds such as 300s"
+            raise RequestRejected(reason, status=400, param="ttl")
+        return float(match[1])
+    if end is None:
+        return _DEFAULT_SECONDS
+    try:
+        return max(0.0, datetime.datetime.fromisoformat(end).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        reason = "expireTime must be a date such as 2026-11-14T09:30:00Z"
+        raise RequestRejected(reason, status=400, param="expireTime") from None
+
+
+def _unknown_cost(reason: str) -> NotGranted:
+    return NotGranted(f"the grant limits spend, and {reason}", param="cachedContent")
