@@ -59,6 +59,8 @@ class ScriptedProvider:
         if self.error is not None:
             status, body = self.error
             self.error = None
+        elif path.endswith(("/count_tokens", "/input_tokens", ":countTokens")):
+            status, body = 404, b"{}"  # it counts no tokens
         else:
             status, body = 200, self._reply(path)
         head = f"HTTP/1.1 {status} -\r\ncontent-type: application/json\r\n"
