@@ -62,9 +62,12 @@ def test_client_that_goes_around_the_proxy_is_refused() -> None:
     assert Peers().peer_of(request) == Peer("192.0.2.1")
 
 
-def test_peer_on_the_socket_is_a_user() -> None:
-    request = exchange(("x-forwarded-for", "1.1.1.1"), peer=PeerCredentials(1, 1000, 1000))
-    assert Peers(PROXIES, behind_proxy=True).peer_of(request) == Peer("socket", 1000)
+def test_peer_on_the_socket_is_a_user_unless_a_proxy_connects() -> None:
+    """A proxy of the home's owner must not make its clients administrators."""
+    peers, user = Peers(PROXIES, behind_proxy=True), PeerCredentials(1, 1000, 1000)
+    assert peers.peer_of(exchange(peer=user)) == Peer("socket", 1000)
+    for header in ("x-forwarded-for", "forwarded"):
+        assert peers.peer_of(exchange((header, "1.1.1.1"), peer=user)) == Peer("socket", None)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ class Peers:
         """Raises `Forbidden` for a client that goes around the proxy."""
         credentials = exchange.scope.get("anaphora.peer")
         if credentials is not None:
-            return Peer(SOCKET, credentials.uid)
+            # A request that came through a proxy is not one of the proxy's user.
+            is_forwarded = _FORWARDED in exchange.headers or "forwarded" in exchange.headers
+            return Peer(SOCKET, None if is_forwarded else credentials.uid)
         client = exchange.scope.get("client")
         address = client[0] if client else ""
         if not self._behind_proxy:
