@@ -576,6 +576,7 @@ def test_complete_with_tools_and_a_result_that_can_be_sent_back(
     (changed(tool_choice="nothing"), "tool_choice"),
     (changed(reasoning="hgih"), "reasoning"),
     (changed(messages=[{"role": "user", "content": [{"type": "imag"}]}]), "messages[0].content[0].type"),
+    (changed(messages=[{"role": "user", "content": [{"type": []}]}]), "messages[0].content[0].type"),
     (changed(messages=[{"role": "tool", "content": "x"}]), "messages[0].tool_call_id"),
     (changed(stream="yes"), "stream"),
     (changed(timeout_ms=0), "timeout_ms"),
