@@ -599,8 +599,9 @@ def test_explain_and_count_tokens(
     with RpcClient(daemon, "haiku") as other:
         error = other.error("llm.explain", request_id=request_id)
     assert (error["code"], error["data"]["param"]) == (-32602, "request_id")
-    counted = rpc.call("llm.count_tokens", **CLAUDE)
-    assert counted["tokens"] > 0
+    assert rpc.call("llm.count_tokens", **CLAUDE) == {"tokens": 12, "exact": True}
+    chat = {"provider": "chat", "model": "gpt-5.2", "messages": HELLO}
+    assert rpc.call("llm.count_tokens", **chat)["exact"] is False  # it has no such endpoint
 
 
 def test_administrators_have_their_own_methods(
