@@ -198,7 +198,7 @@ def test_cached_contents(clients: dict[str, dict[str, Any]], emu: Emulator) -> N
     config = {"cached_content": made.name}
     asked = {"model": "gemini-2.5-flash", "contents": "Hi"}
     reply = one.models.generate_content(**asked, config=config)
-    assert reply.usage_metadata.prompt_token_count > 3_000
+    assert reply.usage_metadata.cached_content_token_count > 3_000
     assert [each.name for each in one.caches.list()] == [made.name]
     assert list(two.caches.list()) == []
     before = len(emu.requests())

@@ -15,6 +15,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -29,6 +30,7 @@ from anaphora.errors import (
     Unauthenticated,
     Upstream,
 )
+from anaphora.redaction import ELLIPSIS, looks_like_key
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 
 from .credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
@@ -281,10 +283,17 @@ class DaemonHandler:
             request_id=call.request_id,
             app=app,
             method=exchange.method[:20],
-            path=exchange.path[:200],
+            path=_shown_path(exchange.path),
             status=status,
             seconds=round(seconds, 6),
         )
+
+
+@lru_cache(maxsize=512)
+def _shown_path(path: str) -> str:
+    """Without steps that look like a token: a client may have put one in the wrong place."""
+    steps = path[:200].split("/")
+    return "/".join(ELLIPSIS if looks_like_key(step) else step for step in steps)
 
 
 def _json(status: int, value: Any) -> CompleteResponse:

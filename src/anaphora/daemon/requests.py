@@ -43,6 +43,7 @@ _PLAIN = frozenset(
     " metadata".split()
 )
 _NO_PROMPT = PromptIR()
+_CACHED_CONTENT = ("cachedContent", "cached_content")
 _KEY, _SALT = "prompt_cache_key", "cache_salt"
 
 
@@ -85,7 +86,10 @@ class RequestBuilder:
             self._memory.fail(self.remembered)
             self.remembered = None
         self.hides_usage = False
-        self.masked = self._shared.isolates(self._call.app.grant, target.endpoint.id)
+        # A cached content is one app's own, and so is what is read from it.
+        self.masked = not self._names_cached_content() and self._shared.isolates(
+            self._call.app.grant, target.endpoint.id
+        )
         request = self._call.request
         self.passes_bytes = request is not None and _speaks(target, request)
         if request is not None and self.passes_bytes:
@@ -94,6 +98,12 @@ class RequestBuilder:
             prepared = self._translate(target, stream)
         self.plan = prepared.plan
         return prepared
+
+    def _names_cached_content(self) -> bool:
+        request = self._call.request
+        return request is not None and any(
+            known_text(request.members, name) for name in _CACHED_CONTENT
+        )
 
     # ── The app's own bytes ──────────────────────────────────────────────────────────────────────
 
