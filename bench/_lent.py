@@ -25,39 +25,41 @@ APP = "bench"
 KEY = "sk-bench"
 MODEL = "gpt-4o"
 PATH = "/v1/chat/completions"
+#: Of a request, on average over the turns of a conversation.
 MESSAGES, BYTES = 42, 40_000
-#: Replaced in each request that is sent: the conversation, and the number of the request.
-CONVERSATION, NUMBER = "@" * 8, "#" * 8
+TURNS = 10
+#: Replaced by the number of the conversation.
+CONVERSATION = "@" * 8
 
 _SENTENCE = "The order was sent on Monday, and nobody has heard of it since. "
 _STREAM = re.compile(rb'"stream":\s*true')
 
 
-def request_body(*, stream: bool) -> dict[str, Any]:
-    """An agent's request: so many messages, in so many bytes."""
+def request_body(turn: int, *, stream: bool) -> dict[str, Any]:
+    """An agent's request: each turn sends a reply and a question more than the one before."""
+    count = MESSAGES - TURNS + 1 + 2 * turn
+    size = BYTES // MESSAGES - 40
+    start = [{"role": "system", "content": (_SENTENCE * size)[:size]}]
     messages = [
-        {"role": "system", "content": "You are the assistant of a small shop. " * 40},
-        *(
-            {
-                "role": "assistant" if at % 2 else "user",
-                "content": f"Conversation {CONVERSATION}, turn {at}: ",
-            }
-            for at in range(MESSAGES - 2)
-        ),
-        {"role": "user", "content": f"Question {NUMBER}: what became of it?"},
+        {
+            "role": "assistant" if at % 2 else "user",
+            "content": f"{CONVERSATION}, {at}: {_SENTENCE * size}"[:size],
+        }
+        for at in range(count - 1)
     ]
-    body: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": 300}
+    body: dict[str, Any] = {"model": MODEL, "messages": start + messages, "max_tokens": 300}
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-    missing = (BYTES - len(json.dumps(body))) // (MESSAGES - 2)
-    for message in messages[1:-1]:
-        message["content"] += (_SENTENCE * (missing // len(_SENTENCE) + 1))[:missing]
     return body
 
 
-def raw_request(headers: dict[str, str], *, stream: bool = False) -> bytes:
-    """The request as it goes over a socket."""
-    data = json.dumps(request_body(stream=stream)).encode()
+def raw_requests(headers: dict[str, str], *, stream: bool = False) -> list[bytes]:
+    """The turns of a conversation, as they go over a socket."""
+    return [_raw(headers, request_body(turn, stream=stream)) for turn in range(TURNS)]
+
+
+def _raw(headers: dict[str, str], body: dict[str, Any]) -> bytes:
+    data = json.dumps(body).encode()
     about = {"host": "127.0.0.1", "content-type": "application/json", **headers}
     lines = [f"POST {PATH} HTTP/1.1", *(f"{name}: {value}" for name, value in about.items())]
     lines.append(f"content-length: {len(data)}")
@@ -73,7 +75,7 @@ def upstream() -> Any:
     engine = Engine(EmulatorOptions(latency=Latency(first=0.0)))
     answers = {}
     for stream in (False, True):
-        data = json.dumps(request_body(stream=stream)).encode()
+        data = json.dumps(request_body(0, stream=stream)).encode()
         headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
         answer = engine.respond(
             EmulatorRequest(method="POST", path=PATH, headers=headers, body=data, now=1e9)

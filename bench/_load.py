@@ -3,8 +3,9 @@ as tells where it ends. A client that costs more than the server would measure i
 
     python bench/_load.py PORT FILE CONNECTIONS REQUESTS [FIRST]
 
-FILE is a JSON list of raw requests, sent over and over. In a request that has places for them, the
-numbers of the conversation and of the request are written, from FIRST on. Prints one JSON object.
+FILE is a JSON list of raw requests, sent over and over. Requests with a place for the number of a
+conversation are the turns of one; then many go on at the same time, those from request FIRST on.
+Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from collections import Counter
 
 _SIZE = b"content-length:"
 _LAST_CHUNK = b"0\r\n\r\n"
-#: Where the numbers of the conversation and of the request go.
-_CONVERSATION, _NUMBER = b"@" * 8, b"#" * 8
-#: Conversations that go on at the same time, and the requests of each.
-_LIVE, _TURNS = 100, 10
+#: Where the number of the conversation goes.
+_CONVERSATION = b"@" * 8
+#: Conversations that go on at the same time.
+_LIVE = 100
 
 
-def numbered(request: bytes, number: int) -> bytes:
-    """The request with its number and that of its conversation."""
-    if _NUMBER not in request:
-        return request
-    conversation = number // (_LIVE * _TURNS) * _LIVE + number % _LIVE
-    request = request.replace(_CONVERSATION, b"%08d" % conversation)
-    return request.replace(_NUMBER, b"%08d" % number)
+def request_at(requests: list[bytes], number: int) -> bytes:
+    """One of the requests; where they are turns, that of the conversation whose turn it is."""
+    if _CONVERSATION not in requests[0]:
+        return requests[number % len(requests)]
+    rounds, place = divmod(number, _LIVE)
+    done, turn = divmod(rounds, len(requests))
+    return requests[turn].replace(_CONVERSATION, b"%08d" % (done * _LIVE + place))
 
 
 class Connection:
@@ -62,17 +63,13 @@ def load(
 ) -> dict[str, object]:
     """Each connection asks, waits for the whole answer, and asks again."""
     times: list[float] = []
-
-    def request(sent: int) -> bytes:
-        return numbered(requests[sent % len(requests)], first + sent)
-
     selector = selectors.DefaultSelector()
     statuses: Counter[str] = Counter()
     sent = done = received = 0
     begin, cpu = time.perf_counter(), time.process_time()
     for connection in [Connection(port) for _ in range(min(connections, total))]:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
-        connection.ask(request(sent))
+        connection.ask(request_at(requests, first + sent))
         sent += 1
     while done < total:
         for key, _ in selector.select():
@@ -89,7 +86,7 @@ def load(
             connection.got = b""
             done += 1
             if sent < total:
-                connection.ask(request(sent))
+                connection.ask(request_at(requests, first + sent))
                 sent += 1
     ended = time.perf_counter()
     times.sort()

@@ -3,11 +3,12 @@
     python bench/daemon.py [--rounds 3] [--requests 1000] [--asked 200] [--memory 200000]
                            [--install]
 
-Requests of 42 messages and 40 KB on the chat wire, 100 conversations at a time, from a process of
-their own to an upstream that answers at once. Beside the daemon stand a bare pass-through of the
-same libraries, Portkey's gateway and LiteLLM's proxy, where they are installed (`--install` does
-that, below the user's cache folder). Rounds alternate between all of them, so that whatever else
-the machine does falls on all; the medians of the ratios are reported.
+Requests of 42 messages and 40 KB on average, the turns of growing conversations on the chat wire,
+100 of those at a time; from a process of their own, to an upstream that answers at once. Beside the
+daemon stand a bare pass-through of the same libraries, Portkey's gateway and LiteLLM's proxy, where
+they are installed (`--install` does that, below the user's cache folder). Rounds alternate between
+all of them, so that whatever else the machine does falls on all; the medians of the ratios are
+reported.
 
 - `vs_bare`, `vs_portkey`, `vs_litellm`: requests a second, at 8 or 64 connections, whichever is
   lower; null where one is not installed, with the reason in `not_measured`.
@@ -28,8 +29,8 @@ from typing import Any
 
 from _bytecode import compiled
 from _gateways import GATEWAYS, install, missing
-from _lent import KEY, create_home, raw_request
-from _load import numbered
+from _lent import KEY, create_home, raw_requests
+from _load import request_at
 from _served import Child, child
 from proxy import Asking
 
@@ -46,14 +47,14 @@ class Measured:
     def __init__(self, name: str, server: Child, headers: dict[str, str]) -> None:
         self.name = name
         self.server = server
-        self.request = raw_request(headers)
-        self.stream = raw_request(headers, stream=True)
+        self.requests = raw_requests(headers)
+        self.streams = raw_requests(headers, stream=True)
         self.sent = 0
         self.found: dict[int, list[dict[str, Any]]] = {count: [] for count in CONNECTIONS}
 
     def load(self, connections: int, total: int) -> dict[str, Any]:
         total //= _SLOW.get(self.name, 1)
-        result = self.server.load([self.request], connections, total, self.sent)
+        result = self.server.load(self.requests, connections, total, self.sent)
         if result["statuses"] != {"200": total}:
             raise SystemExit(f"{self.name}: not everything was answered: {result['statuses']}")
         self.sent += total
@@ -87,7 +88,7 @@ def first_bytes(servers: list[Measured], asked: int) -> dict[str, float]:
     times: dict[str, list[float]] = {each.name: [] for each in servers}
     for number in range(asked):
         for each, asking in askings:
-            times[each.name].append(asking.first_byte(numbered(each.stream, number)))
+            times[each.name].append(asking.first_byte(request_at(each.streams, number)))
         askings.append(askings.pop(0))  # each as often after each other
     return {name: statistics.median(found) for name, found in times.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import msgspec
 
@@ -12,16 +12,16 @@ from anaphora.client.failures import event_error
 from anaphora.daemon.grants import Capability
 from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
 from anaphora.daemon.values import App, AppCall, Delegation
-from anaphora.errors import InvalidConfig, InvalidRequest, Transport
+from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call
 from anaphora.values import Notice, ReplyFail
 from anaphora.wire.reading import decode_members, decode_value, request_error
-from anaphora.yaml_values import from_python
 
 from .completion import (
     CompleteParams,
     CompleteResult,
     PromptParams,
+    RpcSystemBlock,
     call_of,
     nexo_call,
     nexo_result,
@@ -29,6 +29,7 @@ from .completion import (
 )
 from .deltas import DeltaParams, DeltaWriter
 from .protocol import NULL, RequestKey
+from .wording import worded
 
 #: Ignored params that are named.
 _MOST_IGNORED = 20
@@ -146,17 +147,8 @@ class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
             return decode_value(data, self.params, "", request_error)
         except InvalidRequest as problem:
             path = problem.path.removeprefix(".")
-            raise InvalidRequest(self._reason(data, problem.reason, path), path=path) from None
-
-    def _reason(self, data: bytes, reason: str, path: str) -> str:
-        """What is wrong with params, in the words of our other messages."""
-        if "regex" in reason:
-            return "must not be blank"
-        try:
-            from_python(msgspec.json.decode(data), self.params)
-        except InvalidConfig as problem:
-            return str(problem).removeprefix(f"{path}: ")
-        return reason
+            reason = worded(problem.reason, path, data, _choices(self.params, path))
+            raise InvalidRequest(reason, path=path) from None
 
     def ignored_params(self, data: bytes) -> tuple[str, ...]:
         """Names of params that the method does not know, and of fields of messages."""
@@ -166,6 +158,19 @@ class RpcMethod(msgspec.Struct, frozen=True, kw_only=True):
         if "messages" in known and "messages" in members:
             ignored += _unknown_fields(members["messages"], known["messages"].type)
         return tuple(name[:64] for name in ignored[:_MOST_IGNORED])
+
+
+def _choices(params: type[msgspec.Struct], path: str) -> tuple[str, ...]:
+    """The texts that the field at the end of a path may be, where it is one of a few."""
+    name = path.rpartition(".")[2]
+    fields = {field.name: field.type for field in msgspec.structs.fields(params)}
+    if "messages" not in fields:
+        return ()
+    struct = RpcSystemBlock if name == "cache" else fields["messages"].__args__[0]
+    for field in msgspec.structs.fields(struct):
+        if field.name == name:
+            return get_args(field.type)
+    return ()
 
 
 def _unknown_fields(messages: msgspec.Raw, kind: Any) -> list[str]:
