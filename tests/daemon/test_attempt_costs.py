@@ -49,7 +49,7 @@ def broken(*parts: Text | Thinking, **usage: Any) -> Reply:
 def cost(partial: Reply, **options: Any) -> int:
     fields = {"bound": 10**9, "input_tokens": 1000, "bytes_per_token": 4.0, **options}
     return cost_of_failure(
-        Transport("cut", phase="read"), partial, price=PRICE, plan=Plan(), **fields
+        Transport("cut", phase="body"), partial, price=PRICE, plan=Plan(), **fields
     ).nano_usd
 
 
