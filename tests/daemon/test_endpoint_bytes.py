@@ -45,6 +45,7 @@ GRANT: dict[str, Any] = {
         "share_cache": True,
         "allow": [
             "server_tools", "remote_mcp", "background", "stored_responses", "service_tiers",
+            {"fields": ["fileData.fileUri"]},
         ],
     },
 }  # fmt: skip

@@ -20,10 +20,13 @@ from anaphora.daemon.endpoints.headers import (
 )
 from anaphora.daemon.endpoints.references import references
 from anaphora.daemon.endpoints.routes import checked_model, find_route, serves, wire_of
+from anaphora.daemon.endpoints.writing import StreamBody
 from anaphora.daemon.grants import LlmGrant
+from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, NotFound, NotGranted, RequestRejected
-from anaphora.values import Notice
+from anaphora.values import Message, Notice, Reply
 
+REPLY = Reply(id="r", model="m", message=Message.assistant("Hi"), stop_reason="end")
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 # ── Paths ────────────────────────────────────────────────────────────────────────────────────────
@@ -311,3 +314,33 @@ def test_messages_of_providers_lose_keys_and_accounts() -> None:
 )
 def test_errors_are_in_the_callers_wire(path: str, headers: dict[str, str], name: str) -> None:
     assert wire_of(path, headers) == name
+
+
+# ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000])
+@pytest.mark.parametrize(
+    ("name", "data", "last"),
+    [
+        ("ollama", b'{"a":1,"done":false}\n{"b":2,"done":true}\n', b',"anaphora":'),
+        ("gemini", b'data: {"a":1}\r\n\r\ndata: {"finishReason":"STOP"}\r\n\r\n', b',"anaphora":'),
+        ("gemini", b'data: {"a":1}\n\ndata: {"finishReason":"STOP"}\n\n', b',"anaphora":'),
+        ("anthropic", b'event: a\ndata: {"a":1}\n\n', b": anaphora "),
+    ],
+)
+def test_late_fields_follow_a_stream_however_it_is_cut(
+    name: str, data: bytes, last: bytes, size: int
+) -> None:
+    head = StreamHead(request_id="r", provider="p", wire=name, model="m", passes_bytes=True)
+    out = StreamBody(name, head)
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    written = b"".join(out.feed(StreamPiece((), piece)) for piece in pieces)
+    reply = AppReply(
+        request_id="r", provider="p", wire=name, model="m", reply=REPLY, cost_usd=Decimal("0.5")
+    )
+    whole = written + out.finish(reply)
+    late = b'{"request_id":"r","cost_usd":"0.5"}'
+    assert last + late in whole
+    kept = whole.replace(last + late + b"\n\n" if last[:1] == b":" else last + late, b"")
+    assert kept == data

@@ -576,6 +576,7 @@ def test_complete_with_tools_and_a_result_that_can_be_sent_back(
     (changed(tool_choice="nothing"), "tool_choice"),
     (changed(reasoning="hgih"), "reasoning"),
     (changed(messages=[{"role": "user", "content": [{"type": "imag"}]}]), "messages[0].content[0].type"),
+    (changed(messages=[{"role": "user", "content": [{"type": []}]}]), "messages[0].content[0].type"),
     (changed(messages=[{"role": "tool", "content": "x"}]), "messages[0].tool_call_id"),
     (changed(stream="yes"), "stream"),
     (changed(timeout_ms=0), "timeout_ms"),
@@ -598,8 +599,9 @@ def test_explain_and_count_tokens(
     with RpcClient(daemon, "haiku") as other:
         error = other.error("llm.explain", request_id=request_id)
     assert (error["code"], error["data"]["param"]) == (-32602, "request_id")
-    counted = rpc.call("llm.count_tokens", **CLAUDE)
-    assert counted["tokens"] > 0
+    assert rpc.call("llm.count_tokens", **CLAUDE) == {"tokens": 12, "exact": True}
+    chat = {"provider": "chat", "model": "gpt-5.2", "messages": HELLO}
+    assert rpc.call("llm.count_tokens", **chat)["exact"] is False  # it has no such endpoint
 
 
 def test_administrators_have_their_own_methods(

@@ -59,6 +59,10 @@ class ScriptedProvider:
         if self.error is not None:
             status, body = self.error
             self.error = None
+        elif path.endswith("/count_tokens"):
+            status, body = 200, b'{"input_tokens":12}'
+        elif path.endswith(("/input_tokens", ":countTokens")):
+            status, body = 404, b"{}"  # these wires count no tokens here
         else:
             status, body = 200, self._reply(path)
         head = f"HTTP/1.1 {status} -\r\ncontent-type: application/json\r\n"

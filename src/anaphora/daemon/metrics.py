@@ -23,6 +23,7 @@ from anaphora.errors import Denied, Upstream
 #: Upper bounds of the histogram, in seconds.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _MOST_APPS, _MOST_ROUTES = 500, 60
+_PAGES = frozenset(("/healthz", "/readyz", "/metrics", "/rpc"))
 #: A path without the ids in it: its first two steps, and the verb after a colon.
 _ROUTE = re.compile(r"(/[\w.-]{1,40})?(/[\w.-]{1,40})?(.*?)(:\w{1,40})?", re.DOTALL)
 
@@ -83,7 +84,9 @@ class DaemonMetrics:
         self.gauge("anaphora_daemon_start_seconds", "Start, since 1970", lambda: started)
 
     def request(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
-        route = self._routes(route_of(path)) if status not in (404, 405) else "none"
+        # Paths of strangers, and paths that there are not, would use up the names.
+        known = path in _PAGES or (app and status not in (404, 405))
+        route = self._routes(route_of(path)) if known else "none"
         key = f"{method} {route}" if len(method) <= 7 else route
         self._requests[self._apps(app), key, str(status)] += 1
         histogram = self._seconds.get(route)

@@ -184,7 +184,7 @@ def _content(
 def _part(part: Mapping[str, Any], path: str) -> dict[str, Any]:
     fields = {name: value for name, value in part.items() if value is not None}
     kind = fields.get("type")
-    if kind in _RESPONSES_TYPES:
+    if isinstance(kind, str) and kind in _RESPONSES_TYPES:
         fields = _from_responses(fields, path)
         kind = fields["type"]
     if kind not in (*_CHAT_TYPES, *_ANTHROPIC_TYPES):

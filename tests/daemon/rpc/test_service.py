@@ -32,9 +32,9 @@ def test_d3_an_internal_error_tells_nothing(caplog: pytest.LogCaptureFixture) ->
     delegation: Any = None  # not needed by methods of administrators
     service = RpcService(delegation, {"admin.fail": method}, CallSlots(1))
     message = read_message(b'{"jsonrpc":"2.0","id":1,"method":"admin.fail"}')
-    admin = RpcCaller(app=None, is_admin=True)
+    admin = RpcCaller(app=None, is_admin=True, notify=notify, notices=[])
     with caplog.at_level(logging.ERROR):
-        answer = asyncio.run(service.answer(message, admin, "req_1", notify, []))
+        answer = asyncio.run(service.answer(message, admin, "req_1"))
     assert answer is not None
     error = json.loads(answer)["error"]
     assert (error["code"], error["data"]) == (-32603, {"kind": "internal", "retryable": False})

@@ -157,14 +157,21 @@ class _LastObject:
 
     def __init__(self, separators: tuple[bytes, ...], *marks: bytes) -> None:
         self._separators = separators
+        self._longest = max(map(len, separators))
         self._marks = marks
-        self._rest = b""
+        self._rest = bytearray()
         self._last = b""
 
     def feed(self, data: bytes) -> bytes:
-        data = self._rest + data
-        separator = next((each for each in self._separators if each in data), self._separators[-1])
-        *objects, self._rest = data.split(separator)
+        # Objects may be large and come in many pieces: only what is new is searched.
+        start = max(0, len(self._rest) - self._longest)
+        self._rest += data
+        found = [each for each in self._separators if self._rest.find(each, start) >= 0]
+        if not found:
+            return b""
+        separator = found[0]
+        *objects, rest = bytes(self._rest).split(separator)
+        self._rest = bytearray(rest)
         written = b""
         for each in objects:
             written, self._last = written + self._last, b""
@@ -180,7 +187,7 @@ class _LastObject:
             text = json.dumps(fields, separators=(",", ":")).encode()
             end = self._last[len(last) :]
             self._last = last[:-1] + b',"anaphora":' + text + b"}" + end
-        return self._last + self._rest
+        return self._last + bytes(self._rest)
 
 
 class _JsonList:

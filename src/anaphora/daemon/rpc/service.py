@@ -57,12 +57,24 @@ _Key: TypeAlias = tuple[str, str, RequestKey]
 Write: TypeAlias = Callable[[bytes], Awaitable[None]]
 
 
+class RpcFailure(Exception):
+    """A response with an error that is none of our exceptions."""
+
+    def __init__(self, error: RpcError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 class RpcCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who sent a message."""
+    """Who sent a message, and where deltas and notices go."""
 
     app: App | None
     is_admin: bool = False
     connection: str = ""
+    notify: Write
+    """Writes lines; returns when the caller can take more."""
+    notices: list[Notice]
+    """Of methods whose result has no place for them."""
 
 
 class RunningRequests:
@@ -109,32 +121,25 @@ class RpcService:
         """Answers `POST /rpc`; the caller runs it in `exchange.run`, which ends it with the
         connection. Raises `RequestRejected` where the body is not declared as JSON."""
         body = json_bytes(await exchange.read_body(), exchange.headers)
-        connection = exchange.headers.get(CONNECTION, "")
-        caller = RpcCaller(app=app, is_admin=admin and app is None, connection=connection)
         response = RpcHttpResponse(exchange)
+        caller = RpcCaller(
+            app=app,
+            is_admin=admin and app is None,
+            connection=exchange.headers.get(CONNECTION, ""),
+            notify=response.notify,
+            notices=response.notices,
+        )
         exchange.watch()
-        message = read_message(body)
-        answer = await self.answer(message, caller, request_id, response.notify, response.notices)
-        await response.finish(answer)
+        await response.finish(await self.answer(read_message(body), caller, request_id))
 
-    async def answer(
-        self,
-        message: RpcMessage,
-        caller: RpcCaller,
-        request_id: str,
-        notify: Write,
-        notices: list[Notice],
-    ) -> bytes | None:
-        """The response; None where there is nothing to answer. Deltas go to `notify`, notices of
-        methods whose result has no place for them to `notices`."""
+    async def answer(self, message: RpcMessage, caller: RpcCaller, request_id: str) -> bytes | None:
+        """The response; None where there is nothing to answer."""
         if not isinstance(message, RpcBatch):
-            return await self._answer_one(message, caller, request_id, notify, notices)
+            return await self._answer_one(message, caller, request_id)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(
-                        self._answer_one(item, caller, f"{request_id}-{index}", notify, notices)
-                    )
+                    group.create_task(self._answer_one(item, caller, f"{request_id}-{index}"))
                     for index, item in enumerate(message.items)
                 ]
         except BaseExceptionGroup as ended:  # the connection: every other error is a response
@@ -143,60 +148,47 @@ class RpcService:
         return write_batch(responses) if responses else None
 
     async def _answer_one(
-        self,
-        request: RpcRequest | InvalidMessage,
-        caller: RpcCaller,
-        request_id: str,
-        notify: Write,
-        notices: list[Notice],
+        self, request: RpcRequest | InvalidMessage, caller: RpcCaller, request_id: str
     ) -> bytes | None:
         if isinstance(request, InvalidMessage):
             return write_error(request.id, request.error)
-        outcome = await self._outcome(request, caller, request_id, notify, notices)
-        if request.id is None:
-            return None
-        if isinstance(outcome, RpcError):
-            return write_error(request.id, outcome)
-        return write_result(request.id, outcome)
-
-    async def _outcome(
-        self,
-        request: RpcRequest,
-        caller: RpcCaller,
-        request_id: str,
-        notify: Write,
-        notices: list[Notice],
-    ) -> object:
-        """The result, or an `RpcError`."""
-        method = METHODS.get(request.method)
+        id = request.id or NULL
         try:
-            if method is None:
-                return await self._run_admin(request, caller)
-            context = MethodContext(
-                delegation=self._delegation,
-                requests=self._running,
-                app=caller.app,
-                connection=caller.connection,
-                method=method.name,
-                request_id=request_id,
-                id=request.id or NULL,
-                notify=notify,
-                notices=notices,
-            )
-            return await self._run(method, request, context)
+            answer = write_result(id, await self._result(request, caller, request_id))
+        except RpcFailure as failure:
+            answer = write_error(id, failure.error)
         except AnaphoraError as problem:
-            return error_of(problem)
+            answer = write_error(id, error_of(problem))
         except ConnectionEnded:
             raise
         except Exception as problem:
             name, line = type(problem).__name__, line_of(problem.__traceback__)
             log(logging.ERROR, f"{request.method[:100]}: {name} at {line}", problem)
-            return INTERNAL
+            answer = write_error(id, INTERNAL)
+        return None if request.is_notification else answer
+
+    async def _result(self, request: RpcRequest, caller: RpcCaller, request_id: str) -> object:
+        method = METHODS.get(request.method)
+        if method is None:
+            return await self._run_admin(request, caller)
+        context = MethodContext(
+            delegation=self._delegation,
+            requests=self._running,
+            app=caller.app,
+            connection=caller.connection,
+            method=method.name,
+            request_id=request_id,
+            id=request.id or NULL,
+            notify=caller.notify,
+            notices=caller.notices,
+        )
+        return await self._run(method, request, context)
 
     async def _run_admin(self, request: RpcRequest, caller: RpcCaller) -> object:
         admin = self._admin_methods.get(request.method) if caller.is_admin else None
         if admin is None:
-            return RpcError(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}")
+            reason = f"there is no method {request.method[:100]!r}"
+            raise RpcFailure(RpcError(METHOD_NOT_FOUND, reason))
         return await admin(msgspec.json.decode(_object_params(request)))
 
     async def _run(self, method: RpcMethod, request: RpcRequest, context: MethodContext) -> object:
@@ -221,7 +213,7 @@ class RpcService:
         except TimeoutError:
             if not scope.expired():
                 raise
-            return CANCELLED_ERROR
+            raise RpcFailure(CANCELLED_ERROR) from None
 
 
 class RpcHttpResponse:
