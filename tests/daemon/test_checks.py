@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from anaphora import wire as wires
 from anaphora.cli.grants import command as grants
 from anaphora.daemon.checks import check_grant, check_prompt, is_granted, prompt_fingerprint
-from anaphora.daemon.facts import RequestFacts, read_facts
+from anaphora.daemon.facts import HandleRef, RequestFacts, read_facts
 from anaphora.daemon.grants import LlmGrant
+from anaphora.daemon.store import HandleKind
 from anaphora.errors import NotGranted
 from anaphora.rendered import Rendered
 from anaphora.wire.reading import decode_members
@@ -104,6 +105,24 @@ def test_refusal_names_the_field_and_the_list(
         check(facts_of(wire, fields))
     assert refused.value.param == param
     assert refused.value.status == 403
+
+
+def test_model_that_is_asked_for_is_first_wherever_it_stands() -> None:
+    """It alone may be an alias: the models of fallbacks are checked by name, and priced."""
+    body = b'{"fallbacks":[{"model":"other"}],"model":"granted-1","max_tokens":9,"messages":[]}'
+    facts = read_facts("anthropic", decode_members(body), "/v1/messages")
+    assert [model for _, model in facts.models] == ["granted-1", "other"]
+    with pytest.raises(NotGranted, match="model 'other'"):
+        check(facts, models=["granted-1"])
+
+
+@pytest.mark.parametrize("kind", ["cached_content", "conversation"])
+def test_approved_prompt_does_not_go_with_what_may_hold_another(kind: HandleKind) -> None:
+    facts, rendered = split({})
+    facts = replace(facts, handles=(HandleRef("x", kind, "id"),))
+    grant = replace(GRANT, approved_prompt=prompt_fingerprint(rendered))
+    with pytest.raises(NotGranted, match="may hold a system text"):
+        check_prompt(facts, rendered, grant)
 
 
 @pytest.mark.parametrize(

@@ -62,12 +62,16 @@ def test_client_that_goes_around_the_proxy_is_refused() -> None:
     assert Peers().peer_of(request) == Peer("192.0.2.1")
 
 
-def test_peer_on_the_socket_is_a_user_unless_a_proxy_connects() -> None:
-    """A proxy of the home's owner must not make its clients administrators."""
-    peers, user = Peers(PROXIES, behind_proxy=True), PeerCredentials(1, 1000, 1000)
-    assert peers.peer_of(exchange(peer=user)) == Peer("socket", 1000)
-    for header in ("x-forwarded-for", "forwarded"):
-        assert peers.peer_of(exchange((header, "1.1.1.1"), peer=user)) == Peer("socket", None)
+def test_peer_on_the_socket_is_a_user() -> None:
+    request = exchange(peer=PeerCredentials(1, 1000, 1000))
+    assert Peers(PROXIES, behind_proxy=True).peer_of(request) == Peer("socket", 1000)
+
+
+@pytest.mark.parametrize("name", ["x-forwarded-for", "forwarded", "x-real-ip", "via"])
+def test_user_of_a_proxy_on_the_socket_is_not_that_of_its_clients(name: str) -> None:
+    """Else everybody who reaches a proxy of the home's owner were an administrator."""
+    request = exchange((name, "1.1.1.1"), peer=PeerCredentials(1, 1000, 1000))
+    assert Peers().peer_of(request) == Peer("socket", None)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +94,22 @@ def test_token_is_removed_from_the_request(
     assert request.header_pairs == [("accept", "*/*")]
     assert request.query_string == left
     assert b"ana_x" not in repr(request.scope).encode()
+
+
+@pytest.mark.parametrize(
+    "headers, query",
+    [
+        ([("authorization", "Bearer ")], ""),
+        ([("authorization", "Basic b3duZXI=")], ""),
+        ([("x-api-key", "")], ""),
+        ([], "key="),
+    ],
+)
+def test_empty_token_is_not_the_same_as_none(headers: list[tuple[str, str]], query: str) -> None:
+    """An app whose token is not set is not the home's owner."""
+    token = take_token(exchange(*headers, query=query))
+    assert token is not None
+    assert token.reveal() == ""
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from anaphora.daemon.isolation import own_usage
 from anaphora.daemon.values import App, AppReply
 from anaphora.emulator.server import Emulator
 from anaphora.rendered import Mark, Plan
-from anaphora.values import Usage
+from anaphora.values import Usage, UsageUpdate
 
 ONE, TWO = (app_of(name, providers=["anthropic"]) for name in ("one", "two"))
 MARKED = {"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}
@@ -120,6 +120,46 @@ def test_apps_get_their_own_cache_key(emu: Emulator, tmp_path: Path) -> None:
             keys = [sent["prompt_cache_key"] for sent in daemon.sent]
             assert keys[0] == "k"
             assert len(set(keys)) == 5
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("key", [{}, {"prompt_cache_key": "k"}])
+def test_keys_that_separate_nothing_do_not_unmask(
+    key: dict[str, str], emu: Emulator, tmp_path: Path
+) -> None:
+    """DeepSeek has no cache keys: what another app wrote is read with any."""
+    one, two = (app_of(name, providers=["deepseek"]) for name in ("one", "two"))
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["deepseek"]) as daemon:
+            daemon.service.use_grants([one.grant, two.grant])
+            asked = {**body("Hello?", "openai_chat"), "model": MODELS["deepseek"], **key}
+            first, other = [
+                await daemon.service.complete(daemon.request("openai_chat", asked, app=app))
+                for app in (one, two)
+            ]
+            assert b'"prompt_cache_hit_tokens":0' not in bytes(daemon.transport.received[1])
+            assert other.usage == first.usage
+            assert other.verdict is not None
+            assert str(other.verdict) == str(first.verdict)
+
+    asyncio.run(main())
+
+
+def test_form_of_a_reply_does_not_tell_whether_something_is_hidden(
+    emu: Emulator, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([ONE.grant, TWO.grant])
+            first, other = await ask(daemon, ONE, "Hello?"), await ask(daemon, TWO, "Hello?")
+            assert first.body is other.body is None
+            assert first.reply.usage == other.reply.usage
+            call = daemon.request("anthropic", body("Hello?", stream=True), app=ONE)
+            pieces, _ = await daemon.stream(call)
+            read = [e.usage.read for p in pieces for e in p.events if isinstance(e, UsageUpdate)]
+            assert read[0] == read[-1] == first.usage.written_total
 
     asyncio.run(main())
 

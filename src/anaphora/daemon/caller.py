@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from decimal import Decimal
 from time import monotonic
@@ -18,7 +18,7 @@ from typing import Self
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.cache.verdict import Verdict, diagnosis_of, saved_usd
+from anaphora.cache.verdict import Prediction, Verdict, diagnosis_of, saved_usd
 from anaphora.client.attempts import REQUEST_IDS, Attempts
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
@@ -41,7 +41,7 @@ from .requests import RequestBuilder
 from .settling import AttemptCost, cost_of_failure, cost_of_reply, label_costs, nano_usd_up
 from .stream_usage import UsageFilter
 from .surcharges import NO_SURCHARGE, Surcharge, surcharge_of
-from .values import AppCall, AppReply, StreamHead, StreamPiece
+from .values import App, AppCall, AppReply, StreamHead, StreamPiece
 
 _ADAPTER = "daemon"
 
@@ -84,6 +84,8 @@ class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Of an app at a provider."""
     explain: Callable[[AppCall, AppReply], None]
     """Keeps what is known of a call that was answered."""
+    stored_tokens: Callable[[App, RequestFacts, str], Awaitable[int | None]]
+    """The size of the history that a request refers to, at a provider. Raises `NotFound`."""
 
 
 class DelegatedCall(Caller):
@@ -109,6 +111,8 @@ class DelegatedCall(Caller):
         """As the app sees it."""
         self._hidden = 0
         """Tokens that it read and that other apps wrote."""
+        self._expected: Prediction | None = None
+        """What a stream should read by the app's own earlier calls."""
         self._cost: AttemptCost | None = None
         self._head: StreamHead | None = None
         self.reply: AppReply | None = None
@@ -157,12 +161,22 @@ class DelegatedCall(Caller):
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
         target = self._targets[index]
         prepared = self._builder.build(target, stream=flight.stream)
+        await self._check_handles(target)
         self._bound = self._builder.bound(prepared, target)
         grant = self._call.app.grant.llm
         if self._rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
             tokens = Counts(prepared.rendered).total + self._bound.output_tokens
             self._rated = self._tools.rates.admit(self._call.app, tokens, monotonic())
         return prepared
+
+    async def _check_handles(self, target: Target) -> None:
+        """A request of a wire was checked before; what a call of JSON-RPC refers to is known when
+        it is rendered."""
+        facts, builder = self._builder.facts, self._builder
+        if self._call.request is None and facts is not None and facts.handles:
+            builder.stored_tokens = await self._tools.stored_tokens(
+                self._call.app, facts, target.endpoint.id
+            )
 
     def admission(
         self,
@@ -268,8 +282,10 @@ class DelegatedCall(Caller):
         if self._builder.masked:
             expected = self._tools.memory.expect(remembered, flight.target.rules)
             self._usage, self._hidden = own_usage(reply.usage, expected, prepared.plan)
+        # A verdict needs to know whether reads are reported at all.
+        billed = self._usage if reply.usage.read is not None else reply.usage
         remembered.sent = replace(
-            remembered.sent, at=flight.sent_at, began=flight.first_at, usage=self._usage
+            remembered.sent, at=flight.sent_at, began=flight.first_at, usage=billed
         )
 
     def _settle(self, hold: OpenHold, flight: InFlight) -> None:
@@ -326,12 +342,13 @@ class DelegatedCall(Caller):
 
     def _app_reply(self, flight: InFlight, reply: Reply, record: Record) -> AppReply:
         target, builder = flight.target, self._builder
-        if self._hidden:
+        if builder.masked:
             reply = replace(reply, usage=self._usage)
         cost: Decimal | None = flight.cost_usd
         if self._hidden:
             cost = None if self._cost is None else self._cost.usd
-        passes = builder.passes_bytes and not self._hidden
+        # Bytes that pass only where nothing is hidden would tell that.
+        passes = builder.passes_bytes and not builder.masked
         return AppReply(
             request_id=self._call.request_id,
             provider=target.endpoint.id,
@@ -350,6 +367,8 @@ class DelegatedCall(Caller):
     def _stream_head(self, flight: InFlight, events: tuple[Event, ...]) -> StreamHead:
         target, prepared = flight.target, flight.prepared[flight.index]
         verdict = flight.guarded("verdict_failed", None, self._verdict, flight, None)
+        if self._builder.masked and (remembered := self._builder.remembered) is not None:
+            self._expected = self._tools.memory.expect(remembered, target.rules)
         start = next((event for event in events if isinstance(event, ReplyStart)), None)
         # Usage comes later: whether it has to be changed is not known yet.
         passes = self._builder.passes_bytes and not self._builder.masked
@@ -375,11 +394,9 @@ class DelegatedCall(Caller):
     def _masked(self, event: Event) -> Event:
         """An event without what other apps wrote."""
         if isinstance(event, ReplyEnd):
-            return event if not self._hidden else ReplyEnd(replace(event.reply, usage=self._usage))
+            return ReplyEnd(replace(event.reply, usage=self._usage))
         if isinstance(event, UsageUpdate):
-            remembered = self._builder.remembered
-            expected = None if remembered is None else remembered.expected
-            return UsageUpdate(own_usage(event.usage, expected, self._builder.plan)[0])
+            return UsageUpdate(own_usage(event.usage, self._expected, self._builder.plan)[0])
         return event
 
 

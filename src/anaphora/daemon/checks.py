@@ -23,6 +23,8 @@ from .grants import LlmGrant, Permission
 #: The begin of every fingerprint of a prompt; a later way to compute it gets another number.
 PROMPT_PREFIX = "prompt1:"
 
+#: Stored objects that may hold tools and system text.
+_PROMPTS = frozenset({"cached_content", "conversation"})
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
@@ -63,6 +65,11 @@ def check_prompt(facts: RequestFacts, rendered: Rendered, grant: LlmGrant) -> No
     if facts.late_tools:
         reason = "messages change the tools, but the grant approves one prompt"
         raise NotGranted(reason, param="messages")
+    for param, kind, _ in facts.handles:
+        if kind in _PROMPTS:
+            name = kind.replace("_", " ")
+            reason = f"a {name} may hold a system text, but the grant approves one prompt"
+            raise NotGranted(reason, param=param)
     fingerprint = prompt_fingerprint(rendered)
     if fingerprint != grant.approved_prompt:
         reason = f"tools and system text are not the approved_prompt of the grant: {fingerprint}"

@@ -97,6 +97,8 @@ class _Item(msgspec.Struct, gc=False):
     ] = "message"
     content: str | list[_ItemPart] | None = None
     output: str | list[_ItemPart] | None = None
+    role: str | None = None
+    encrypted_content: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _FunctionResponse(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -202,8 +204,10 @@ def holds_content(wire: str, name: str) -> bool:
 def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) -> None:
     """Adds what a field with content holds besides text and tool calls."""
     try:
-        _PLAIN[wire, name](raw)
-        return
+        plain = _PLAIN[wire, name](raw)
+        is_whole = _WHOLE.get((wire, name))
+        if is_whole is None or not isinstance(plain, list) or all(map(is_whole, plain)):
+            return
     except DECODE_ERRORS:
         pass  # it holds more
     try:
@@ -231,12 +235,35 @@ def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) 
             ]
 
 
+def _is_whole(item: _Item) -> bool:
+    """Whether an item is in the request, and not only its id."""
+    if item.type == "message":
+        return item.role is not None
+    return item.type != "reasoning" or bytes(item.encrypted_content) not in (b"null", b'""')
+
+
+#: What else the elements of plain content must be.
+_WHOLE: dict[tuple[str, str], Callable[[_Item], bool]] = {
+    ("openai_responses", "input"): _is_whole,
+    ("openai_responses", "instructions"): _is_whole,
+}
+
+
 def _renamed(item: dict[str, Any], rename: Callable[[str], str], path: str) -> dict[str, Any]:
     """The members under the names that the provider reads them by."""
     renamed = {rename(key): each for key, each in item.items()}
     if len(renamed) < len(item):
         raise request_error("a member is given under two names", f"$.{path}")
     return renamed
+
+
+def _is_item_id(field: str, kind: str, item: dict[str, Any]) -> bool:
+    """Whether an item of Responses holds nothing but the id of a stored one."""
+    if not item.get("id"):
+        return False
+    if kind == "reasoning":
+        return not item.get("encrypted_content")
+    return not kind and not field and not item.get("role")
 
 
 def _note_typed(
@@ -251,6 +278,10 @@ def _note_typed(
         _note_file(item, found)
     elif kind == "image_generation_call":
         found.add("images", item.get("result"))
+        if not item.get("result"):
+            found.handles.append((f"{path}.id", "response", str(item.get("id"))))
+    elif _is_item_id(field, kind, item):
+        found.handles.append((f"{path}.id", "response", str(item["id"])))
     elif kind in _TOOL_CHANGES:
         found.changes_tools = True
     elif kind == "item_reference":
@@ -298,7 +329,7 @@ def _note_ollama(_: str, __: str, ___: str, item: dict[str, Any], found: Request
 
 #: How a provider reads the names of members, where not as they are written: Gemini takes
 #: snake_case, Ollama any case.
-_NAMES: dict[str, Callable[[str], str]] = {"gemini": camel, "ollama": str.lower}
+_NAMES: dict[str, Callable[[str], str]] = {"gemini": camel, "ollama": str.casefold}
 _Note: TypeAlias = Callable[[str, str, str, dict[str, Any], RequestContent], None]
 _NOTES: dict[str, _Note] = {"gemini": _note_gemini, "ollama": _note_ollama}
 

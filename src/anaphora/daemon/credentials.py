@@ -21,6 +21,8 @@ _BEARER = "bearer "
 _TOKEN_HEADERS = ("authorization", "x-api-key", "x-goog-api-key")
 _TOKEN_FIELD = b"key"
 _FORWARDED = "x-forwarded-for"
+#: Headers that reverse proxies add.
+_PROXY_HEADERS = (_FORWARDED, "forwarded", "x-real-ip", "x-forwarded-host", "via")
 
 
 class Peers:
@@ -38,9 +40,8 @@ class Peers:
         """Raises `Forbidden` for a client that goes around the proxy."""
         credentials = exchange.scope.get("anaphora.peer")
         if credentials is not None:
-            # A request that came through a proxy is not one of the proxy's user.
-            is_forwarded = _FORWARDED in exchange.headers or "forwarded" in exchange.headers
-            return Peer(SOCKET, None if is_forwarded else credentials.uid)
+            # A proxy's user says nothing about its clients.
+            return Peer(SOCKET, None if is_forwarded(exchange) else credentials.uid)
         client = exchange.scope.get("client")
         address = client[0] if client else ""
         if not self._behind_proxy:
@@ -63,6 +64,11 @@ class Peers:
     def _is_trusted(self, address: str) -> bool:
         found = _address(address)
         return found is not None and any(found in network for network in self._trusted)
+
+
+def is_forwarded(exchange: HttpExchange) -> bool:
+    """Whether a request came through a reverse proxy."""
+    return any(name in exchange.headers for name in _PROXY_HEADERS)
 
 
 def is_loopback(address: str) -> bool:
@@ -99,9 +105,11 @@ def take_token(exchange: HttpExchange) -> Secret | None:
     if _TOKEN_FIELD in exchange.query_string:
         tokens |= _take_from_query(exchange)
     exchange.scope["headers"], exchange.scope["query_string"] = [], b""
-    tokens.discard("")
+    if len(tokens) > 1:
+        tokens.discard("")
     if len(tokens) > 1:
         raise Unauthenticated("the request has two different tokens", status=401)
+    # An empty one is no valid token, and no request without one either.
     return Secret(tokens.pop()) if tokens else None
 
 

@@ -30,7 +30,6 @@ from anaphora.errors import (
 from anaphora.redaction import quoted
 from anaphora.tokens import Counts
 
-from .bounds import HISTORY_KINDS
 from .caller import CallTools, DelegatedCall
 from .checks import check_grant, is_granted
 from .conversations import CallMemory
@@ -39,6 +38,7 @@ from .denials import DenialLog
 from .explanations import Explanations
 from .facts import RequestFacts, read_facts
 from .grants import AppGrant
+from .handles import not_found, stored_id
 from .isolation import SharedProviders
 from .ledger import Ledger
 from .rates import Rates
@@ -84,6 +84,7 @@ class CallService:
             watchers=Watchers(watchers, audit),
             lock=self._lock,
             explain=self._explanations.add,
+            stored_tokens=self._stored_tokens,
         )
 
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────
@@ -179,17 +180,19 @@ class CallService:
         check_grant(facts, grant, models=[target.model for target in targets])
         return facts
 
-    async def _stored_tokens(self, app: App, facts: RequestFacts) -> int | None:
+    async def _stored_tokens(
+        self, app: App, facts: RequestFacts, provider: str | None = None
+    ) -> int | None:
         """The last billed size of the history behind a request's handles; None where one is not
-        known."""
-        total = 0
-        for handle in facts.handles:
-            if handle.kind not in HISTORY_KINDS:
-                continue
-            row = await self._store.handle(handle.kind, handle.id, app.id)
-            if row is None or row.tokens is None:
-                return None
-            total += row.tokens
+        known. Raises `NotFound` for a handle that is not the app's own, or is at another
+        provider."""
+        total: int | None = 0
+        for param, kind, text in facts.handles:
+            id = stored_id(kind, text)
+            row = None if id is None else await self._store.handle(kind, id, app.id)
+            if row is None or provider not in (None, row.provider):
+                raise not_found(kind, text, param)
+            total = None if total is None or row.tokens is None else total + row.tokens
         return total
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:

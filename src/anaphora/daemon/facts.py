@@ -78,6 +78,8 @@ class _Reading:
         for tool in tools.server:
             if tool.model:
                 self._models.append(Named(f"{tool.param}.model", tool.model))
+        # The model that is asked for comes first, wherever its field stands in the body.
+        self._models.sort(key=lambda named: named.param != "model")
         return RequestFacts(
             wire=self.wire,
             models=tuple(self._models),

@@ -33,7 +33,7 @@ from anaphora.errors import (
 from anaphora.redaction import ELLIPSIS, looks_like_key
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 
-from .credentials import SOCKET, Peers, is_loopback, take_token
+from .credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
 from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
 from .slots import CallSlots
@@ -225,7 +225,7 @@ class DaemonHandler:
         if path == "/healthz":
             return _json(200, {"status": "ok"})
         if path == "/readyz":
-            return self._ready(token, peer)
+            return self._ready(exchange, token, peer)
         if not self._directory.is_admin(token, peer):
             if token is None:
                 raise Unauthenticated("metrics are for administrators", status=401)
@@ -234,12 +234,13 @@ class DaemonHandler:
         content_type, body = await self._metrics.page()
         return CompleteResponse(200, {"content-type": content_type}, body)
 
-    def _ready(self, token: Secret | None, peer: Peer) -> CompleteResponse:
+    def _ready(self, exchange: HttpExchange, token: Secret | None, peer: Peer) -> CompleteResponse:
         state = self._readiness
         status = state.status
         body: dict[str, Any] = {"status": status}
         if problems := state.problems():
             local = peer.address == SOCKET or is_loopback(peer.address)
+            local = local and not is_forwarded(exchange)
             # They name apps, which is nothing for strangers.
             shown = local or self._directory.is_admin(token, peer)
             body["problems"] = problems if shown else len(problems)

@@ -53,16 +53,17 @@ def app_key(app: str, key: str) -> str:
 
 def own_usage(usage: Usage, expected: Prediction | None, plan: Plan) -> tuple[Usage, int]:
     """The usage of a call as if its app were alone, and how many tokens it read that other apps
-    wrote. `expected` is what it should read by the app's own earlier calls."""
+    wrote. `expected` is what it should read by the app's own earlier calls. The usage has the same
+    form whether there are such tokens or not: nothing as the provider wrote it, no read as 0."""
     read = usage.read or 0
     own = 0
     if expected is not None:
         held = expected.read >= _NEARLY * expected.left
         own = max(expected.read, expected.left if held else 0)
     hidden = read - min(read, own)
-    if not hidden:
-        return usage, 0
     changed = replace(usage, read=read - hidden, raw=None)
+    if not hidden:
+        return changed, 0
     if not plan.marks and plan.automatic is None:
         return replace(changed, uncached=(usage.uncached or 0) + hidden), hidden
     ttls = [mark.ttl for mark in plan.marks] or [plan.automatic or "5m"]

@@ -34,7 +34,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """Bytes of all fields."""
     models: tuple[Named, ...]
-    """Every model that the path or the body names."""
+    """Every model that the path or the body names; first the one that is asked for."""
     stream: bool = False
     max_tokens: int | None = None
     max_tokens_field: str = "max_tokens"

@@ -14,7 +14,7 @@ from anaphora.analysis.conversation_plans import ReadRequest, read_split
 from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache import CallHints, hints_of
 from anaphora.canonical import string
-from anaphora.catalog import Dialect
+from anaphora.catalog import CacheRules, Dialect
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.transport import HttpRequest
@@ -66,7 +66,7 @@ class RequestBuilder:
         self._shared = shared
         self._call = call
         self._given = facts
-        self._stored_tokens = stored_tokens
+        self.stored_tokens = stored_tokens
         self._places_markers = places_markers and call.app.grant.llm.place_markers
         self._parsed: Call | None = None
         self.facts: RequestFacts | None = facts
@@ -194,7 +194,7 @@ class RequestBuilder:
             if given or name == _SALT:
                 changes[name] = string(app_key(self._call.app.id, given))
                 notices.append(_own_key(name))
-                self.masked = False
+                self.masked = name != _SALT and not _keys_separate(target.rules)
         return changes
 
     # ── A request of another wire ────────────────────────────────────────────────────────────────
@@ -286,7 +286,7 @@ class RequestBuilder:
             own=own,
         )
         plan = remembered.plan or own
-        if self.masked and rendered.key_place is not None:
+        if self.masked and rendered.key_place is not None and _keys_separate(target.rules):
             key = app_key(app.id, plan.key or "")
             plan = replace(plan, key=key, notices=(*plan.notices, _own_key(_KEY)))
             self.masked = False
@@ -311,7 +311,7 @@ class RequestBuilder:
             prepared.rendered,
             target,
             at=prepared.at,
-            stored_tokens=self._stored_tokens,
+            stored_tokens=self.stored_tokens,
             ttls=ttls,
         )
         if bound.nano_usd is None and self._call.app.grant.llm.has_spend_limit:
@@ -334,6 +334,13 @@ def _speaks(target: Target, request: WireRequest) -> bool:
 def _omits(target: Target, name: str) -> bool:
     dialect = target.endpoint.resolved.dialect
     return dialect is not None and name in dialect.omitted
+
+
+def _keys_separate(rules: CacheRules) -> bool:
+    """Whether requests with different cache keys share nothing. Elsewhere a key only leads to a
+    server, or is ignored."""
+    changed = rules.invalidates.get("cache_key")
+    return rules.key_requests is not None and changed is not None and bool(changed.value)
 
 
 def _own_key(name: str) -> Notice:

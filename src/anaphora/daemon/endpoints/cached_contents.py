@@ -91,6 +91,8 @@ class CachedContents:
         bound = cost_bound(facts, rendered, target, at=now)
         if facts.unbounded and grant.has_spend_limit:
             raise _unknown_cost(bound.reason)
+        if (facts.server_tools or facts.remote_mcp) and grant.has_spend_limit:
+            raise _unknown_cost("calls that use its server tools would not be bounded")
         cost = self._cost(target, _lifetime(body.value, now), app, input_too=True)
         async with self._held(app, provider, model, request_id, bound.input_tokens, cost) as charge:
             yield charge

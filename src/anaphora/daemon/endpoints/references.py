@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from anaphora.daemon.handles import not_found, stored_id
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotFound, NotGranted, RequestRejected
 
@@ -18,6 +18,7 @@ _IDS: dict[str, HandleKind] = {
     "fileUri": "file",
     "file_uri": "file",
     "previous_response_id": "response",
+    "previous_message_id": "response",
     "comparison_response_id": "response",
     "compare_response_id": "response",
     "cachedContent": "cached_content",
@@ -36,7 +37,9 @@ _OPAQUE = frozenset(
 )
 #: Blocks of Anthropic whose `input` is the arguments of a tool.
 _TOOL_USES = ("tool_use", "server_tool_use", "mcp_tool_use")
-_GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
+#: Items of OpenAI that may be sent as an id alone, and the member that holds their content.
+_ITEMS = {"reasoning": "encrypted_content", "image_generation_call": "result"}
+_ITEM_REFERENCE = "item_reference"
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -47,6 +50,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 def references(value: dict[str, Any]) -> Iterator[Reference]:
     """The stored objects that a decoded request names."""
+    _check_untyped(value)
     stack: list[Any] = [value]
     while stack:
         one = stack.pop()
@@ -67,14 +71,32 @@ def references(value: dict[str, Any]) -> Iterator[Reference]:
                 kind = type(inner)
                 if (kind is list or kind is dict) and not _is_opaque(one, name):
                     stack.append(inner)
-                elif inner == "item_reference" and name == "type":
-                    raise NotFound(
-                        "references to single items of stored responses are not supported; use"
-                        " previous_response_id",
-                        status=404,
-                        code="not_found_error",
-                        param="input",
-                    )
+                elif name == "type" and (inner in _ITEMS or inner == _ITEM_REFERENCE):
+                    yield from _item(one, inner)
+
+
+def _item(fields: dict[str, Any], kind: str) -> Iterator[Reference]:
+    """An item of an earlier response, where the request holds its id and not its content."""
+    if kind == _ITEM_REFERENCE:
+        raise NotFound(
+            "references to single items of stored responses are not supported; use"
+            " previous_response_id",
+            status=404,
+            code="not_found_error",
+            param="input",
+        )
+    id = fields.get("id")
+    if isinstance(id, str) and id and not fields.get(_ITEMS[kind]):
+        yield Reference("response", id, "input")
+
+
+def _check_untyped(value: dict[str, Any]) -> None:
+    """An item of Responses without a type and a role is a reference as well."""
+    for name in ("input", "items"):
+        listed = value.get(name)
+        for one in listed if isinstance(listed, list) else ():
+            if isinstance(one, dict) and not one.get("type") and not one.get("role"):
+                next(_item(one, _ITEM_REFERENCE))
 
 
 def _is_opaque(fields: dict[str, Any], name: str) -> bool:
@@ -94,21 +116,9 @@ def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[Reference]
             continue
         if not isinstance(id, str):
             raise RequestRejected(f"{name} must be an id", status=400, param=name)
-        found = _stored_id(kind, id)
+        found = stored_id(kind, id)
         if found is not None:
             yield Reference(kind, found, name)
-
-
-def _stored_id(kind: HandleKind, text: str) -> str | None:
-    """The id in a value; None for the address of a file that no provider stores."""
-    if kind == "cached_content":
-        return text.removeprefix("cachedContents/")
-    if kind == "file" and "/" in text:
-        match = _GEMINI_FILE.fullmatch(text)
-        if match is not None:
-            return match[1]
-        return text if "files/" in text or "googleapis" in text.lower() else None
-    return text
 
 
 async def check_references(store: Store, app: str, value: dict[str, Any]) -> tuple[HandleRow, ...]:
@@ -126,12 +136,3 @@ async def check_references(store: Store, app: str, value: dict[str, Any]) -> tup
         reason = "the request names stored objects of different providers"
         raise RequestRejected(reason, status=400)
     return tuple(rows.values())
-
-
-_NOT_FOUND_CODES: dict[str, str] = {"response": "previous_response_not_found"}
-
-
-def not_found(kind: HandleKind, id: str, param: str | None = None) -> NotFound:
-    code = _NOT_FOUND_CODES.get(kind, "not_found_error") if param else "not_found_error"
-    name = kind.replace("_", " ")
-    return NotFound(f"no {name} {id[:100]!r}", status=404, code=code, param=param)

@@ -18,6 +18,7 @@ from . import routes
 from .body import JsonBody, check_headers, read_json
 from .errors import error_response
 from .headers import PROVIDER, forwarded_headers, own_headers, query_fields
+from .kept import kept_objects
 from .models import write_model, write_models
 from .references import check_references
 from .routes import Route
@@ -180,32 +181,23 @@ class Endpoints:
             await stream.aclose()
 
     async def _keep(self, call: AppCall, body: JsonBody, reply: AppReply) -> tuple[Notice, ...]:
-        """Notes whose the stored response and conversation of a reply are. The answer is paid for:
-        a store that fails is a notice."""
-        request = call.request
-        if request is None or request.wire != "openai_responses" or reply.wire != request.wire:
+        """Notes whose the stored objects of a reply are. The answer is paid for: a store that fails
+        is a notice."""
+        request, permissions = call.request, call.app.grant.llm.permissions
+        if request is None or reply.wire != request.wire:
             return ()
-        permissions, value = call.app.grant.llm.permissions, body.value
         if "stored_responses" not in permissions and "background" not in permissions:
             return ()
-        usage, now = reply.usage, self._clock()
-        rows = []
-        if value.get("store") is not False and reply.reply.id:
-            rows.append(("response", reply.reply.id))
-        conversation = value.get("conversation")
-        if isinstance(conversation, dict):
-            conversation = conversation.get("id")
-        if isinstance(conversation, str) and conversation:
-            rows.append(("conversation", conversation))
+        now = self._clock()
         try:
-            for kind, id in rows:
+            for kind, id, tokens in kept_objects(request.wire, body.value, reply):
                 row = HandleRow(
-                    kind="response" if kind == "response" else "conversation",
+                    kind=kind,
                     id=id,
                     app=call.app.id,
                     provider=reply.provider,
                     created=now,
-                    tokens=usage.total,
+                    tokens=tokens,
                 )
                 await self._store.add_handle(row)
         except AnaphoraError:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from anaphora.daemon.grants import LlmGrant
+from anaphora.daemon.handles import not_found
 from anaphora.daemon.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
@@ -37,7 +38,7 @@ from .headers import (
     query_fields,
     returned_headers,
 )
-from .references import check_references, not_found
+from .references import check_references
 from .routes import Route
 
 #: What the grant must allow for each kind of object.
@@ -194,6 +195,9 @@ class StoredObjects:
         if not data and route.operation == "action":
             return "", b"", None
         body = read_json(data, exchange.headers)
+        if app.grant.llm.approved_prompt is not None and route.kind == "conversation":
+            reason = "a conversation may hold a system text, and the grant approves one prompt"
+            raise NotGranted(reason, param="conversation")
         rows = await check_references(self._store, app.id, body.value)
         if any(row.provider != provider for row in rows):
             reason = "the request names stored objects of another provider"

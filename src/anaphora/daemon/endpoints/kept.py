@@ -1,0 +1,62 @@
+"""What a provider keeps of a reply, and later requests may refer to by its id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.daemon.store import HandleKind
+from anaphora.daemon.values import AppReply
+from anaphora.values import Opaque, Reply, Thinking
+
+Kept: TypeAlias = tuple[HandleKind, str, int | None]
+"""Kind, id, and the tokens that a request is billed for when it refers to it."""
+
+
+class _Item(msgspec.Struct):
+    id: str = ""
+
+
+_decode_item = msgspec.json.Decoder(_Item).decode
+
+
+def kept_objects(wire: str, request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
+    """The objects that a provider keeps of the reply to a request."""
+    reader = _KEPT.get(wire)
+    return iter(()) if reader is None else reader(request, reply)
+
+
+def _of_responses(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
+    total = reply.usage.total
+    if request.get("store") is not False and reply.reply.id:
+        yield "response", reply.reply.id, total
+        for id in _item_ids(reply.reply):
+            yield "response", id, reply.usage.output
+    conversation = request.get("conversation")
+    if isinstance(conversation, dict):
+        conversation = conversation.get("id")
+    if isinstance(conversation, str) and conversation:
+        yield "conversation", conversation, total
+
+
+def _item_ids(reply: Reply) -> Iterator[str]:
+    """Of items that can be sent back as an id alone: reasoning, and images."""
+    for part in reply.message.parts:
+        data = ""
+        if isinstance(part, Thinking) and part.extras is not None:
+            data = part.extras.get(part.provider or "", "")
+        elif isinstance(part, Opaque) and part.kind == "image_generation_call":
+            data = part.json
+        if data and (id := _decode_item(data).id):
+            yield id
+
+
+def _of_messages(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
+    """Requests with these fields name the message before them."""
+    if reply.reply.id and ("diagnostics" in request or "thread" in request):
+        yield "response", reply.reply.id, reply.usage.total
+
+
+_KEPT = {"openai_responses": _of_responses, "anthropic": _of_messages}
