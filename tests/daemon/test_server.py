@@ -198,8 +198,9 @@ def test_log_has_a_line_for_each_request_without_its_query(
         metrics = client.get("/metrics", headers=daemon.headers(ADMIN)).text
     assert daemon.token() not in metrics
     lines = daemon.log_lines()
-    (line,) = (one for one in lines if one.get("status") == answer.status_code)
-    assert line["request_id"] == answer.headers["anaphora-request-id"]
+    request_id = answer.headers["anaphora-request-id"]
+    (line,) = (one for one in lines if one.get("request_id") == request_id)
+    assert line["status"] == answer.status_code
     assert line["app"] == "demo"
     assert line["path"] == "/v1/messages"
     text = (daemon.home / "daemon.log").read_text()

@@ -105,17 +105,30 @@ def python(text: str) -> tuple[str, str, str]:
     return sys.executable, "-c", text
 
 
-#: Prints each signal that it gets, and ends with 7 at the second line of its input.
-COUNTS = """
-import signal, sys
-for name in ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGWINCH", "SIGUSR1"):
-    signal.signal(getattr(signal, name), lambda number, _: print("<got", signal.Signals(number).name + ">", flush=True))
+def counting(read: str) -> str:
+    """A program that prints each signal that it gets, while a thread reads its input. Signals wait
+    for it: a handler that is due just before a read begins would run after it."""
+    return f"""
+import os, signal, sys, threading
+names = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGWINCH", "SIGUSR1")
+signals = [getattr(signal, name) for name in names]
+signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+def read():
+    {read}
 print("<up>", flush=True)
-for line in sys.stdin:
-    print("<line>", flush=True)
-    if line == "end\\n":
-        sys.exit(7)
+threading.Thread(target=read).start()
+while True:
+    print("<got", signal.Signals(signal.sigwait(signals)).name + ">", flush=True)
 """
+
+
+#: Ends with 7 at the line `end` of its input.
+COUNTS = counting(
+    """for line in sys.stdin:
+        print("<line>", flush=True)
+        if line == "end\\n":
+            os._exit(7)"""
+)
 
 
 def test_exit_code_and_output_are_the_commands(terminal: Terminal) -> None:
@@ -166,8 +179,7 @@ def test_signals_to_us_are_passed_on(terminal: Terminal) -> None:
 def test_interrupt_to_us_is_passed_on_in_raw_mode(terminal: Terminal) -> None:
     """The terminal sends none then: keys are bytes."""
     raw = "import os, tty; tty.setraw(0); print('<us', os.getppid(), '>', flush=True)"
-    stop = COUNTS.partition("for line")[0] + "import os; os.read(0, 1); sys.exit(9)"
-    terminal.start(*python(f"{raw}{stop}"))
+    terminal.start(*python(raw + counting("os.read(0, 1); os._exit(9)")))
     us = int(terminal.until(r"<us \d+ >").split()[-2])
     terminal.until("<up>\r?\n")
     os.kill(us, signal.SIGINT)
@@ -197,6 +209,21 @@ def test_stopping_and_continuing_with_the_keyboard(terminal: Terminal) -> None:
         terminal.type("again\n")
         terminal.until("<line>")
     terminal.type("end\n")
+    assert terminal.code() == 7
+
+
+def test_command_that_is_stopped_as_soon_as_it_is_continued(terminal: Terminal) -> None:
+    """By a key that is pressed twice, say: this process may run only after the second time."""
+    stop = "os.kill(os.getpid(), signal.SIGSTOP)"
+    handler = (
+        f"signal.signal(signal.SIGCONT, lambda *_: (signal.signal(signal.SIGCONT, 0), {stop}))"
+    )
+    terminal.start(*python(f"import os, signal; {handler}; {stop}; os._exit(7)"))
+    for _ in range(2):
+        terminal.until("Stopped")
+        terminal.until("READY> ")
+        terminal.type("fg\n")
+        terminal.until("fg\r\n")
     assert terminal.code() == 7
 
 

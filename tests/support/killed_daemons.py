@@ -18,7 +18,7 @@ from typing import IO, Any
 import httpx
 import msgspec
 from support.audit_logs import with_tests
-from support.daemon import GRANT, create_home
+from support.daemon import GRANT, NO_TLS, create_home
 from support.ledgers import rows
 
 from anaphora import emulator
@@ -147,7 +147,7 @@ class _Load:
         answered = []
         app = ("small", "large")[number % 2]
         headers = {"x-api-key": self._tokens[app], "anthropic-version": "2023-06-01"}
-        transport = httpx.AsyncHTTPTransport(uds=self._socket)
+        transport = httpx.AsyncHTTPTransport(uds=self._socket, verify=NO_TLS)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://localhost", headers=headers, timeout=30
         ) as client:

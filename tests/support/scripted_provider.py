@@ -59,16 +59,16 @@ class ScriptedProvider:
         if self.error is not None:
             status, body = self.error
             self.error = None
-        elif path.endswith(("/count_tokens", "/input_tokens", ":countTokens")):
-            status, body = 404, b"{}"  # it counts no tokens
+        elif path.endswith("/count_tokens"):
+            status, body = 200, b'{"input_tokens":12}'
+        elif path.endswith(("/input_tokens", ":countTokens")):
+            status, body = 404, b"{}"  # these wires count no tokens here
         else:
             status, body = 200, self._reply(path)
         head = f"HTTP/1.1 {status} -\r\ncontent-type: application/json\r\n"
         return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
     def _reply(self, path: str) -> bytes:
-        if path.endswith("/count_tokens"):
-            return b'{"input_tokens":12}'
         name = next(wire for end, wire in _PATHS.items() if path.partition("?")[0].endswith(end))
         asked = self.bodies[-1].get("model") or path.rpartition("/")[2].partition(":")[0]
         reply = Reply(

@@ -32,11 +32,10 @@ from anaphora.values import Ttl
 
 from .facts import RequestFacts, ServerTool
 from .grants import NANO
+from .store import LARGEST_AMOUNT
 from .surcharges import price_factor
 
 _MILLION = 1_000_000
-#: The largest amount that a ledger can hold.
-_MOST = 2**62
 #: Handles behind which there is history that is billed as input.
 HISTORY_KINDS = frozenset({"response", "conversation", "cached_content"})
 
@@ -97,7 +96,7 @@ def cost_bound(
         return CostBound(None, input_tokens, output_tokens, str(problem))
     usd = (input_tokens * rate_in + output_tokens * rate_out) / _MILLION
     amount = nano_usd(usd + tools.usd)
-    if amount > _MOST:
+    if amount > LARGEST_AMOUNT:
         return CostBound(None, input_tokens, output_tokens, "the cost exceeds every limit")
     return CostBound(amount, input_tokens, output_tokens)
 

@@ -38,7 +38,14 @@ from .ledger import Ledger, OpenHold
 from .rates import Admission as RatedCall
 from .rates import Rates
 from .requests import RequestBuilder
-from .settling import AttemptCost, cost_of_failure, cost_of_reply, label_costs, nano_usd_up
+from .settling import (
+    AttemptCost,
+    cost_of_failure,
+    cost_of_reply,
+    label_costs,
+    nano_usd_up,
+    thinks_unseen,
+)
 from .stream_usage import UsageFilter, WholeEvents
 from .surcharges import NO_SURCHARGE, Surcharge, surcharge_of
 from .values import App, AppCall, AppReply, StreamHead, StreamPiece
@@ -290,10 +297,7 @@ class DelegatedCall(Caller):
         prepared, target = flight.prepared[flight.index], flight.target
         usage, plan = self._usage, prepared.plan
         price = target.price(flight.sent_at, service_tier(prepared))
-        facts, reply = self._builder.facts, flight.reply
-        surcharge: Surcharge | None = NO_SURCHARGE
-        if facts is not None and reply is not None:
-            surcharge = surcharge_of(facts, target, reply)
+        surcharge = self._surcharge(target, flight.reply)
         cost = self._cost = cost_of_reply(usage, price, plan, hold.hold.bound, surcharge)
         saved = saved_usd(usage, price)
         hold.settle_later(
@@ -307,10 +311,17 @@ class DelegatedCall(Caller):
         if not self._hidden:
             flight.cost_usd, flight.saved = cost.usd, saved
 
+    def _surcharge(self, target: Target, reply: Reply | None) -> Surcharge | None:
+        facts = self._builder.facts
+        if facts is None or reply is None:
+            return NO_SURCHARGE
+        return surcharge_of(facts, target, reply)
+
     def _settle_failure(
         self, hold: OpenHold, flight: InFlight, error: BaseException | None, partial: Reply | None
     ) -> None:
         prepared, target = flight.prepared[flight.index], flight.target
+        unseen = thinks_unseen(target.endpoint.base_wire, target.profile, partial)
         cost = cost_of_failure(
             error,
             partial,
@@ -318,7 +329,9 @@ class DelegatedCall(Caller):
             plan=prepared.plan,
             bound=hold.hold.bound,
             input_tokens=self._bound.input_tokens,
+            unseen_tokens=self._bound.output_tokens if unseen else 0,
             bytes_per_token=target.profile.bytes_per_token.value,
+            surcharge=self._surcharge(target, partial),
         )
         hold.settle_later(cost.nano_usd, cost.kind, usage=cost.usage)
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from anaphora.values import Ttl
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
 
@@ -33,7 +34,7 @@ class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
 class RequestContent:
     """What was found in the messages of one request."""
 
-    __slots__ = ("_counts", "changes_tools", "handles", "shown", "tools", "unknown")
+    __slots__ = ("_counts", "cache_ttls", "changes_tools", "handles", "shown", "tools", "unknown")
 
     def __init__(self) -> None:
         self._counts = {"images": 0, "documents": 0, "audio": 0, "inline": 0}
@@ -42,6 +43,7 @@ class RequestContent:
         self.tools = FoundTools()
         self.unknown: list[str] = []
         """Names of fields with values that need an entry in the grant."""
+        self.cache_ttls: set[Ttl] = set()
         self.changes_tools = False
         self.shown = True
         """Whether the object at hand stands where the provider shows media to the model: elsewhere
@@ -227,6 +229,8 @@ def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) 
             kind = kind if isinstance(kind, str) else ""
             found.shown = shown
             note(path, field, kind, item, found)
+            if isinstance(marker := item.get("cache_control"), dict):
+                found.cache_ttls.add("1h" if marker.get("ttl") == "1h" else "5m")
             opaque = _OPAQUE.get(kind or field)
             stack += [
                 (f"{path}.{key}", key, each, shown and key in _SHOWN)

@@ -92,6 +92,7 @@ class _Reading:
             unknown=tuple(self._unknown + content.unknown + self._unbounded),
             unbounded=tuple(self._unbounded),
             media=content.media,
+            cache_ttls=tuple(content.cache_ttls),
             late_tools=content.changes_tools,
             **self._values,
         )

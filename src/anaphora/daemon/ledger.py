@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING
 
 from anaphora.values import Usage
 
-from .store import Hold, RecoveredHolds, Settled, Settlement, SpendLimits, Spent, Store
+from .store import (
+    LARGEST_AMOUNT,
+    Hold,
+    RecoveredHolds,
+    Settled,
+    Settlement,
+    SpendLimits,
+    Spent,
+    Store,
+)
 
 if TYPE_CHECKING:
     from .values import App
@@ -122,12 +131,19 @@ class OpenHold:
         saved: int,
     ) -> Settlement:
         self._settled = True
+        usage = usage or Usage()
+        counts = (usage.input or 0, usage.output or 0)
+        if not 0 <= billed <= LARGEST_AMOUNT or max(counts) > LARGEST_AMOUNT:
+            _log.warning(
+                "request %s: its bill of %d tokens cannot be true; settled at its bound",
+                self.hold.request_id, sum(counts),
+            )  # fmt: skip
+            billed, kind, usage, labels, saved = self.hold.bound, "bound", Usage(), None, 0
         if billed > self.hold.bound:
             _log.warning(
                 "request %s cost %d nano-dollars, more than its bound %d (%s, %s)",
                 self.hold.request_id, billed, self.hold.bound, self.hold.provider, self.hold.model,
             )  # fmt: skip
-        usage = usage or Usage()
         return Settlement(
             hold=self.hold.id,
             billed=billed,

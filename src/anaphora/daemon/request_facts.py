@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from anaphora.values import Ttl
+
 from .content_facts import MediaCounts
 from .store import HandleKind
 from .tool_facts import ServerTool
@@ -68,6 +70,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     unbounded: tuple[str, ...] = ()
     """Those of them that make a request cost more than can be foreseen."""
     media: MediaCounts = MediaCounts()
+    cache_ttls: tuple[Ttl, ...] = ()
+    """Of markers inside blocks that hold more than text."""
     late_tools: bool = False
     """Messages add tools or take them away."""
 

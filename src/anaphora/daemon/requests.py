@@ -276,8 +276,8 @@ class RequestBuilder:
         """Remembers the call, and returns the plan of what is sent: `own` where the request is to
         stay as it is."""
         app, rendered = self._call.app, read.rendered
-        if not self._places_markers or rendered.marks:
-            read = replace(read, takes_markers=False)
+        if not self._places_markers or rendered.marks or rendered.automatic is not None:
+            read = replace(read, takes_markers=False)  # the app marks by itself
         scope = None if app.grant.llm.share_cache else app.id
         remembered = self.remembered = self._memory.begin(
             read,
@@ -303,7 +303,7 @@ class RequestBuilder:
         assert facts is not None
         ttls = None
         if target.rules.mechanism.value == "explicit":
-            ttls = {mark.ttl for mark in prepared.plan.marks}
+            ttls = {mark.ttl for mark in prepared.plan.marks} | set(facts.cache_ttls)
             if prepared.plan.automatic is not None:
                 ttls.add(prepared.plan.automatic)
         bound = cost_bound(

@@ -9,7 +9,7 @@ from decimal import ROUND_CEILING, Decimal
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.catalog import Price
+from anaphora.catalog import Price, Profile
 from anaphora.client.in_flight import cost_of
 from anaphora.client.observe.export import block_label
 from anaphora.client.response import BlockShare
@@ -68,10 +68,13 @@ def cost_of_failure(
     plan: Plan,
     bound: int,
     input_tokens: int,
+    unseen_tokens: int = 0,
     bytes_per_token: float,
+    surcharge: Surcharge | None = NO_SURCHARGE,
 ) -> AttemptCost:
     """The cost of an attempt that was sent and not answered in full. `input_tokens` is the most
-    that its prompt can have."""
+    that its prompt can have; `unseen_tokens` the most that its output can have, where a part of it
+    is not shown."""
     received = 0 if partial is None else _received(partial, bytes_per_token)
     usage = Usage() if partial is None else partial.usage
     if not received and isinstance(error, Upstream):
@@ -82,7 +85,7 @@ def cost_of_failure(
         return AttemptCost(nano_usd=bound, kind="bound")
     if price is None:
         return AttemptCost(nano_usd=0, kind="estimated", usage=usage)
-    output = max(usage.output or 0, received)
+    output = max(usage.output or 0, received, unseen_tokens)
     if usage.input is not None:
         known = replace(usage, uncached=usage.uncached or 0, output=output)
         cost = cost_of(known, price, plan)
@@ -91,6 +94,7 @@ def cost_of_failure(
         cost = _dearest(known, price)
     if cost is None:
         return AttemptCost(nano_usd=bound, kind="bound", usage=known)
+    cost = (surcharge or NO_SURCHARGE).applied(cost)
     # Without a bill, it is never more than was held.
     return AttemptCost(nano_usd=min(bound, nano_usd_up(cost)), kind="estimated", usage=known)
 
@@ -116,6 +120,20 @@ def _received(partial: Reply, bytes_per_token: float) -> int:
         else:
             size += 1
     return math.ceil(size / bytes_per_token)
+
+
+def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:
+    """Whether a reply that broke off may be billed for thinking that did not arrive: Anthropic and
+    Responses show a summary, the others nothing, or all of it as text."""
+    if partial is None:
+        return False
+    shown = any(isinstance(part, Thinking) for part in partial.message.parts)
+    if wire == "anthropic":
+        return shown
+    if wire == "openai_chat" and shown:
+        return False
+    reasons = profile.capabilities is None or profile.can("reasoning")
+    return reasons and wire != "ollama" and partial.usage.reasoning is None
 
 
 def label_costs(

@@ -95,31 +95,30 @@ def _wait(child: subprocess.Popen[bytes], terminal: _Terminal) -> int:
     the shell sees it; not earlier, or the shell and the child would read the terminal together."""
     while True:
         _, status = os.waitpid(child.pid, os.WUNTRACED)
-        if os.WIFSTOPPED(status):
+        while os.WIFSTOPPED(status):
             # SIGSTOP has stopped both if it went to the group; after `fg` both run again.
-            changed = _continued(child)
+            changed = _changed(child)
             if changed is None:
                 group = terminal.take(child.pid)
                 os.kill(os.getpid(), signal.SIGSTOP)
                 terminal.give(group)
-                changed = _continued(child)
+                changed = _changed(child)
             if changed is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGCONT)
-                continue
-            if os.WIFCONTINUED(changed):
-                continue
+                break
             status = changed
-        child.returncode = os.waitstatus_to_exitcode(status)
-        return child.returncode
+        if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+            child.returncode = os.waitstatus_to_exitcode(status)
+            return child.returncode
 
 
-def _continued(child: subprocess.Popen[bytes]) -> int | None:
-    """The status of a stopped child that is continued together with this process, or has ended;
-    None where it stays stopped."""
+def _changed(child: subprocess.Popen[bytes]) -> int | None:
+    """The status of a stopped child that is continued together with this process, has ended, or was
+    continued and stopped again; None where it stays stopped."""
     deadline = time.monotonic() + _STOP_SECONDS
     while True:
-        changed, status = os.waitpid(child.pid, os.WNOHANG | os.WCONTINUED)
+        changed, status = os.waitpid(child.pid, os.WNOHANG | os.WCONTINUED | os.WUNTRACED)
         if changed:
             return status
         if time.monotonic() > deadline:

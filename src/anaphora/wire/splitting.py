@@ -59,7 +59,6 @@ _Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]], bytes]
 #: Inside the closing brace: where most blocks take a marker.
 BEFORE_BRACE = -1
 NULL = msgspec.Raw(b"null")
-_JOIN = b","
 
 
 class SplitBlock(msgspec.Struct, frozen=True, gc=False):
@@ -243,21 +242,21 @@ class RequestSplit:
             log = ChunkLog()
             log.source = [], [], b""
             digests = first + [_digest(raw) for raw in raws[1:]]
-            return log, 0, digests, sha256(_JOIN.join(raws)).digest()
+            return log, 0, digests, _hash_of(raws).digest()
         known, _, whole = cast(_Source, log.source)
         count = len(known)
-        state = sha256(_JOIN.join(raws[:count]))
+        state = _hash_of(raws[:count])
         if len(raws) >= count and state.digest() == whole:
             # Mostly a conversation has grown: its messages are hashed together.
             digests = known + [_digest(raw) for raw in raws[count:]]
-            if len(raws) > count:
-                state.update(_JOIN + _JOIN.join(raws[count:]))
+            for raw in raws[count:]:
+                state.update(raw)
             return log, count, digests, state.digest()
         digests = first + [_digest(raw) for raw in raws[1:]]
         pairs = enumerate(zip(known, digests, strict=False))
         differs = (index for index, (one, two) in pairs if one != two)
         agree = next(differs, min(count, len(digests)))
-        return log, agree, digests, sha256(_JOIN.join(raws)).digest()
+        return log, agree, digests, _hash_of(raws).digest()
 
     def envelope(
         self,
@@ -292,6 +291,15 @@ class RequestSplit:
             marks=tuple(self.marks),
             **fields,
         )
+
+
+def _hash_of(raws: Sequence[msgspec.Raw]) -> Any:
+    """The hash of objects or texts one after the other: where each ends can be read from them.
+    Joined they would be long enough for `sha256` to let another thread run meanwhile."""
+    state = sha256()
+    for raw in raws:
+        state.update(raw)
+    return state
 
 
 def _digest(raw: msgspec.Raw) -> bytes:

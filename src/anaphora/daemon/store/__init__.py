@@ -15,6 +15,9 @@ Settled: TypeAlias = Literal["billed", "estimated", "bound", "free"]
 """How an amount is known: from the bill; from what was received; the held bound, since the call was
 sent and its bill never came; nothing was charged."""
 
+#: In nano-dollars: nine million dollars. Sums of such amounts fit into 64 bits.
+LARGEST_AMOUNT = 2**53
+
 HandleKind: TypeAlias = Literal[
     "response", "conversation", "file", "batch", "cached_content", "container"
 ]

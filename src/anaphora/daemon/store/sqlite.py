@@ -15,6 +15,7 @@ from typing import Any, cast
 from anaphora.errors import InvalidRequest
 
 from . import (
+    LARGEST_AMOUNT,
     HandleKind,
     HandleRow,
     Hold,
@@ -32,9 +33,6 @@ from .reading import held, spend_rows
 from .schema import connect, connect_to_read, create, prepare, readable
 
 _log = logging.getLogger("anaphora.daemon")
-
-#: The largest amount, in nano-dollars: nine million dollars. Sums of them fit into 64 bits.
-_MOST = 2**53
 
 _HANDLE_FIELDS = "kind, id, app, provider, created, tokens"
 
@@ -88,8 +86,9 @@ class SqliteStore:
     # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
 
     async def hold(self, hold: Hold, limits: SpendLimits) -> None:
-        if not 0 <= hold.bound <= _MOST:
-            raise InvalidRequest(f"must be 0 to {_MOST:,} nano-dollars, got {hold.bound:,}")
+        if not 0 <= hold.bound <= LARGEST_AMOUNT:
+            reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {hold.bound:,}"
+            raise InvalidRequest(reason)
         await self._commits.commit(HoldRequest(hold, limits))
 
     async def settle(self, settlement: Settlement) -> None:
