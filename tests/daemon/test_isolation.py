@@ -100,6 +100,24 @@ def test_only_user_of_a_provider_is_not_masked(emu: Emulator, tmp_path: Path) ->
     asyncio.run(main())
 
 
+def test_verdict_compares_with_the_apps_own_calls(emu: Emulator, tmp_path: Path) -> None:
+    """Also of an app that shares its cache: a change to another app's prompt would show that."""
+    one, two = (app_of(id, providers=["anthropic"], share_cache=True) for id in ("one", "two"))
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([one.grant, two.grant])
+            for app, text in ((one, "The password is 4711."), (two, "The password is x.")):
+                system = [MARKED, {**MARKED, "text": LONG + text}]
+                call = daemon.request("anthropic", {**body("Hi"), "system": system}, app=app)
+                reply = await daemon.service.complete(call)
+                assert reply.verdict is not None
+                assert reply.verdict.result == "first"
+                assert reply.verdict.change is None
+
+    asyncio.run(main())
+
+
 def test_apps_get_their_own_cache_key(emu: Emulator, tmp_path: Path) -> None:
     """Where the provider has keys: a change to the body, with a notice."""
     one, two = (app_of(name, providers=["openai_chat"]) for name in ("one", "two"))

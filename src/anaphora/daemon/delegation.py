@@ -207,6 +207,8 @@ class CallService:
 
     def models(self, app: App) -> tuple[GrantedModel, ...]:
         found: dict[tuple[str, str], GrantedModel] = {}
+        if "llm_complete" not in app.grant.capabilities or app.grant.missing:
+            return ()
         for name in app.grant.llm.providers:
             hops = self._pool.routes.get(name)
             if hops is None and name in self._pool.providers:
