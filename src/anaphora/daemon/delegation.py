@@ -95,12 +95,12 @@ class CallService:
         self._pool.reload(dict(providers), dict(config.routes))
         self._choosers.clear()
         if self._grants is not None:
-            self._shared.use(self._grants, self._pool.routes)
+            self._shared.use(self._grants, self._pool.routes, self._pool.providers)
 
     def use_grants(self, grants: Iterable[AppGrant]) -> None:
         """The grants of all apps: an app that shares no provider with another is not masked."""
         self._grants = tuple(grants)
-        self._shared.use(self._grants, self._pool.routes)
+        self._shared.use(self._grants, self._pool.routes, self._pool.providers)
 
     def revoke(self, token_id: str) -> None:
         """Ends the running calls of a token."""
