@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ class FailingProvider:
 
     def __init__(self) -> None:
         self.data = b""
+        self.later: tuple[bytes, ...] = ()
         self.hangs = False
         self.closed = threading.Event()
         """The daemon has closed the connection of a provider that hangs."""
@@ -30,16 +32,27 @@ class FailingProvider:
     def __call__(self, connection: UpstreamConnection) -> None:
         if connection.read_request():
             connection.send(self.data)
+            for piece in self.later:
+                time.sleep(0.02)
+                connection.send(piece)
             if self.hangs:
                 connection.wait_closed()
                 self.closed.set()
 
     def fail(self, status: int, body: Any, *headers: str) -> None:
+        self.later = ()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         lines = [f"HTTP/1.1 {status} x", f"content-length: {len(data)}", *headers]
         self.data = "\r\n".join([*lines, "", ""]).encode() + data
 
+    def stream_pieces(self, first: str, *later: str) -> None:
+        """Pieces that arrive one after the other."""
+        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+        self.data = f"{head}{first}".encode()
+        self.later = tuple(each.encode() for each in later)
+
     def stream(self, *events: Any) -> None:
+        self.later = ()
         lines = "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
         head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
         # Longer than what is sent: the connection breaks.
@@ -184,6 +197,77 @@ def test_a_broken_stream_ends_with_an_error(
         sdk.stream(ASK["model"], "Hi", provider="anthropic")
     # The SDK for Responses yields an event, and no complete response.
     assert isinstance(broken.value, AssertionError) == (wire == "openai_responses")
+
+
+FAILING: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
+    "anthropic": (
+        "/v1/messages",
+        {**ASK, "stream": True},
+        DELTA,
+        {"type": "error", "error": {"type": "overloaded_error", "message": TOLD}},
+    ),
+    "gemini": (
+        "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse",
+        {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
+        {"candidates": [{"content": {"role": "model", "parts": [{"text": "Half"}]}, "index": 0}]},
+        {"error": {"code": 503, "message": TOLD, "status": "UNAVAILABLE"}},
+    ),
+    "ollama": (
+        "/api/chat",
+        {"model": "qwen3:0.6b", "messages": ASK["messages"]},
+        {"model": "qwen3:0.6b", "message": {"role": "assistant", "content": "Half"}, "done": False},
+        {"error": TOLD},
+    ),
+}
+
+
+@pytest.mark.parametrize("behind", [1, 12, None])
+@pytest.mark.parametrize("id", FAILING)
+def test_errors_of_a_stream_do_not_pass_in_parts(
+    id: str, behind: int | None, daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    """The end of the error arrives later, or never: what is there already must not pass."""
+    path, body, before, error = FAILING[id]
+    begin = [START, BLOCK, before] if id == "anthropic" else [before]
+    form = "{}\n" if id == "ollama" else "event: {}\ndata: {}\n\n"
+    sent = ["".join(_written(form, each) for each in begin), _written(form, error)]
+    if behind is not None:
+        sent[1:] = [sent[1][:-behind], sent[1][-behind:]]
+    else:
+        sent[1] = sent[1].rstrip()
+    provider.stream_pieces(*sent)
+    with daemon.client(headers={**daemon.headers(), "anaphora-provider": id}) as http:
+        response = http.post(path, json=body)
+    assert "Half" in response.text
+    assert "rror" in response.text
+    for hidden in (KEY, "org-AbC"):
+        assert hidden not in response.text
+
+
+def _written(form: str, event: Any) -> str:
+    text = json.dumps(event)
+    return form.format(text) if form.count("{}") == 1 else form.format(event.get("type", "x"), text)
+
+
+def test_failure_in_a_response_of_200_is_an_error(
+    daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    error = {"code": "server_error", "message": TOLD}
+    failed = {"id": "resp_1", "object": "response", "model": "gpt-5.2", "status": "failed"}
+    provider.fail(200, {**failed, "error": error, "output": []})
+    with daemon.client(headers={**daemon.headers(), "anaphora-provider": "openai"}) as http:
+        response = http.post("/v1/responses", json={"model": "gpt-5.2", "input": "Hi"})
+    assert response.status_code >= 500
+    assert KEY not in response.text
+
+
+def test_codes_of_errors_are_masked_too(daemon: TestedDaemon, provider: FailingProvider) -> None:
+    provider.fail(400, {"error": {"message": "No", "type": "x", "code": TOLD, "param": TOLD}})
+    with daemon.client(headers={**daemon.headers(), "anaphora-provider": "openai"}) as http:
+        response = http.post("/v1/responses", json={"model": "gpt-5.2", "input": "Hi"})
+    assert response.status_code == 400
+    for hidden in (KEY, "org-AbC"):
+        assert hidden not in response.text
 
 
 def test_a_client_that_disconnects_ends_the_providers_stream(

@@ -46,7 +46,7 @@ from .settling import (
     nano_usd_up,
     thinks_unseen,
 )
-from .stream_usage import UsageFilter
+from .stream_usage import UsageFilter, WholeEvents
 from .surcharges import NO_SURCHARGE, Surcharge, surcharge_of
 from .values import App, AppCall, AppReply, StreamHead, StreamPiece
 
@@ -139,18 +139,16 @@ class DelegatedCall(Caller):
         flight = InFlight(request, self._targets, True)
         try:
             async with aclosing(self._attempts(flight).pieces()) as pieces:
-                filtered: UsageFilter | None = None
+                whole = WholeEvents()
                 async for events, data in pieces:
                     if self._head is None:
                         self._head = self._stream_head(flight, events)
-                        if self._builder.hides_usage:
-                            filtered = UsageFilter()
+                        hides = self._builder.hides_usage
+                        whole = UsageFilter() if hides else WholeEvents(self._head.wire)
                     if flight.reply is not None and self.reply is None:
                         self._respond(flight)
-                    if filtered is not None:
-                        data = filtered.feed(data)
-                    yield self._app_piece(events, data)
-                if filtered is not None and (rest := filtered.close()):
+                    yield self._app_piece(events, whole.feed(data))
+                if rest := whole.close():
                     yield self._app_piece((), rest)
         except BaseException as problem:
             self._failed(flight, problem)

@@ -1,10 +1,48 @@
-"""Removes the usage from a chat stream whose caller did not ask for it."""
+"""The bytes of streams that go to apps as they came: by whole events, and without the usage of a
+chat stream whose caller did not ask for it."""
 
 from __future__ import annotations
 
 import msgspec
 
 from anaphora.wire.reading import DECODE_ERRORS
+
+#: What ends an event of SSE; ends of lines may be mixed.
+_SSE_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
+#: Of wires whose streams are not SSE.
+_ENDS: dict[str, tuple[bytes, ...]] = {"ollama": (b"\n",)}
+
+
+class WholeEvents:
+    """Passes an event when it is complete: before, it could be an error of the provider, whose
+    bytes never pass."""
+
+    def __init__(self, wire: str = "") -> None:
+        self._ends = _ENDS.get(wire, _SSE_ENDS)
+        self._longest = max(map(len, self._ends))
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        """The events that are complete now."""
+        # Only what is new is looked at: an event may be large and arrive in many pieces.
+        tail = bytes(self._rest[1 - self._longest :]) if self._longest > 1 else b""
+        window = tail + data
+        end = max(at + len(mark) if (at := window.rfind(mark)) >= 0 else 0 for mark in self._ends)
+        if not end:
+            self._rest += data
+            return b""
+        cut = end - len(tail)
+        whole = bytes(self._rest) + data[:cut] if self._rest else data[:cut]
+        self._rest = bytearray(data[cut:])
+        return self._passed(whole)
+
+    def close(self) -> bytes:
+        """What is left behind the last event of a stream that has not failed."""
+        rest, self._rest = bytes(self._rest), bytearray()
+        return rest
+
+    def _passed(self, events: bytes) -> bytes:
+        return events
 
 
 class _Chunk(msgspec.Struct):
@@ -15,29 +53,15 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-class UsageFilter:
-    """Passes the events of a stream as they are, without the one that holds nothing but the
-    usage. An event passes when it is complete."""
+class UsageFilter(WholeEvents):
+    """Passes the events of a chat stream as they are, without the one that holds nothing but the
+    usage."""
 
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> bytes:
-        if self._rest:
-            data = self._rest + data
-        ends = ((data.rfind(mark), len(mark)) for mark in (b"\n\n", b"\r\n\r\n"))
-        end = max(at + size if at >= 0 else 0 for at, size in ends)
-        whole, self._rest = data[:end], data[end:]
-        if b'"usage"' not in whole:
-            return whole
-        ending = b"\r\n\r\n" if b"\r\n\r\n" in whole else b"\n\n"
-        events = whole.split(ending)
-        return ending.join(event for event in events if not _is_usage(event))
-
-    def close(self) -> bytes:
-        """What is left behind the last event."""
-        rest, self._rest = self._rest, b""
-        return rest
+    def _passed(self, events: bytes) -> bytes:
+        if b'"usage"' not in events:
+            return events
+        ending = b"\r\n\r\n" if b"\r\n\r\n" in events else b"\n\n"
+        return ending.join(each for each in events.split(ending) if not _is_usage(each))
 
 
 def _is_usage(event: bytes) -> bool:

@@ -30,6 +30,8 @@ _OVERLOADED = (None, 503, 529)
 _ACCOUNTS = re.compile(r"\b(?:org|proj|wrkspc|projects|acct|user)[-_/][\w-]{6,}", re.ASCII)
 _WORDS = re.compile(r"[^\s'\"`,;()<>]+")
 _LONGEST = 2_000
+#: A provider may report a failure in a response of 200.
+_FIRST_ERROR = 400
 
 
 def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> CompleteResponse:
@@ -43,7 +45,9 @@ def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> C
         headers.pop("retry-after", None)
     elif error.retry_after is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after))  # SDKs read whole seconds
-    return CompleteResponse(error.status or status, headers, body)
+    if error.status is not None and error.status >= _FIRST_ERROR:
+        status = error.status
+    return CompleteResponse(status, headers, body)
 
 
 def as_upstream(problem: AnaphoraError) -> Upstream:
@@ -54,8 +58,8 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
         return written(
             shown_message(problem),
             status=status,
-            code=problem.code,
-            param=problem.param,
+            code=_masked(problem.code),
+            param=_masked(problem.param),
             retry_after=problem.retry_after,
         )
     if isinstance(problem, Upstream):
@@ -65,8 +69,8 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
         return kind(
             shown_message(problem),
             status=problem.status,
-            code=problem.code,
-            param=problem.param,
+            code=_masked(problem.code),
+            param=_masked(problem.param),
             retry_after=problem.retry_after,
         )
     text = shown_message(problem)
@@ -89,6 +93,15 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
 
 def shown_message(problem: AnaphoraError) -> str:
     """The message without keys and names of accounts."""
-    text = _ACCOUNTS.sub("…", str(problem))
-    text = _WORDS.sub(lambda word: MASK if looks_like_key(word[0]) else word[0], text)
+    text = without_accounts(str(problem))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def without_accounts(text: str) -> str:
+    """A text of a provider without keys and names of accounts."""
+    text = _ACCOUNTS.sub("…", text)
+    return _WORDS.sub(lambda word: MASK if looks_like_key(word[0]) else word[0], text)
+
+
+def _masked(text: str | None) -> str | None:
+    return None if text is None else without_accounts(text)

@@ -14,7 +14,11 @@ from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.config.secrets import SecretHeaders
 from anaphora.client.endpoint import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpTransport
+from anaphora.daemon.edits import with_members
 from anaphora.errors import AnaphoraError
+from anaphora.wire.reading import DECODE_ERRORS, decode_members
+
+from .errors import without_accounts
 
 #: Base wires of the providers that keep the objects of a wire.
 _FAMILIES = {
@@ -23,6 +27,9 @@ _FAMILIES = {
     "openai_responses": ("openai_responses", "openai_chat"),
     "gemini": ("gemini",),
 }
+#: Members of stored objects with texts of a provider about a failure.
+_ERROR_MEMBERS = ("error", "errors", "last_error", "status_details")
+_ERROR_MARKS = (b'"error', b'"last_error"', b'"status_details"')
 
 
 class ProviderResponse(msgspec.Struct, frozen=True, eq=False):
@@ -77,7 +84,8 @@ class Forwarder:
                 data = await response.read()
             finally:
                 await response.close()
-            pairs = {name.lower(): value for name, value in response.headers.items()}
+            redactor = resolved.redactor()
+            pairs = {name.lower(): redactor(value) for name, value in response.headers.items()}
             if response.status >= 300:
                 now = datetime.datetime.now(datetime.UTC)
                 raise wire.get(resolved.wire).read_error(response.status, pairs, data, now)
@@ -92,13 +100,29 @@ class Forwarder:
         return Endpoint(resolved, self._transport(resolved)).target(model)
 
     def rewritten(self, provider: str, body: bytes, base: str) -> bytes:
-        """A JSON body in which the addresses of results are ours."""
+        """The JSON of an object, in which the addresses of results are ours, and errors hold no
+        keys and no names of accounts."""
+        if any(mark in body for mark in _ERROR_MARKS):
+            body = self._without_accounts(provider, body)
         if b'"results_url"' not in body:
             return body
         origin = urlsplit(self._providers()[provider].base_url)
         theirs = re.escape(f"{origin.scheme}://{origin.netloc}".encode())
         pattern = rb'("results_url"\s*:\s*")(?:%b|https?://[^/"]+)' % theirs
         return re.sub(pattern, lambda match: match[1] + base.encode(), body)
+
+    def _without_accounts(self, provider: str, body: bytes) -> bytes:
+        try:
+            members = decode_members(body)
+        except DECODE_ERRORS:
+            return body
+        redactor = self._providers()[provider].redactor()
+        changes = {}
+        for name in _ERROR_MEMBERS:
+            text = bytes(members.get(name, b"null")).decode(errors="replace")
+            if (shown := without_accounts(redactor(text))) != text:
+                changes[name] = shown.encode()
+        return with_members(body, members, changes)
 
     async def close(self) -> None:
         for transport in self._transports.values():

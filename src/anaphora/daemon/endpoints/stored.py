@@ -156,6 +156,8 @@ class StoredObjects:
             await self._store.add_handle(grown)
         elif route.kind == "batch":
             await self._register_results(response, app, row.provider)
+        if _is_file(route):
+            return response
         return self._rewritten(exchange, row.provider, response)
 
     async def _extend(
@@ -313,7 +315,7 @@ class StoredObjects:
         response: ProviderResponse,
         notices: tuple[Notice, ...] = (),
     ) -> None:
-        is_file = route.rest.endswith(("content", "results"))
+        is_file = _is_file(route)
         headers = returned_headers(response.headers, file=is_file)
         if is_file:
             headers.setdefault("content-disposition", "attachment")
@@ -322,6 +324,11 @@ class StoredObjects:
         headers |= own_headers(route.wire, request_id, notices=notices)
         headers["x-content-type-options"] = "nosniff"
         await exchange.respond(CompleteResponse(200, headers, response.body))
+
+
+def _is_file(route: Route) -> bool:
+    """Whether a response is the content of a file, whose bytes stay as they are."""
+    return route.rest.endswith(("content", "results"))
 
 
 def base_url(exchange: HttpExchange) -> str:
