@@ -25,7 +25,7 @@
     │   ├── RequestRejected       any other 4xx, with the provider's parameter path
     │   └── Denied                the daemon refused the call before anything was sent
     │       ├── CapabilityDenied  the app has no such capability
-    │       ├── NotificationDenied a JSON-RPC notification of a method that calls a provider
+    │       ├── NotificationDenied  a JSON-RPC notification of a method that calls a provider
     │       ├── NotGranted        a provider, model, tool or field that is not in the app's grant
     │       ├── GrantExceeded     a spend limit of the grant is used up; names it and its reset
     │       ├── GrantRateLimited  the grant's requests or tokens per minute are used up

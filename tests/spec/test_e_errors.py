@@ -60,6 +60,8 @@ def test_only_transient_errors_are_retryable() -> None:
         "Transport",
         "RateLimited",
         "Overloaded",
+        "GrantRateLimited",
+        "StoreUnavailable",
     }
 
 
