@@ -96,7 +96,10 @@ def kill_daemons(folder: Path, kills: int, *, seed: int, callers: int = 8) -> in
     each: no limit is exceeded, and each answer that arrived is charged with its bill, or with its
     bound where the settlement was still to be written. The number of answers."""
     options = EmulatorOptions(
-        latency=Latency(first=0.002, pace=0.002), faults=FAULTS, seed=seed % 1000, remembered=1_000_000
+        latency=Latency(first=0.002, pace=0.002),
+        faults=FAULTS,
+        seed=seed % 1000,
+        remembered=1_000_000,
     )
     grants = {
         app: {**GRANT, "llm": {**GRANT["llm"], "usd_per_day": dollars}}
