@@ -178,7 +178,9 @@ def test_models_are_those_that_are_granted(emu: Emulator, tmp_path: Path) -> Non
             assert all(
                 model.model.startswith("claude-haiku-") or model.model == "gpt-5.2"
                 for model in models
+                if not model.is_route
             )
+            assert [model.model for model in models if model.is_route] == ["safe"]
             assert any(model.context and model.max_output for model in models)
 
     asyncio.run(main())

@@ -44,7 +44,8 @@ class AuditLog:
     elsewhere that names the last row: with it, `verify` notices a log that was cut off or written
     anew. `keep_days` prunes segments of earlier days. `required`: while rows cannot be written,
     calls are refused before they are sent; otherwise they are made, with a notice. `on_error` gets
-    an `AuditError` when writing begins to fail, in the log's thread.
+    an `AuditError` when writing begins to fail, in the log's thread. `collect`: rows wait so many
+    seconds for others, to be committed together.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class AuditLog:
         segment_bytes: int = SEGMENT_BYTES,
         required: bool = False,
         on_error: Callable[[AuditError], None] | None = None,
+        collect: float = 0.0,
     ) -> None:
         """Raises `Io` where another process writes the log, `ChainBroken` where its end was
         changed, `AnchorMismatch` where it is not the log of the anchor."""
@@ -78,6 +80,7 @@ class AuditLog:
             keep_days=keep_days,
             segment_bytes=segment_bytes,
             on_error=on_error,
+            collect=collect,
         )
         self._digests = BlockDigests(read_or_create_key(self.path))
         self._writer.start()
@@ -221,6 +224,7 @@ def open_writer(
     keep_days: float | None = None,
     segment_bytes: int = SEGMENT_BYTES,
     on_error: Callable[[AuditError], None] | None = None,
+    collect: float = 0.0,
 ) -> LogWriter:
     """The writer of a log, not started yet. Its first rows are committed: that it has started, and
     what the one before left unfinished."""
@@ -244,6 +248,7 @@ def open_writer(
             anchor=anchor,
             keep_days=keep_days,
             on_error=on_error,
+            collect=collect,
         )
         key = read_or_create_key(path)
         now = time.time()

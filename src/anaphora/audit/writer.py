@@ -84,7 +84,9 @@ class LogWriter:
         anchor: Path | None,
         keep_days: float | None,
         on_error: Callable[[AuditError], None] | None,
+        collect: float = 0.0,
     ) -> None:
+        """`collect`: how many seconds rows wait for others, to be committed together."""
         self.store = store
         self.head = head
         """The last row that is committed."""
@@ -97,6 +99,8 @@ class LogWriter:
         self._keep_days = keep_days
         self._next_prune = 0.0
         self._on_error = on_error
+        self._collect = collect
+        self._flushing = 0
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._queue: deque[PendingRow] = deque()
@@ -143,9 +147,12 @@ class LogWriter:
         self._check_process()
         with self._changed:
             goal, failures = self._taken, self._failures
+            self._flushing += 1
+            self._changed.notify_all()
             ended = self._changed.wait_for(
                 lambda: self._done >= goal or self._failures > failures or self._closed, timeout
             )
+            self._flushing -= 1
             if self._done >= goal:
                 return
         reason = self.failing if ended else f"not committed within {timeout:g} s"
@@ -193,6 +200,8 @@ class LogWriter:
         """The rows to commit, which stay in the queue meanwhile; none at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing)
+            if self._collect:
+                self._changed.wait_for(lambda: self._closing or self._flushing, self._collect)
             return list(islice(self._queue, _MOST_ROWS))
 
     def _commit(self, batch: list[PendingRow]) -> bool:

@@ -9,7 +9,7 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
-from anaphora import catalog, wire
+from anaphora import wire
 from anaphora.audit.log import AuditLog
 from anaphora.client.choice import name_at, refuses
 from anaphora.client.config import ClientConfig
@@ -37,6 +37,7 @@ from .counting import provider_count
 from .denials import DenialLog
 from .explanations import Explanations
 from .facts import RequestFacts, read_facts
+from .granted_models import asked_for, granted_models
 from .grants import AppGrant
 from .handles import not_found, stored_id
 from .isolation import SharedProviders
@@ -206,32 +207,10 @@ class CallService:
         return Counts(prepared.rendered).total, False
 
     def models(self, app: App) -> tuple[GrantedModel, ...]:
-        found: dict[tuple[str, str], GrantedModel] = {}
         if "llm_complete" not in app.grant.capabilities or app.grant.missing:
             return ()
-        for name in app.grant.llm.providers:
-            hops = self._pool.routes.get(name)
-            if hops is None and name in self._pool.providers:
-                for model in _models_of(self._pool.providers[name]):
-                    if is_granted(model, app.grant.llm.models):
-                        found.setdefault((name, model), self._granted_model(name, name, model))
-            for hop in hops or ():
-                resolved = self._pool.providers[hop.provider]
-                for model in [hop.model] if hop.model else _models_of(resolved):
-                    if is_granted(model, app.grant.llm.models):
-                        granted = self._granted_model(name, hop.provider, model)
-                        found.setdefault((name, model), granted)
-        return tuple(found.values())
-
-    def _granted_model(self, name: str, provider: str, model: str) -> GrantedModel:
-        profile = catalog.profile(self._pool.providers[provider].system, model)
-        context, output = profile.context_tokens, profile.output_tokens
-        return GrantedModel(
-            provider=name,
-            model=model,
-            context=None if context is None else context.value,
-            max_output=None if output is None else output.value,
-        )
+        names = app.grant.llm.providers
+        return granted_models(app, self._pool, self._chooser(names, None))
 
     def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
         return self._explanations.find(app.id, request_id)
@@ -262,6 +241,8 @@ class CallService:
             raise NotGranted(f"no provider is granted to {app.id}", param="provider")
         own_wire = None if call.request is None else call.request.wire
         targets, hops = self._chooser(names, own_wire).targets(named, model)
+        if named is None and model is not None and hops:
+            targets, hops = asked_for(model, targets, hops)
         models = [target.model for target in targets]
         if model is not None and not any(
             target.model == name_at(target.endpoint.resolved, model) for target in targets
@@ -412,12 +393,3 @@ def check_capabilities(call: AppCall) -> None:
             app=app.id,
             method=call.method,
         )
-
-
-def _models_of(resolved: ResolvedProvider) -> list[str]:
-    """The models that a provider is known to have."""
-    config = resolved.provider
-    if config.known_models:
-        return list(config.known_models)
-    names = [profile.id for profile in catalog.models(resolved.system)]
-    return [config.model, *names] if config.model and config.model not in names else names

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .delegation import CallService
     from .store.sqlite import SqliteStore
 
+#: Seconds that audit rows wait for others: one commit for many calls.
+_COLLECT = 0.05
+
 #: Fields of `store.Spent`, as periods of a metric.
 _SPENT = ("today", "month", "held")
 
@@ -73,7 +76,7 @@ async def open_services(
     admin = Admin(directory, store, config=lambda: files.current.config, clock=clock)
     audit = None
     if settings.daemon.audit:
-        audit = stack.enter_context(AuditLog(home.audit))
+        audit = stack.enter_context(AuditLog(home.audit, collect=_COLLECT))
     calls = CallService(
         settings.config,
         settings.providers,

@@ -172,6 +172,8 @@ class Delegation(Protocol):
 class GrantedModel(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     model: str
+    is_route: bool = False
+    """`model` is the name of a route, which stands for its models."""
     context: int | None = None
     """Tokens of the window, where known."""
     max_output: int | None = None

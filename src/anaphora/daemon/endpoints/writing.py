@@ -8,14 +8,17 @@ comment behind it, or in the field `anaphora` of the last object of Gemini and O
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from anaphora import wire as wires
 from anaphora.daemon.stream_usage import UsageFilter
 from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError
-from anaphora.values import Notice, ReplyFail
+from anaphora.values import Notice, ReplyFail, ReplyStart
 from anaphora.wire.sse import EventDecoder
 
 from .errors import as_upstream
@@ -39,7 +42,7 @@ def write_reply(
     if reply.body is not None and reply.wire == wire:
         body = reply.body
     else:
-        body = wires.get(wire).write_reply(reply.reply)
+        body = wires.get(wire).write_reply(reply.reply, time.time())
     headers = returned_headers(reply.headers) if reply.wire == wire else {}
     headers["content-type"] = _REPLY_TYPES.get(wire, _JSON)
     headers |= own_headers(
@@ -119,6 +122,8 @@ class StreamBody:
 
     def _write(self, event: Any) -> bytes:
         self._ended = self._ended or isinstance(event, ReplyFail)
+        if isinstance(event, ReplyStart) and event.created is None:
+            event = msgspec.structs.replace(event, created=time.time())
         return self._writer.write(event)
 
     def _late_fields(self, reply: AppReply) -> dict[str, Any]:

@@ -235,6 +235,7 @@ async def models(context: MethodContext, _: EmptyParams) -> ModelList:
                 max_output=one.max_output,
             )
             for one in granted
+            if not one.is_route
         )
     )
 

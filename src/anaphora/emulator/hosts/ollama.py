@@ -20,7 +20,7 @@ from anaphora.emulator.replies.text import IdGenerator
 from anaphora.emulator.strict.ollama import CHECKS
 from anaphora.errors import RequestRejected
 from anaphora.values import Message, Reply, Usage
-from anaphora.wire.ollama.stream import timestamp
+from anaphora.wire.ollama.reply import timestamp
 
 from .host import MODELS_CREATED, Host, Operation, ReplyContext, RoutedRequest
 

@@ -35,8 +35,8 @@ _DELTAS = {
 }
 
 
-def write_reply(reply: Reply) -> bytes:
-    """The whole reply. Parts without a block are left out."""
+def write_reply(reply: Reply, created: float | None = None) -> bytes:  # noqa: ARG001
+    """The whole reply, which has no date here. Parts without a block are left out."""
     blocks = [encoder_for(part, assistant=True)[2](part, []) for part in reply.message.parts]
     content = b",".join(block for block in blocks if block is not None)
     usage = _write_usage(reply.usage)

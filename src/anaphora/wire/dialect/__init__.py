@@ -142,9 +142,9 @@ class DialectCodec:
         reply: Reply = self._codec.read_reply(body)
         return reply
 
-    def write_reply(self, reply: Reply) -> bytes:
+    def write_reply(self, reply: Reply, created: float | None = None) -> bytes:
         counted = msgspec.structs.replace(reply, usage=self.encode_usage(reply.usage))
-        written: bytes = self._codec.write_reply(counted)
+        written: bytes = self._codec.write_reply(counted, created)
         return written
 
     def reader(self) -> DialectReader:

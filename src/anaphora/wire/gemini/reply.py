@@ -168,8 +168,9 @@ def read_stop(reason: str | None, parts: Iterable[Part]) -> StopReason:
 # ── Writing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def write_reply(reply: Reply) -> bytes:
-    """The response as Gemini would send it. Parts without a form here are left out."""
+def write_reply(reply: Reply, created: float | None = None) -> bytes:  # noqa: ARG001
+    """The response as Gemini would send it, without a date. Parts without a form here are left
+    out."""
     return write_response(reply, write_content(reply.message), reply.usage, reply.id, reply.model)
 
 

@@ -5,6 +5,8 @@ Answers have no id. Their date and durations are kept in the extras.
 
 from __future__ import annotations
 
+import datetime
+
 import msgspec
 
 from anaphora.canonical import dumps, string
@@ -90,17 +92,27 @@ def _done_reason(reply: Reply) -> str:
     return _DONE_REASONS.get(reply.stop_reason, "stop")
 
 
-def write_reply(reply: Reply) -> bytes:
-    """The answer as Ollama would send it. Parts without a field here are left out."""
-    return write_end(reply, write_assistant(reply.message, [], answer=True) or b"")
+def write_reply(reply: Reply, created: float | None = None) -> bytes:
+    """The answer as Ollama would send it. Parts without a field here are left out. `created` is the
+    date of a reply that has none of its own."""
+    date = EPOCH if created is None else string(timestamp(created))
+    return write_end(reply, write_assistant(reply.message, [], answer=True) or b"", date=date)
 
 
-def write_end(reply: Reply, message: bytes, counted: Usage | None = None) -> bytes:
+def timestamp(seconds: float) -> str:
+    """A time as Ollama writes it."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def write_end(
+    reply: Reply, message: bytes, counted: Usage | None = None, *, date: bytes = EPOCH
+) -> bytes:
     """The object that ends an answer, with `message` in it. `counted` is the usage of earlier
-    events, for a reply that has none."""
+    events, for a reply that has none, `date` that of a reply without one."""
     usage = reply.usage if reply.usage != Usage() or counted is None else counted
     extras = decode_members(b"{" + extra_members(reply.extras, WIRE) + b"}")
-    created = bytes(extras.pop("created_at", EPOCH))
+    created = bytes(extras.pop("created_at", date))
     done = bytes(extras.pop("done", b"true"))
     members = [
         b'"model":' + string(reply.model),

@@ -8,7 +8,6 @@ calls and images come whole.
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +42,7 @@ from anaphora.wire.sse import BODY_LIMIT
 from .errors import from_success, write_failure
 from .messages import is_message_fields, message_fields, sort_parts
 from .parse import compact_date, decode_message, read_call, read_image
-from .reply import EPOCH, RESPONSE, read_end, read_reply, write_end
+from .reply import EPOCH, RESPONSE, read_end, read_reply, timestamp, write_end
 from .types import MESSAGE_FIELDS, NULL, WIRE, ChatResponse, read_form
 
 
@@ -311,7 +310,8 @@ class StreamWriter:
         return self._line(fields.members(), None if created is None else string(created))
 
     def _end(self, reply: Reply) -> bytes:
-        return encode_line(write_end(reply, b'{"role":"assistant","content":""}', self._usage))
+        message = b'{"role":"assistant","content":""}'
+        return encode_line(write_end(reply, message, self._usage, date=self._created))
 
     def _line(self, members: bytes, created: bytes | None = None) -> bytes:
         return encode_line(
@@ -323,12 +323,6 @@ class StreamWriter:
             + members
             + b'},"done":false}'
         )
-
-
-def timestamp(seconds: float) -> str:
-    """A time as Ollama writes it."""
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _text_members(field: str, text: str) -> bytes:

@@ -100,15 +100,16 @@ def take_text(fields: Members, name: str, path: str) -> str:
     return text or ""
 
 
-def write_reply(reply: Reply) -> bytes:
-    """The reply as OpenAI would send it. Parts without a field are left out."""
+def write_reply(reply: Reply, created: float | None = None) -> bytes:
+    """The reply as OpenAI would send it. Parts without a field are left out. `created` is the date
+    of a reply that has none of its own."""
     extras = own_members(reply.extras, WIRE)
-    created = bytes(extras.pop("created", b"0"))
+    date = bytes(extras.pop("created", b"%d" % (created or 0)))
     choice = extras.pop("choice", None)
     choices = [write_choice(reply, 0, choice), *more_choices(extras)]
     return b'{"id":%b,"object":"chat.completion","created":%b,"model":%b,"choices":[%b]%b%b}' % (
         string(reply.id),
-        created,
+        date,
         string(reply.model),
         b",".join(choices),
         b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage),

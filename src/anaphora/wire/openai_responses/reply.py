@@ -128,8 +128,9 @@ def _read_stop(
     return "other", status
 
 
-def write_reply(reply: Reply) -> bytes:
-    """The reply as OpenAI would send it. Parts without an item are left out."""
+def write_reply(reply: Reply, created: float | None = None) -> bytes:
+    """The reply as OpenAI would send it. Parts without an item are left out. `created` is the date
+    of a reply that has none of its own."""
     items = b",".join(output_items(reply.message.parts, reply.id))
     head = b'{"id":' + string(reply.id)
     kept = extra_members(reply.extras, WIRE)
@@ -143,7 +144,8 @@ def write_reply(reply: Reply) -> bytes:
     status, reason = write_stop(reply)
     details = b"null" if reason is None else b'{"reason":' + string(reason) + b"}"
     usage = b',"usage":' + write_usage(reply.usage) + b","
-    return head + output + usage + skeleton(status) + b',"incomplete_details":' + details + b"}"
+    fields = skeleton(status, int(created or 0))
+    return head + output + usage + fields + b',"incomplete_details":' + details + b"}"
 
 
 def skeleton(status: str, created: int = 0) -> bytes:

@@ -72,6 +72,7 @@ class StreamWriter:
     def __init__(self) -> None:
         self._number = 0
         self._reply_id = ""
+        self._created: float | None = None
         self._items = 0
         """How many items were announced."""
         self._id, self._item = "", b""
@@ -117,6 +118,7 @@ class StreamWriter:
 
     def _start(self, event: ReplyStart) -> bytes:
         self._reply_id = event.id
+        self._created = event.created
         members = b',"response":{"id":%b,"model":%b,"output":[],"incomplete_details":null,%b}' % (
             string(event.id),
             string(event.model),
@@ -247,7 +249,7 @@ class StreamWriter:
     def _end(self, reply: Reply) -> bytes:
         status = write_stop(reply)[0]
         name = status if status in ("incomplete", "failed") else "completed"
-        return self._event(f"response.{name}", b',"response":' + write_reply(reply))
+        return self._event(f"response.{name}", b',"response":' + write_reply(reply, self._created))
 
 
 def _begun_part(start: PartStart, text: str) -> Part:

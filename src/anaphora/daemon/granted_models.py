@@ -1,0 +1,80 @@
+"""The models that an app may call, and which of a route's models a request names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anaphora import catalog
+from anaphora.client.choice import name_at
+from anaphora.client.config import Hop
+from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.endpoint import Target
+from anaphora.client.pool import ChosenTargets, ProviderPool, TargetChooser
+from anaphora.errors import AnaphoraError
+
+from .checks import is_granted
+from .values import App, GrantedModel
+
+
+def granted_models(
+    app: App, pool: ProviderPool, chooser: TargetChooser
+) -> tuple[GrantedModel, ...]:
+    """What the app may call: models of its providers and routes, and routes by their names."""
+    found: dict[tuple[str, str], GrantedModel] = {}
+    for name in app.grant.llm.providers:
+        hops = pool.routes.get(name)
+        if hops is None and name in pool.providers:
+            for model in _models_of(pool.providers[name]):
+                if is_granted(model, app.grant.llm.models):
+                    found.setdefault((name, model), _granted(name, pool.providers[name], model))
+        if hops is not None and _may_call_route(app, name, chooser):
+            found[name, name] = GrantedModel(provider=name, model=name, is_route=True)
+        for hop in hops or ():
+            resolved = pool.providers[hop.provider]
+            for model in [hop.model] if hop.model else _models_of(resolved):
+                if is_granted(model, app.grant.llm.models):
+                    found.setdefault((name, model), _granted(name, resolved, model))
+    return tuple(found.values())
+
+
+def asked_for(model: str, targets: Sequence[Target], hops: Sequence[Hop]) -> ChosenTargets:
+    """The targets of a route for a request that names a model and no route. Where all hops have a
+    model of their own, and one of them is the named one, the others would be another answer."""
+    if all(hop.model is not None for hop in hops):
+        named = [
+            (target, hop)
+            for target, hop in zip(targets, hops, strict=True)
+            if target.model == name_at(target.endpoint.resolved, model)
+        ]
+        if named:
+            return tuple(target for target, _ in named), tuple(hop for _, hop in named)
+    return tuple(targets), tuple(hops)
+
+
+def _may_call_route(app: App, route: str, chooser: TargetChooser) -> bool:
+    """Whether all models that the route stands for are granted."""
+    try:
+        targets, _ = chooser.targets(route, None)
+    except AnaphoraError:
+        return False
+    return all(is_granted(target.model, app.grant.llm.models) for target in targets)
+
+
+def _granted(name: str, resolved: ResolvedProvider, model: str) -> GrantedModel:
+    profile = catalog.profile(resolved.system, model)
+    context, output = profile.context_tokens, profile.output_tokens
+    return GrantedModel(
+        provider=name,
+        model=model,
+        context=None if context is None else context.value,
+        max_output=None if output is None else output.value,
+    )
+
+
+def _models_of(resolved: ResolvedProvider) -> list[str]:
+    """The models that a provider is known to have."""
+    config = resolved.provider
+    if config.known_models:
+        return list(config.known_models)
+    names = [profile.id for profile in catalog.models(resolved.system)]
+    return [config.model, *names] if config.model and config.model not in names else names
