@@ -54,7 +54,7 @@ def test_init_keeps_what_is_there(home: Home) -> None:
 
 
 def test_a_folder_that_is_no_home(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="is no home; create one with: anaphora init"):
+    with pytest.raises(InvalidConfig, match="is no home: it has no llm"):
         Home.open(tmp_path)
 
 
