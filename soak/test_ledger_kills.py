@@ -17,8 +17,12 @@ def test_three_hundred_kills_of_a_ledger_under_load(tmp_path: Path) -> None:
     print(f"300 kills, {settled:,} acknowledged settlements, none lost; seed {seed}")
 
 
-def test_sixty_kills_of_a_daemon_under_load(tmp_path: Path) -> None:
-    """The whole daemon: calls, aborted streams and faults of the provider, on one home."""
+def test_three_hundred_kills_of_a_daemon_under_load(tmp_path: Path) -> None:
+    """The whole daemon: calls, aborted streams and faults of the provider, on one home each."""
     seed = time.time_ns()
-    answers = kill_daemons(tmp_path, 60, seed=seed)
-    print(f"60 kills, {answers:,} answers, all charged; seed {seed}")
+    answers = 0
+    for part in range(5):
+        folder = tmp_path / str(part)
+        folder.mkdir()
+        answers += kill_daemons(folder, 60, seed=seed + part)
+    print(f"300 kills, {answers:,} answers, all charged; seed {seed}")

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from support.killed_daemons import kill_daemons
 from support.ledgers import kill_ledgers, memory_folder
 
 
-def test_thirty_kills_under_load_lose_nothing_and_exceed_no_limit() -> None:
+def test_thirty_kills_of_a_daemon_under_load_lose_nothing_and_exceed_no_limit() -> None:
+    """The whole daemon on one home: calls, aborted streams, faults of the provider, restarts."""
     with memory_folder() as folder:
-        assert kill_ledgers(folder / "store.sqlite", 30, seed=19) > 300
+        assert kill_daemons(folder, 30, seed=19) > 30
+
+
+def test_ten_kills_of_a_ledger_under_load_lose_nothing_and_exceed_no_limit() -> None:
+    """Many more holds and settlements at each kill than a daemon has."""
+    with memory_folder() as folder:
+        assert kill_ledgers(folder / "store.sqlite", 10, seed=19) > 100

@@ -144,6 +144,22 @@ class Home(msgspec.Struct, frozen=True):
         """The user who administrates the daemon."""
         return self.path.stat().st_uid
 
+    def check_file(self, path: Path) -> None:
+        """Raises `InvalidConfig` where another user may change a file of the home: who writes
+        llm.yaml decides where the keys are sent."""
+        if not stat.S_IMODE(self.path.stat().st_mode) & 0o077:
+            return  # nobody else gets to it
+        try:
+            found = path.stat()
+        except OSError:
+            return  # reading it says so
+        if found.st_uid not in (os.geteuid(), 0):
+            raise InvalidConfig(f"{path}: belongs to user {found.st_uid}; run chown on it")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            mode = stat.S_IMODE(found.st_mode)
+            reason = f"other users may change it (mode {mode:04o}); run chmod 600 {path}"
+            raise InvalidConfig(f"{path}: {reason}")
+
     def config(self) -> ClientConfig:
         return ClientConfig.read(self.llm_yaml)
 
