@@ -97,11 +97,8 @@ def unmatched(settings: Settings) -> Iterator[str]:
         models = {*itertools.chain(*known), *(hop.model for hop in hops if hop.model)}
         for index, pattern in enumerate(grant.llm.models):
             if not any(fnmatchcase(model, pattern) for model in models):
-                line = grants.origin.line(app, "llm", "models", index)
-                yield (
-                    f"{grants.origin.file}:{line}: {app}: llm.models[{index}] matches no known model"
-                    " of its providers"
-                )
+                at = f"{grants.origin.file}:{grants.origin.line(app, 'llm', 'models', index)}"
+                yield f"{at}: {app}: llm.models[{index}] matches no known model of its providers"
 
 
 def price_table_days(now: float) -> int:
