@@ -96,12 +96,12 @@ class CallService:
         self._pool.reload(dict(providers), dict(config.routes))
         self._choosers.clear()
         if self._grants is not None:
-            self._shared.use(self._grants, self._pool.routes)
+            self._shared.use(self._grants, self._pool.routes, self._pool.providers)
 
     def use_grants(self, grants: Iterable[AppGrant]) -> None:
         """The grants of all apps: an app that shares no provider with another is not masked."""
         self._grants = tuple(grants)
-        self._shared.use(self._grants, self._pool.routes)
+        self._shared.use(self._grants, self._pool.routes, self._pool.providers)
 
     def revoke(self, token_id: str) -> None:
         """Ends the running calls of a token."""
@@ -192,6 +192,8 @@ class CallService:
         return Counts(prepared.rendered).total, False
 
     def models(self, app: App) -> tuple[GrantedModel, ...]:
+        if "llm_complete" not in app.grant.capabilities or app.grant.missing:
+            return ()
         names = app.grant.llm.providers
         return granted_models(app, self._pool, self._chooser(names, None))
 
