@@ -89,7 +89,10 @@ class Home(msgspec.Struct, frozen=True):
         folder = Path(path).resolve()
         home = cls(folder)
         if not home.llm_yaml.is_file():
-            raise InvalidConfig(f"{folder}: is no home; create one with: anaphora init {folder}")
+            raise InvalidConfig(
+                f"{folder}: is no home: it has no llm.yaml. Name one with --home, or create it"
+                f" with: anaphora init {folder}"
+            )
         found = folder.stat()
         if found.st_uid != os.geteuid():
             raise InvalidConfig(
