@@ -300,3 +300,20 @@ def test_a_provider_that_is_gone_is_a_502(daemon: TestedDaemon, provider: Failin
         response = http.post("/v1/messages", json=ASK)
     assert response.status_code == 502
     assert KEY not in response.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refused_field_of_a_beta_that_was_left_out(
+    stream: bool, daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    """Claude Code sends betas with every request: the error names the one that is not granted."""
+    refusal = {"type": "invalid_request_error", "message": "thing: Extra inputs are not permitted"}
+    provider.fail(400, {"type": "error", "error": refusal})
+    with daemon.client() as client:
+        beta = {"anthropic-beta": "things-2026-01-01"}
+        answer = client.post("/v1/messages", json=ASK | {"stream": stream}, headers=beta)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == (
+        "thing: Extra inputs are not permitted (the beta 'things-2026-01-01' is not granted; left"
+        " out)"
+    )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from anaphora.errors import AnaphoraError
+
 from .common import USAGE, report_problems, require, stop
 from .daemon_connection import home_option
 from .terminal import print_report
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
 )
 @click.option("--check", is_flag=True, help="Validate files, keys, grants and prices, and exit.")
 @click.option(
-    "--emulate", is_flag=True, help="Answer calls with the emulator: no key, no network, no cost."
+    "--emulate",
+    is_flag=True,
+    help="Answer calls with the emulator: no key, no network, no cost. Without a home, in a"
+    " temporary one.",
 )
 @click.option(
     "--strict",
@@ -93,7 +98,13 @@ def _echo(text: str) -> None:
 def _check(options: ServeOptions, as_json: bool) -> None:
     from anaphora.daemon.checking import check_home
 
-    found = check_home(options)
+    try:
+        found = check_home(options)
+    except AnaphoraError as problem:
+        if as_json:
+            report = {"ok": False, "home": str(options.home), "providers": [], "apps": []}
+            print_report(report | {"problems": [str(problem)], "warnings": []}, (), as_json=True)
+        raise
     grants, providers = found.settings.grants, found.settings.providers
     report = {
         "ok": not found.problems,

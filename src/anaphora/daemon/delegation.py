@@ -39,12 +39,12 @@ from .explanations import Explanations
 from .facts import RequestFacts, read_facts
 from .granted_models import asked_for, granted_models
 from .grants import AppGrant
-from .handles import not_found, stored_id
 from .isolation import SharedProviders
 from .ledger import Ledger
 from .rates import Rates
 from .requests import RequestBuilder
 from .store import Store
+from .stored_history import StoredHistory
 from .values import App, AppCall, AppReply, GrantedModel, StreamHead, StreamPiece
 
 #: Sets of granted providers for which a chooser is kept.
@@ -67,7 +67,7 @@ class CallService:
         transport: HttpTransport | None = None,
     ) -> None:
         self._pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
-        self._store = store
+        self._history = StoredHistory(store)
         self._clock = clock
         self._choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -85,7 +85,7 @@ class CallService:
             watchers=Watchers(watchers, audit),
             lock=self._lock,
             explain=self._explanations.add,
-            stored_tokens=self._stored_tokens,
+            history=self._history,
         )
 
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────
@@ -96,12 +96,12 @@ class CallService:
         self._pool.reload(dict(providers), dict(config.routes))
         self._choosers.clear()
         if self._grants is not None:
-            self._shared.use(self._grants, self._pool.routes)
+            self._shared.use(self._grants, self._pool.routes, self._pool.providers)
 
     def use_grants(self, grants: Iterable[AppGrant]) -> None:
         """The grants of all apps: an app that shares no provider with another is not masked."""
         self._grants = tuple(grants)
-        self._shared.use(self._grants, self._pool.routes)
+        self._shared.use(self._grants, self._pool.routes, self._pool.providers)
 
     def revoke(self, token_id: str) -> None:
         """Ends the running calls of a token."""
@@ -163,7 +163,7 @@ class CallService:
             facts = self._checked(call, targets)
             stored = None
             if facts is not None and facts.handles:
-                stored = await self._stored_tokens(call.app, facts)
+                stored = await self._history.tokens(call.app.id, facts)
         except Denied as error:
             self._denied(call, error)
             raise
@@ -181,21 +181,6 @@ class CallService:
         check_grant(facts, grant, models=[target.model for target in targets])
         return facts
 
-    async def _stored_tokens(
-        self, app: App, facts: RequestFacts, provider: str | None = None
-    ) -> int | None:
-        """The last billed size of the history behind a request's handles; None where one is not
-        known. Raises `NotFound` for a handle that is not the app's own, or is at another
-        provider."""
-        total: int | None = 0
-        for param, kind, text in facts.handles:
-            id = stored_id(kind, text)
-            row = None if id is None else await self._store.handle(kind, id, app.id)
-            if row is None or provider not in (None, row.provider):
-                raise not_found(kind, text, param)
-            total = None if total is None or row.tokens is None else total + row.tokens
-        return total
-
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
         target = self._targets(call)[0]
         self._tools.rates.admit(call.app, 0, time.monotonic())
@@ -207,6 +192,8 @@ class CallService:
         return Counts(prepared.rendered).total, False
 
     def models(self, app: App) -> tuple[GrantedModel, ...]:
+        if "llm_complete" not in app.grant.capabilities or app.grant.missing:
+            return ()
         names = app.grant.llm.providers
         return granted_models(app, self._pool, self._chooser(names, None))
 

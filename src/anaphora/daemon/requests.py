@@ -278,10 +278,9 @@ class RequestBuilder:
         app, rendered = self._call.app, read.rendered
         if not self._places_markers or rendered.marks or rendered.automatic is not None:
             read = replace(read, takes_markers=False)  # the app marks by itself
-        scope = None if app.grant.llm.share_cache else app.id
         remembered = self.remembered = self._memory.begin(
             read,
-            scope=(scope, target.endpoint.id, rendered.wire, target.model),
+            scope=(app.id, target.endpoint.id, rendered.wire, target.model),
             at=now,
             own=own,
         )

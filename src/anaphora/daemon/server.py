@@ -147,7 +147,8 @@ class Daemon:
         self.services.calls.reload(settings.config, settings.providers)
         self.services.calls.use_grants(settings.grants.apps.values())
         self._set_socket_mode()
-        _log.info("reloaded")
+        if not self._files.problems:
+            _log.info("reloaded")
         log_warnings(settings.grants, self.services.directory)
 
     def _set_socket_mode(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -234,10 +235,14 @@ def free_port(host: str, port: int = 0) -> int:
         try:
             probe.bind((ip, port))
         except OSError as problem:
-            reason = os.strerror(problem.errno or 0)
-            raise Io(f"cannot listen at {host}:{port}: {reason}") from None
+            raise cannot_listen(host, port, problem) from None
         bound: int = probe.getsockname()[1]
         return bound
+
+
+def cannot_listen(host: str, port: int, problem: OSError) -> Io:
+    advice = "; choose another port" if problem.errno == errno.EADDRINUSE else ""
+    return Io(f"cannot listen at {host}:{port}: {os.strerror(problem.errno or 0)}{advice}")
 
 
 def ip_of(host: str) -> str:

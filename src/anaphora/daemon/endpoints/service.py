@@ -17,7 +17,13 @@ from anaphora.values import Notice
 from . import routes
 from .body import JsonBody, check_headers, read_json
 from .errors import error_response
-from .headers import PROVIDER, forwarded_headers, own_headers, query_fields
+from .headers import (
+    BETA_NOT_GRANTED,
+    PROVIDER,
+    forwarded_headers,
+    own_headers,
+    query_fields,
+)
 from .kept import kept_objects
 from .models import write_model, write_models
 from .references import check_references
@@ -133,11 +139,13 @@ class Endpoints:
         )
         exchange.watch()
         if route.operation == "count":
-            await self._count(exchange, route, call)
+            with _naming_left_out(notices):
+                await self._count(exchange, route, call)
         elif call.stream:
             await self._stream(exchange, route, call, body, notices)
         else:
-            reply = await self._delegation.complete(call)
+            with _naming_left_out(notices):
+                reply = await self._delegation.complete(call)
             notices += await self._keep(call, body, reply)
             head, data = write_reply(route.wire, reply, notices)
             await exchange.respond(CompleteResponse(200, head, data))
@@ -163,7 +171,8 @@ class Endpoints:
         as_list = route.wire == "gemini" and not _wants_sse(exchange)
         stream = self._delegation.stream(call)
         try:
-            head = await stream.head()
+            with _naming_left_out(notices):
+                head = await stream.head()
             asks = _asks_usage(body.value)
             out = StreamBody(route.wire, head, asks_usage=asks, as_list=as_list)
             headers = stream_headers(route.wire, head, notices, as_list=as_list)
@@ -215,6 +224,22 @@ class Endpoints:
     ) -> None:
         headers = {"content-type": _JSON, **own_headers(route.wire, request_id, notices=notices)}
         await exchange.respond(CompleteResponse(200, headers, body))
+
+
+@contextlib.contextmanager
+def _naming_left_out(notices: tuple[Notice, ...]) -> Iterator[None]:
+    """A provider refuses fields of a beta that was left out of the request: the error says that it
+    was."""
+    try:
+        yield
+    except RequestRejected as problem:
+        left_out = [notice.message for notice in notices if notice.code == BETA_NOT_GRANTED]
+        if not left_out:
+            raise
+        reason = f"{problem} ({'; '.join(left_out)})"
+        raise RequestRejected(
+            reason, status=problem.status, code=problem.code, param=problem.param
+        ) from None
 
 
 def _plain_path(exchange: HttpExchange) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from anaphora.daemon.content_facts import RequestContent, scan_content
 from anaphora.daemon.grants import LlmGrant
 from anaphora.daemon.handles import not_found
 from anaphora.daemon.ledger import Ledger
@@ -117,7 +118,7 @@ class StoredObjects:
                     charge.settle(_cached_tokens(_fields(response.body)))
         else:
             response = await sent
-        await self._register(route.kind, response, app, provider, len(data))
+        await self._register(route.kind, response, app, provider, body)
         return self._rewritten(exchange, provider, response)
 
     async def _use(
@@ -137,6 +138,9 @@ class StoredObjects:
             content, data, body = await self._content(exchange, route, app, row.provider)
             if data:
                 headers = (*headers, ("content-type", content))
+        if route.kind == "conversation" and body is not None:
+            # Before it is sent: the provider may keep what its answer does not confirm.
+            await self._store.grow_handle(row, _most_tokens(body))
         sent = self._forwarder.send(
             row.provider,
             exchange.method,
@@ -151,9 +155,6 @@ class StoredObjects:
             response = await sent
         if route.operation == "delete":
             await self._store.remove_handle(route.kind, route.name, app.id)
-        elif route.kind == "conversation" and data and row.tokens is not None:
-            grown = msgspec.structs.replace(row, tokens=row.tokens + len(data))
-            await self._store.add_handle(grown)
         elif route.kind == "batch":
             await self._register_results(response, app, row.provider)
         if _is_file(route):
@@ -228,15 +229,20 @@ class StoredObjects:
         return provider
 
     async def _register(
-        self, kind: HandleKind, response: ProviderResponse, app: App, provider: str, size: int
+        self,
+        kind: HandleKind,
+        response: ProviderResponse,
+        app: App,
+        provider: str,
+        body: JsonBody | None,
     ) -> None:
         fields = _fields(response.body)
         id = str(fields.get("id") or fields.get("name") or "").rpartition("/")[2]
         if not id:
             raise NotFound("the provider's answer names no object", status=502)
         tokens: int | None = None
-        if kind == "conversation":
-            tokens = size  # a token is at least a byte
+        if kind == "conversation" and body is not None:
+            tokens = _most_tokens(body)
         elif kind == "cached_content":
             tokens = _cached_tokens(fields)
         row = HandleRow(
@@ -329,6 +335,18 @@ class StoredObjects:
 def _is_file(route: Route) -> bool:
     """Whether a response is the content of a file, whose bytes stay as they are."""
     return route.rest.endswith(("content", "results"))
+
+
+def _most_tokens(body: JsonBody) -> int | None:
+    """What the items of a conversation can have: a token is at least a byte. None where they hold
+    more than text."""
+    found = RequestContent()
+    items = body.members.get("items", msgspec.Raw(b"null"))
+    scan_content("openai_responses", "input", items, found)
+    media = found.media
+    if media.images or media.documents or media.audio or found.handles:
+        return None
+    return len(body.data)
 
 
 def base_url(exchange: HttpExchange) -> str:
