@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from anaphora.cache.verdict import Prediction, Verdict, diagnosis_of, saved_usd
 from anaphora.client.attempts import REQUEST_IDS, Attempts
 from anaphora.client.endpoint import Target
+from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.limits import Admission
 from anaphora.client.observe import CallAudit, EndedCall, Watchers
@@ -205,7 +206,7 @@ class DelegatedCall(Caller):
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         if notices and self.reply is not None:
-            self.reply.notices += notices
+            self.reply.notices += without_details(notices)
         return super()._noted(response, notices)
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
@@ -357,7 +358,7 @@ class DelegatedCall(Caller):
             usage=self._usage,
             cost_usd=cost,
             verdict=flight.verdict,
-            notices=record.notices,
+            notices=without_details(record.notices),
             attempts=record.attempts,
         )
 
