@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -41,6 +40,7 @@ from .headers import (
 )
 from .references import check_references
 from .routes import Route
+from .uploads import check_upload
 
 #: What the grant must allow for each kind of object.
 _PERMISSIONS: dict[HandleKind, str] = {
@@ -53,7 +53,6 @@ _PERMISSIONS: dict[HandleKind, str] = {
 }
 #: Kinds that cost money which no bound is known for.
 _UNBOUNDED: tuple[HandleKind, ...] = ("batch", "container")
-_MULTIPART = re.compile(r'multipart/form-data; *boundary="?[\w\'()+,./:=?-]{1,200}"?', re.ASCII)
 _PAGE, _LARGEST_PAGE = 20, 100
 #: Requests to a provider at the same time, for one list.
 _AT_ONCE = 8
@@ -187,9 +186,7 @@ class StoredObjects:
         takes_files = route.kind == "file" or (route.kind == "container" and route.rest)
         kind = exchange.headers.get("content-type", "")
         if takes_files and not kind.lower().startswith("application/json"):
-            if _MULTIPART.fullmatch(kind) is None:
-                reason = "the content type must be multipart/form-data with a boundary"
-                raise RequestRejected(reason, status=415)
+            check_upload(kind, data)
             if exchange.headers.get("content-encoding", "identity") != "identity":
                 raise RequestRejected("an upload must not be compressed", status=415)
             if len(data) > MAX_BODY:
