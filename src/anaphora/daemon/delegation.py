@@ -182,10 +182,17 @@ class CallService:
         return facts
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
-        target = self._targets(call)[0]
-        self._tools.rates.admit(call.app, 0, time.monotonic())
-        builder = RequestBuilder(CallMemory(), self._shared, call, places_markers=False)
-        prepared = builder.build(target, stream=False)
+        try:
+            targets = self._targets(call)
+            facts = self._checked(call, targets)
+            if facts is not None and facts.handles:
+                await self._history.tokens(call.app.id, facts)
+            self._tools.rates.admit(call.app, 0, time.monotonic())
+            builder = RequestBuilder(CallMemory(), self._shared, call, facts, places_markers=False)
+            prepared = builder.build(target := targets[0], stream=False)
+        except Denied as error:
+            self._denied(call, error)
+            raise
         counted = await provider_count(target, prepared)
         if counted is not None:
             return counted, True
