@@ -236,6 +236,9 @@ def test_references(body: dict[str, Any], expected: list[tuple[str, str]]) -> No
     [
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, NotFound),
         ({"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}, NotGranted),
+        ({"tools": [{"retrieval": {"vertexAiSearch": {"datastore": "projects/x"}}}]}, NotGranted),
+        ({"input": [{"id": "msg_1"}]}, NotFound),
+        ({"items": [{"id": "msg_1", "type": None}]}, NotFound),
         ({"previous_response_id": 7}, RequestRejected),
     ],
 )

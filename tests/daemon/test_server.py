@@ -195,6 +195,7 @@ def test_log_has_a_line_for_each_request_without_its_query(
         answer = client.post("/v1/messages", json=MESSAGE, params=query)
         client.post("/v1/messages", json=MESSAGE, headers={"x-api-key": "canary-token"})
         client.get(f"/v1/{daemon.token()}")
+        client.get(f"/v1/models%3Fkey={daemon.token()}")
         metrics = client.get("/metrics", headers=daemon.headers(ADMIN)).text
     assert daemon.token() not in metrics
     lines = daemon.log_lines()

@@ -12,6 +12,7 @@ Every response has the header `anaphora-request-id`, and the log one line for ea
 from __future__ import annotations
 
 import itertools
+import re
 import secrets
 import time
 from collections.abc import Callable, Coroutine
@@ -47,6 +48,8 @@ REQUEST_ID_KEY = "anaphora.request_id"
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
 _SERVER_ERROR = 500
+#: Of a path; a query may be in it, percent-encoded.
+_PATH_PART = re.compile(r"[^/?=&;#]+")
 
 
 class TokenRevoked(ConnectionEnded):
@@ -291,9 +294,8 @@ class DaemonHandler:
 
 @lru_cache(maxsize=512)
 def _shown_path(path: str) -> str:
-    """Without steps that look like a token: a client may have put one in the wrong place."""
-    steps = path[:200].split("/")
-    return "/".join(ELLIPSIS if looks_like_key(step) else step for step in steps)
+    """Without parts that look like a token: a client may have put one in the wrong place."""
+    return _PATH_PART.sub(lambda part: ELLIPSIS if looks_like_key(part[0]) else part[0], path[:200])
 
 
 def _json(status: int, value: Any) -> CompleteResponse:

@@ -110,7 +110,7 @@ class RequestBuilder:
     def _pass_through(self, target: Target, request: WireRequest, stream: bool) -> PreparedRequest:
         endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
         notices: list[Notice] = []
-        filled = self._fill(target, request)
+        filled = self._fill(target, request, notices)
         body, members = filled.body, filled.members
         changes = self._changes(target, members, stream, notices)
         if changes:
@@ -153,7 +153,7 @@ class RequestBuilder:
             notices=tuple(notices),
         )
 
-    def _fill(self, target: Target, request: WireRequest) -> FilledBody:
+    def _fill(self, target: Target, request: WireRequest, notices: list[Notice]) -> FilledBody:
         """The request with the fields that the grant demands (D10)."""
         grant, base_wire, facts = self._call.app.grant.llm, request.wire, self._given
         if facts is None:
@@ -168,6 +168,9 @@ class RequestBuilder:
             filled = fill_max_tokens(
                 base_wire, filled.body, filled.members, tokens, profile=target.profile
             )
+            field = facts.max_tokens_field
+            text = f"{field} was missing and set to {tokens}, the most that the grant allows"
+            notices.append(Notice("max_tokens_set", text, field))
             facts = replace(facts, max_tokens=tokens)
         if "stored_responses" not in grant.permissions:
             filled = fill_store(base_wire, filled.body, filled.members)

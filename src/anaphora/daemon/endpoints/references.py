@@ -29,7 +29,10 @@ _IDS: dict[str, HandleKind] = {
     "input_file_id": "file",
 }
 #: Members that name objects of the account which no app owns.
-_SHARED = frozenset(("vector_store_ids", "vector_store_id", "connector_id", "skill_id"))
+_SHARED = frozenset(
+    "vector_store_ids vector_store_id connector_id skill_id vertexRagStore vertex_rag_store"
+    " vertexAiSearch vertex_ai_search".split()
+)
 _NAMES = frozenset(_IDS) | _SHARED
 #: Members whose content is the app's own text or JSON.
 _OPAQUE = frozenset(
