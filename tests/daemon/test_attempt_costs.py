@@ -165,10 +165,11 @@ def test_spend_is_the_providers_bill_to_the_nano_dollar(emu: Emulator, tmp_path:
             for wire, fields in REQUESTS.items():
                 for provider in REQUESTS:
                     for stream in (False, True, False):
-                        model = {"model": MODELS[provider]}
-                        flag = {} if wire == "gemini" else {**model, "stream": stream}
+                        model = MODELS[provider]
+                        flag = {} if wire == "gemini" else {"model": model, "stream": stream}
+                        body = {**fields, **flag}
                         call = daemon.request(
-                            wire, {**fields, **flag}, provider=provider, stream=stream, **model
+                            wire, body, provider=provider, model=model, stream=stream
                         )
                         if stream:
                             await daemon.stream(call)
