@@ -9,7 +9,6 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
-from anaphora import wire
 from anaphora.audit.log import AuditLog
 from anaphora.client.choice import name_at, refuses
 from anaphora.client.config import ClientConfig
@@ -42,7 +41,7 @@ from .grants import AppGrant
 from .isolation import SharedProviders
 from .ledger import Ledger
 from .rates import Rates
-from .requests import RequestBuilder
+from .requests import RequestBuilder, parse_request
 from .store import Store
 from .stored_history import StoredHistory
 from .values import App, AppCall, AppReply, GrantedModel, StreamHead, StreamPiece
@@ -254,7 +253,7 @@ class CallService:
             return conversation_key(call.call)
         request = call.request
         assert request is not None
-        return conversation_key(wire.get(request.wire).parse(request.body, request.path))
+        return conversation_key(parse_request(request, call.app.grant.llm))
 
     def _chooser(self, names: tuple[str, ...], own_wire: str | None) -> TargetChooser:
         """Chooses among granted providers; those first that speak the wire of the request."""
