@@ -9,7 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +108,20 @@ def test_folder_that_is_no_home_is_named(tmp_path: Path, run: Run) -> None:
     assert f"anaphora init {tmp_path}" in done.stderr
 
 
-def test_emulate_needs_nothing_and_stops_on_sigterm(tmp_path: Path) -> None:
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """With room for the path of a socket below it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_emulate_needs_nothing_and_stops_on_sigterm(short_folder: Path) -> None:
     """The printed curl line works as it is."""
     source = Path(sys.modules[main.__module__].__file__ or "").parents[2]
     process = subprocess.Popen(
         [sys.executable, "-m", "anaphora", "serve", "--emulate", "--port", "0"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(source), "PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
+        cwd=short_folder,
+        env={"PYTHONPATH": str(source), "PATH": os.environ["PATH"], "TMPDIR": str(short_folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -140,4 +148,4 @@ def test_emulate_needs_nothing_and_stops_on_sigterm(tmp_path: Path) -> None:
     token = re.search(r"ana_\S+", text)
     assert token is not None
     assert token[0] not in log
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_folder.iterdir()) == []

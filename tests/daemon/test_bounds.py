@@ -369,6 +369,12 @@ def reply_with(kind: str, count: int) -> Reply:
             reply_with("web_search_call", 2),
             Surcharge(Decimal(1), Decimal("0.02")),
         ),
+        (
+            "anthropic",
+            {"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]},
+            reply_with("bash_code_execution_tool_result", 2),
+            Surcharge(Decimal(1), Decimal("0.05")),
+        ),
         ("openai_responses", {"tools": [{"type": "shell"}]}, reply_with("x", 1), NO_SURCHARGE),
         ("openai_responses", {"tools": [{"type": "image_generation"}]}, reply_with("x", 1), None),
         (

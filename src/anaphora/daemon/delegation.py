@@ -9,7 +9,6 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
-from anaphora import wire
 from anaphora.audit.log import AuditLog
 from anaphora.client.choice import name_at, refuses
 from anaphora.client.config import ClientConfig
@@ -42,7 +41,7 @@ from .grants import AppGrant
 from .isolation import SharedProviders
 from .ledger import Ledger
 from .rates import Rates
-from .requests import RequestBuilder
+from .requests import RequestBuilder, parse_request
 from .store import Store
 from .stored_history import StoredHistory
 from .values import App, AppCall, AppReply, GrantedModel, StreamHead, StreamPiece
@@ -182,10 +181,17 @@ class CallService:
         return facts
 
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
-        target = self._targets(call)[0]
-        self._tools.rates.admit(call.app, 0, time.monotonic())
-        builder = RequestBuilder(CallMemory(), self._shared, call, places_markers=False)
-        prepared = builder.build(target, stream=False)
+        try:
+            targets = self._targets(call)
+            facts = self._checked(call, targets)
+            if facts is not None and facts.handles:
+                await self._history.tokens(call.app.id, facts)
+            self._tools.rates.admit(call.app, 0, time.monotonic())
+            builder = RequestBuilder(CallMemory(), self._shared, call, facts, places_markers=False)
+            prepared = builder.build(target := targets[0], stream=False)
+        except Denied as error:
+            self._denied(call, error)
+            raise
         counted = await provider_count(target, prepared)
         if counted is not None:
             return counted, True
@@ -247,7 +253,7 @@ class CallService:
             return conversation_key(call.call)
         request = call.request
         assert request is not None
-        return conversation_key(wire.get(request.wire).parse(request.body, request.path))
+        return conversation_key(parse_request(request, call.app.grant.llm))
 
     def _chooser(self, names: tuple[str, ...], own_wire: str | None) -> TargetChooser:
         """Chooses among granted providers; those first that speak the wire of the request."""

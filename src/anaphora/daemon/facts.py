@@ -243,6 +243,8 @@ class _Reading:
         kind = decode_value(raw, _Budget | bool | int | str, f"$.{name}", request_error)
         if isinstance(kind, _Budget):
             kind = kind.budget_tokens or kind.max_tokens or kind.thinkingBudget
+        if isinstance(kind, str) and kind.strip().isdecimal():
+            raise request_error("must be a number, not text", f"$.{name}")
         if type(kind) is int and not self._known.limits_thinking:
             self._values["thinking_budget"] = max(0, kind)
 

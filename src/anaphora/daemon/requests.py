@@ -32,7 +32,14 @@ from .checks import check_grant, check_prompt
 from .conversations import CallMemory, RememberedCall
 from .edits import with_members
 from .facts import RequestFacts, read_facts
-from .filling import FilledBody, fill_max_tokens, fill_store, max_tokens_to_fill
+from .filling import (
+    DEFAULT_MAX_TOKENS,
+    FilledBody,
+    fill_max_tokens,
+    fill_store,
+    max_tokens_to_fill,
+)
+from .grants import LlmGrant
 from .isolation import SharedProviders, app_key
 from .values import AppCall, WireRequest
 
@@ -271,7 +278,7 @@ class RequestBuilder:
             return self._call.call
         request = self._call.request
         assert request is not None
-        return wire.get(request.wire).parse(request.body, request.path)
+        return parse_request(request, self._call.app.grant.llm)
 
     # ── Planning ─────────────────────────────────────────────────────────────────────────────────
 
@@ -320,6 +327,15 @@ class RequestBuilder:
             reason = f"what the call costs has no bound, and the grant limits spend: {bound.reason}"
             raise NotGranted(reason)
         return bound
+
+
+def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
+    """The call that a request asks for, with the limit that its wire needs (D10)."""
+    body = request.body
+    if wire.features(request.wire).requires_max_tokens:
+        tokens = grant.max_tokens or DEFAULT_MAX_TOKENS
+        body = fill_max_tokens(request.wire, body, request.members, tokens).body
+    return wire.get(request.wire).parse(body, request.path)
 
 
 def _speaks(target: Target, request: WireRequest) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,6 +29,7 @@ from anaphora.serving.server import (
     ConnectionLimits,
     ServerAddress,
     in_thread,
+    received_signals,
     tcp_server,
     tuned_interpreter,
 )
@@ -318,17 +318,13 @@ def running(options: ServeOptions, log: JsonLog | None = None) -> Iterator[Daemo
 def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: None) -> None:
     """A daemon in the foreground. SIGTERM and SIGINT drain and stop it, SIGHUP reloads its files
     and opens its log again."""
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    handlers = {
-        number: signal.signal(number, lambda number, _: signals.put(number))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
     disable_core_dumps()
-    try:
-        with running(options) as daemon, tuned_interpreter():
-            ready(daemon)
-            while signals.get() == signal.SIGHUP:
-                daemon.hang_up()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with (
+        received_signals(*numbers) as signals,
+        running(options) as daemon,
+        tuned_interpreter(),
+    ):
+        ready(daemon)
+        while next(signals) == signal.SIGHUP:
+            daemon.hang_up()
