@@ -16,7 +16,7 @@ import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.client.response import Attempt
-from anaphora.errors import Denied
+from anaphora.errors import AnaphoraError, Denied
 from anaphora.prompt import Call
 from anaphora.values import Event, Notice, Reply, Usage
 from anaphora.wire.reading import Members
@@ -31,6 +31,15 @@ class Peer(msgspec.Struct, frozen=True):
     """An IP address; `socket` for the Unix socket."""
     uid: int | None = None
     """The peer's user on the Unix socket."""
+
+
+ERROR_KEY = "anaphora.error"
+"""In the scope of a request: the kind of the error that it was answered with, for the log."""
+
+
+def kind_of(problem: AnaphoraError) -> str:
+    """A constant of the error's class, without anything that a provider sent."""
+    return problem.kind if isinstance(problem, Denied) else type(problem).__name__
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,15 @@ from typing import Any
 
 from anaphora.canonical import dumps
 from anaphora.daemon.store import HandleRow, Store
-from anaphora.daemon.values import App, AppCall, AppReply, Delegation, WireRequest
+from anaphora.daemon.values import (
+    ERROR_KEY,
+    App,
+    AppCall,
+    AppReply,
+    Delegation,
+    WireRequest,
+    kind_of,
+)
 from anaphora.errors import AnaphoraError, Denied, NotFound, RequestRejected
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
@@ -60,6 +68,7 @@ class Endpoints:
 
     def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
         """A problem in the format that the caller of a path expects."""
+        exchange.scope[ERROR_KEY] = kind_of(problem)
         wire = routes.wire_of(exchange.path, exchange.headers)
         return error_response(wire, problem, exchange.scope.get(_REQUEST_ID, ""))
 
