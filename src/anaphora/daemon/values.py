@@ -19,6 +19,7 @@ from anaphora.client.response import Attempt
 from anaphora.errors import AnaphoraError, Denied
 from anaphora.prompt import Call
 from anaphora.values import Event, Notice, Reply, Usage
+from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members
 
 from .grants import AppGrant
@@ -63,6 +64,8 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The body's fields, decoded once by the strict reader."""
     headers: tuple[tuple[str, str], ...] = ()
     """Those that may go upstream: `anthropic-version`, granted `anthropic-beta` values."""
+    elements: ListElements | None = None
+    """The messages, where they were taken out of the body before."""
 
 
 class AppCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
