@@ -17,6 +17,7 @@ from anaphora.wire.elements import ListElements
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
 
+from .handles import is_stored_reasoning
 from .store import HandleKind
 from .tool_facts import FoundTools, read_tool
 
@@ -283,7 +284,7 @@ def _is_item_id(field: str, kind: str, item: dict[str, Any]) -> bool:
     if not item.get("id"):
         return False
     if kind == "reasoning":
-        return not item.get("encrypted_content")
+        return is_stored_reasoning(item)
     return not kind and not field and not item.get("role")
 
 
