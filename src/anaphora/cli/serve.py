@@ -87,7 +87,7 @@ def command(
 
 
 def _ready(daemon: Daemon) -> None:
-    _echo(f"anaphora: {daemon.url} and {daemon.socket}")
+    _echo(f"anaphora: {daemon.listens_at}")
 
 
 def _echo(text: str) -> None:

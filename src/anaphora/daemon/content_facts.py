@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.values import Ttl
+from anaphora.wire.elements import ListElements
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
 
@@ -134,7 +135,7 @@ class _OllamaMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 #: The decoders of plain content, by wire and field.
-_PLAIN: dict[tuple[str, str], Callable[[msgspec.Raw], Any]] = {
+_PLAIN: dict[tuple[str, str], Callable[[bytes | msgspec.Raw], Any]] = {
     place: msgspec.json.Decoder(kind).decode
     for place, kind in {
         ("anthropic", "messages"): list[_BlockMessage],
@@ -205,15 +206,21 @@ def holds_content(wire: str, name: str) -> bool:
     return (wire, name) in _PLAIN
 
 
-def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) -> None:
-    """Adds what a field with content holds besides text and tool calls."""
-    try:
-        plain = _PLAIN[wire, name](raw)
-        is_whole = _WHOLE.get((wire, name))
-        if is_whole is None or not isinstance(plain, list) or all(map(is_whole, plain)):
+def scan_content(
+    wire: str,
+    name: str,
+    raw: msgspec.Raw,
+    found: RequestContent,
+    elements: ListElements | None = None,
+) -> None:
+    """Adds what a field with content holds besides text and tool calls. `elements` are those of
+    one of the fields: the ones that are known to be plain are not read again."""
+    if elements is None or elements.name != name:
+        if _is_plain(wire, name, raw):
             return
-    except DECODE_ERRORS:
-        pass  # it holds more
+    elif _is_plain(wire, name, elements.joined(elements.plain)):
+        elements.plain = len(elements.raws)
+        return
     try:
         value = msgspec.json.decode(raw)
     except DECODE_ERRORS as problem:
@@ -239,6 +246,16 @@ def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) 
                 for key, each in item.items()
                 if key != opaque and key not in _CITED and isinstance(each, (dict, list))
             ]
+
+
+def _is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:
+    """Whether there is only text and tool calls. A list is plain where each of its elements is."""
+    try:
+        plain = _PLAIN[wire, name](raw)
+    except DECODE_ERRORS:
+        return False
+    is_whole = _WHOLE.get((wire, name))
+    return is_whole is None or not isinstance(plain, list) or all(map(is_whole, plain))
 
 
 def _is_whole(item: _Item) -> bool:

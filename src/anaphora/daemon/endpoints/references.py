@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -124,11 +124,13 @@ def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[Reference]
             yield Reference(kind, found, name)
 
 
-async def check_references(store: Store, app: str, value: dict[str, Any]) -> tuple[HandleRow, ...]:
+async def check_references(
+    store: Store, app: str, found: Iterable[Reference]
+) -> tuple[HandleRow, ...]:
     """The rows of the objects that a request names. Raises `NotFound` for an object of another app,
     or of none, and `RequestRejected` where two are at different providers."""
     rows: dict[tuple[str, str], HandleRow] = {}
-    for one in references(value):
+    for one in found:
         if (one.kind, one.id) in rows:
             continue
         row = await store.handle(one.kind, one.id, app)
