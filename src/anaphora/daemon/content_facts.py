@@ -27,8 +27,9 @@ class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     images: int = 0
     documents: int = 0
-    """Files of any other kind: PDFs, videos."""
+    """Files of any other kind, such as PDFs."""
     audio: int = 0
+    """Also videos whose sound is billed by itself."""
     inline: int = 0
     """Bytes of the body that are their base64, not text."""
 
@@ -193,6 +194,7 @@ _PARTS = frozenset(
     mediaResolution partMetadata text thought thoughtSignature toolCall toolResponse
     videoMetadata""".split()
 )
+_GEMINI_MEDIA = {"image": "images", "text": "documents", "application": "documents"}
 #: A file of Google's file store, by its address or name.
 _GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
 #: Where the base64 or data URL of a medium may stand in it.
@@ -331,9 +333,9 @@ def _note_gemini(
         found.add("documents")  # a new kind of part: it may be anything
     if field not in ("inlineData", "fileData"):
         return
-    medium = str(item.get("mimeType") or "").partition("/")[0]
-    name = {"image": "images", "audio": "audio"}.get(medium, "documents")
-    found.add(name, item.get("data"))
+    medium = str(item.get("mimeType") or "").partition("/")[0].lower()
+    # A video has a sound track; a file without a type may be one.
+    found.add(_GEMINI_MEDIA.get(medium, "audio"), item.get("data"))
     uri = item.get("fileUri")
     if not isinstance(uri, str):
         return
