@@ -10,7 +10,13 @@ from msgspec import Meta
 from anaphora.client.arguments import tools_of
 from anaphora.client.parameters import params_of
 from anaphora.client.structured import output_of
-from anaphora.daemon.messages import LONGEST_NAME, LlmCompleteInput, LlmCompleteResponse, LlmUsage
+from anaphora.daemon.messages import (
+    LONGEST_NAME,
+    MOST_MESSAGES,
+    LlmCompleteInput,
+    LlmCompleteResponse,
+    LlmUsage,
+)
 from anaphora.daemon.values import AppReply
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
@@ -170,6 +176,8 @@ def _message(message: RpcChatMessage, path: str) -> Message:
 
 def _prompt(blocks: list[PromptBlock], messages: tuple[Message, ...]) -> PromptIR:
     """The leading system messages join the system prompt, behind what was given as such."""
+    if len(messages) > MOST_MESSAGES:
+        raise InvalidRequest(f"a prompt may have {MOST_MESSAGES:,} messages", path="messages")
     leading = 0
     for index, message in enumerate(messages):
         if message.role != "system" or not all(isinstance(part, Text) for part in message.parts):
