@@ -20,7 +20,7 @@ from anaphora.daemon.surcharges import Surcharge
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Transport
 from anaphora.rendered import Plan
-from anaphora.values import Message, Reply, Text, Thinking, Usage
+from anaphora.values import Message, Opaque, Reply, Text, Thinking, Usage
 
 BODY: dict[str, Any] = {
     "model": MODELS["anthropic"],
@@ -40,7 +40,7 @@ PRICE = Price(
 )
 
 
-def broken(*parts: Text | Thinking, **usage: Any) -> Reply:
+def broken(*parts: Opaque | Text | Thinking, **usage: Any) -> Reply:
     """A reply of which only these parts arrived."""
     message = Message(role="assistant", parts=parts)
     return Reply(id="r", model="m", message=message, stop_reason="other", usage=Usage(**usage))
@@ -75,6 +75,13 @@ def test_broken_reply_costs_its_multiple() -> None:
 def test_unseen_thinking_costs_the_held_output() -> None:
     partial = broken(Text("12345678"), uncached=100)
     assert cost(partial, unseen_tokens=500) == 100 * 1_000 + 500 * 10_000
+
+
+def test_prompt_is_read_again_after_a_server_tool() -> None:
+    """The usage at the begin of a stream counts it once."""
+    result = Opaque("anthropic", "web_search_tool_result", '{"a":"harbours"}')
+    partial = broken(result, Text("12345678"), uncached=100)
+    assert cost(partial) == (100 + 100 + 16) * 1_000 + 3 * 10_000
 
 
 @pytest.mark.parametrize(

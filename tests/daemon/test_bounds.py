@@ -418,6 +418,13 @@ def test_amount_that_no_ledger_holds_is_no_bound() -> None:
     assert reason("anthropic", tools=web_search(max_uses=10**12)) == "the cost exceeds every limit"
 
 
+@pytest.mark.parametrize("model", ["gemini-2.5-flash-image", "gemini-3-pro-image-preview"])
+def test_model_that_answers_with_images_has_no_bound(model: str) -> None:
+    """Its images cost twelve times the price of its text."""
+    bound = bound_of("gemini", body_of("gemini"), target_of("gemini", model))
+    assert "may answer with images" in bound.reason
+
+
 def test_audio_has_no_bound() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     messages = [{"role": "user", "content": [audio]}]

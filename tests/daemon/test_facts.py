@@ -382,11 +382,13 @@ MEDIA = [
     ("gemini", {"inlineData": {"mimeType": "image/png", "data": DATA}}, "images"),
     ("gemini", {"inline_data": {"mime_type": "application/pdf", "data": DATA}}, "documents"),
     ("gemini", {"inlineData": {"mimeType": "audio/wav", "data": DATA}}, "audio"),
+    ("gemini", {"inlineData": {"mimeType": "Audio/wav", "data": DATA}}, "audio"),
     (
         "gemini",
         {"fileData": {"mimeType": "video/mp4", "fileUri": "https://youtu.be/x"}},
-        "documents",
+        "audio",
     ),
+    ("gemini", {"fileData": {"fileUri": "https://youtu.be/x"}}, "audio"),
 ]
 
 

@@ -87,7 +87,7 @@ def command(
 
 
 def _ready(daemon: Daemon) -> None:
-    _echo(f"anaphora: {daemon.url} and {daemon.socket}")
+    _echo(f"anaphora: {daemon.listens_at}")
 
 
 def _echo(text: str) -> None:
@@ -149,7 +149,10 @@ def _serve_emulated(options: ServeOptions, home: Path | None) -> None:
         def ready(daemon: Daemon) -> None:
             _ready(daemon)
             _echo(f"emulator: every provider is emulated; calls are at {emulated.url}/_emulator")
-            if token is not None:
+            if token is None:
+                _echo("what calls would cost is charged to the grants of this home")
+            else:
+                _echo(f"what calls would cost: anaphora spend --home {folder}")
                 _echo(f"token of the app `demo`: {token.reveal()}\nTry:\n")
                 _echo(_curl(daemon.url, token.reveal()))
 

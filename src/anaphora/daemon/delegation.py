@@ -176,7 +176,7 @@ class CallService:
             return None
         ends = [target.endpoint for target in targets if target.endpoint.base_wire == request.wire]
         name = ends[0].wire_name if ends else request.wire
-        facts = read_facts(name, request.members, request.path, request.headers)
+        facts = read_facts(name, request.members, request.path, request.headers, request.elements)
         check_grant(facts, grant, models=[target.model for target in targets])
         return facts
 

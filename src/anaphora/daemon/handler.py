@@ -39,7 +39,7 @@ from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
 from .slots import CallSlots
 from .tracing import RequestTraces
-from .values import App, Peer
+from .values import ERROR_KEY, App, Peer, kind_of
 
 READY = "ready"
 REQUEST_ID_HEADER = "anaphora-request-id"
@@ -255,6 +255,7 @@ class DaemonHandler:
         if exchange not in self._open:
             self._begin(exchange)
         self._metrics.denied(problem)
+        exchange.scope[ERROR_KEY] = kind_of(problem)
         if self._readiness.draining:
             exchange.response_headers["connection"] = "close"
         if self._endpoints.serves(exchange.method, exchange.path):
@@ -280,6 +281,7 @@ class DaemonHandler:
             self._traces.end(call.span, app, status, call.request_id)
         self._metrics.request(app, exchange.method, exchange.path, status, seconds)
         level = "error" if status >= _SERVER_ERROR else "info"
+        error = exchange.scope.get(ERROR_KEY)
         self._log.line(
             level,
             "request",
@@ -289,6 +291,7 @@ class DaemonHandler:
             path=_shown_path(exchange.path),
             status=status,
             seconds=round(seconds, 6),
+            **({"error": error} if error else {}),
         )
 
 

@@ -23,6 +23,7 @@ from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Notice
+from anaphora.wire.elements import DecodedBody
 from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice
@@ -126,7 +127,9 @@ class RequestBuilder:
         path = request.path
         if endpoint.base_wire == "gemini":
             path = path_of(target.model, stream=stream)
-        rendered = for_model(endpoint.wire.split(members, (), path), target.profile)
+        rendered = for_model(
+            endpoint.wire.split(DecodedBody(members, request.elements), (), path), target.profile
+        )
         own, now = own_plan(rendered, rules, members), time.time()
         hints = hints_of({}, members)
         read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
@@ -165,7 +168,11 @@ class RequestBuilder:
         grant, base_wire, facts = self._call.app.grant.llm, request.wire, self._given
         if facts is None:
             facts = read_facts(
-                target.endpoint.wire_name, request.members, request.path, request.headers
+                target.endpoint.wire_name,
+                request.members,
+                request.path,
+                request.headers,
+                request.elements,
             )
         filled = FilledBody(request.body, request.members)
         limited = grant.has_spend_limit or grant.max_tokens is not None

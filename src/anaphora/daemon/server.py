@@ -108,6 +108,12 @@ class Daemon:
         return self.address.url
 
     @property
+    def listens_at(self) -> str:
+        """For people: where it is reached."""
+        wildcard = " (every address of this machine)" if self.address.is_wildcard else ""
+        return f"{self.url}{wildcard} and {self.socket}"
+
+    @property
     def settings(self) -> Settings:
         """What is in force."""
         return self._files.current
@@ -233,7 +239,7 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         log_warnings(settings.grants, services.directory)
         for warning in price_warnings(options.clock()):
             _log.warning("%s", warning)
-        _log.info("serving at %s and %s", daemon.url, daemon.socket)
+        _log.info("serving at %s", daemon.listens_at)
         yield daemon
 
 

@@ -61,6 +61,11 @@ class ServerAddress(msgspec.Struct, frozen=True):
     scheme: str = "http"
 
     @property
+    def is_wildcard(self) -> bool:
+        """It is reached at every address of this machine."""
+        return self.host in _WILDCARDS
+
+    @property
     def url(self) -> str:
         """Where this machine reaches the server."""
         host = _WILDCARDS.get(self.host, self.host)

@@ -9,13 +9,22 @@ from typing import Any
 
 from anaphora.canonical import dumps
 from anaphora.daemon.store import HandleRow, Store
-from anaphora.daemon.values import App, AppCall, AppReply, Delegation, WireRequest
+from anaphora.daemon.values import (
+    ERROR_KEY,
+    App,
+    AppCall,
+    AppReply,
+    Delegation,
+    WireRequest,
+    kind_of,
+)
 from anaphora.errors import AnaphoraError, Denied, NotFound, RequestRejected
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 
 from . import routes
-from .body import JsonBody, check_headers, read_json
+from .body import JsonBody, check_headers, json_bytes, read_json
+from .body_memory import BodyMemory, CallBody, read_whole
 from .errors import error_response
 from .headers import (
     BETA_NOT_GRANTED,
@@ -53,6 +62,7 @@ class Endpoints:
         self._store = store
         self._stored = stored
         self._clock = clock
+        self._bodies = BodyMemory()
 
     def serves(self, _method: str, path: str) -> bool:
         """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
@@ -60,6 +70,7 @@ class Endpoints:
 
     def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
         """A problem in the format that the caller of a path expects."""
+        exchange.scope[ERROR_KEY] = kind_of(problem)
         wire = routes.wire_of(exchange.path, exchange.headers)
         return error_response(wire, problem, exchange.scope.get(_REQUEST_ID, ""))
 
@@ -116,11 +127,13 @@ class Endpoints:
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def _call(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
-        body = read_json(await exchange.read_body(), exchange.headers)
+        data = json_bytes(await exchange.read_body(), exchange.headers)
+        body = self._bodies.read(app.id, route.wire, data)
         rows: tuple[HandleRow, ...] = ()
         if route.wire != "ollama":
             with self._audited(app, route, request_id):
-                rows = await check_references(self._store, app.id, body.value)
+                rows = await self._referred(app, route, body)
+        self._bodies.keep(app.id, route.wire, body, refers=bool(rows))
         headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
         call = AppCall(
             app=app,
@@ -135,6 +148,7 @@ class Endpoints:
                 body=body.data,
                 members=body.members,
                 headers=headers,
+                elements=body.elements,
             ),
         )
         exchange.watch()
@@ -149,6 +163,17 @@ class Endpoints:
             notices += await self._keep(call, body, reply)
             head, data = write_reply(route.wire, reply, notices)
             await exchange.respond(CompleteResponse(200, head, data))
+
+    async def _referred(self, app: App, route: Route, body: CallBody) -> tuple[HandleRow, ...]:
+        """The rows of the stored objects that a body names."""
+        try:
+            return await check_references(self._store, app.id, body.references())
+        except AnaphoraError:
+            if not body.known:
+                raise
+        # The error is that of the whole body.
+        whole = read_whole(route.wire, body.data)
+        return await check_references(self._store, app.id, whole.references())
 
     async def _count(self, exchange: HttpExchange, route: Route, call: AppCall) -> None:
         tokens, exact = await self._delegation.count_tokens(call)

@@ -38,7 +38,7 @@ from .headers import (
     query_fields,
     returned_headers,
 )
-from .references import check_references
+from .references import check_references, references
 from .routes import Route
 from .uploads import check_upload
 
@@ -198,7 +198,7 @@ class StoredObjects:
         if app.grant.llm.approved_prompt is not None and route.kind == "conversation":
             reason = "a conversation may hold a system text, and the grant approves one prompt"
             raise NotGranted(reason, param="conversation")
-        rows = await check_references(self._store, app.id, body.value)
+        rows = await check_references(self._store, app.id, references(body.value))
         if any(row.provider != provider for row in rows):
             reason = "the request names stored objects of another provider"
             raise RequestRejected(reason, status=400)
