@@ -9,7 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,31 @@ def test_check_finds_a_missing_key(home: Path, run: Run) -> None:
     (home / "secrets/PROVIDER_KEY.txt").unlink()
     done = run("serve", "--home", str(home), "--check")
     assert done.returncode == 7
-    assert "anaphora secrets set PROVIDER_KEY" in done.stderr
+    assert f"anaphora secrets set PROVIDER_KEY --home {home}" in done.stderr
+    report = json.loads(run("serve", "--home", str(home), "--check", "--json").stdout)
+    assert not report["ok"]
+    assert "PROVIDER_KEY.txt" in report["problems"][0]
+
+
+def test_check_says_how_to_repair_the_mode_of_a_key(home: Path, run: Run) -> None:
+    secret = home / "secrets/PROVIDER_KEY.txt"
+    secret.chmod(0o644)
+    done = run("serve", "--home", str(home), "--check")
+    assert done.returncode == 7
+    assert done.stderr.endswith(f"has mode 0644, and must have 0600; run chmod 600 {secret}\n")
+
+
+def test_check_warns_of_apps_that_can_make_no_calls(home: Path, run: Run) -> None:
+    """D11: without a token, or with models that none of their providers has."""
+    provider = {"wire": "anthropic", "key": {"secret": "PROVIDER_KEY"}}
+    change(home / "llm.yaml", lambda config: config["providers"].update(claude=provider))
+    llm = {"providers": ["claude"], "models": ["gpt-*", "claude-*"], "usd_per_day": 1}
+    grant = {"capabilities_grant": ["llm_complete"], "llm": llm}
+    change(home / "extensions.yaml", lambda apps: apps.update(new=grant))
+    done = run("serve", "--home", str(home), "--check", "--json")
+    no_token, no_model = json.loads(done.stdout)["warnings"]
+    assert no_token.endswith("new: has no token; create one with: anaphora apps add new")
+    assert no_model.endswith("new: llm.models[0] matches no known model of its providers")
 
 
 def _no_price(config: Any) -> None:
@@ -83,13 +108,20 @@ def test_folder_that_is_no_home_is_named(tmp_path: Path, run: Run) -> None:
     assert f"anaphora init {tmp_path}" in done.stderr
 
 
-def test_emulate_needs_nothing_and_stops_on_sigterm(tmp_path: Path) -> None:
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """With room for the path of a socket below it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_emulate_needs_nothing_and_stops_on_sigterm(short_folder: Path) -> None:
     """The printed curl line works as it is."""
     source = Path(sys.modules[main.__module__].__file__ or "").parents[2]
     process = subprocess.Popen(
         [sys.executable, "-m", "anaphora", "serve", "--emulate", "--port", "0"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(source), "PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
+        cwd=short_folder,
+        env={"PYTHONPATH": str(source), "PATH": os.environ["PATH"], "TMPDIR": str(short_folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -116,4 +148,4 @@ def test_emulate_needs_nothing_and_stops_on_sigterm(tmp_path: Path) -> None:
     token = re.search(r"ana_\S+", text)
     assert token is not None
     assert token[0] not in log
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_folder.iterdir()) == []

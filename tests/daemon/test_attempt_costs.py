@@ -15,12 +15,12 @@ from support.scripted_provider import scripted_provider
 
 from anaphora import catalog
 from anaphora.catalog import Price
-from anaphora.daemon.settling import cost_of_failure, thinks_unseen
+from anaphora.daemon.settling import cost_of_failure, nano_usd_up, thinks_unseen
 from anaphora.daemon.surcharges import Surcharge
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Transport
 from anaphora.rendered import Plan
-from anaphora.values import Message, Reply, Text, Thinking, Usage
+from anaphora.values import Message, Opaque, Reply, Text, Thinking, Usage
 
 BODY: dict[str, Any] = {
     "model": MODELS["anthropic"],
@@ -40,7 +40,7 @@ PRICE = Price(
 )
 
 
-def broken(*parts: Text | Thinking, **usage: Any) -> Reply:
+def broken(*parts: Opaque | Text | Thinking, **usage: Any) -> Reply:
     """A reply of which only these parts arrived."""
     message = Message(role="assistant", parts=parts)
     return Reply(id="r", model="m", message=message, stop_reason="other", usage=Usage(**usage))
@@ -75,6 +75,13 @@ def test_broken_reply_costs_its_multiple() -> None:
 def test_unseen_thinking_costs_the_held_output() -> None:
     partial = broken(Text("12345678"), uncached=100)
     assert cost(partial, unseen_tokens=500) == 100 * 1_000 + 500 * 10_000
+
+
+def test_prompt_is_read_again_after_a_server_tool() -> None:
+    """The usage at the begin of a stream counts it once."""
+    result = Opaque("anthropic", "web_search_tool_result", '{"a":"harbours"}')
+    partial = broken(result, Text("12345678"), uncached=100)
+    assert cost(partial) == (100 + 100 + 16) * 1_000 + 3 * 10_000
 
 
 @pytest.mark.parametrize(
@@ -145,3 +152,42 @@ def test_automatic_marker_of_an_app_is_the_only_one(emu: Emulator, tmp_path: Pat
             assert daemon.sent == [body]
 
     asyncio.run(main())
+
+
+TEXT = "Tell me about harbours and ships. " * 400
+REQUESTS: dict[str, dict[str, Any]] = {
+    "anthropic": {"system": TEXT, "messages": [{"role": "user", "content": "Hello"}]},
+    "openai_chat": {"messages": [{"role": "user", "content": TEXT}]},
+    "openai_responses": {"input": TEXT},
+    "gemini": {"contents": [{"role": "user", "parts": [{"text": TEXT}]}]},
+}
+
+
+def test_spend_is_the_providers_bill_to_the_nano_dollar(emu: Emulator, tmp_path: Path) -> None:
+    """Every wire from every other: whole and streamed, written to the cache and read. No request
+    sets max_tokens (D10)."""
+
+    async def main() -> tuple[int, int]:
+        async with delegating(emu, tmp_path, list(REQUESTS)) as daemon:
+            for wire, fields in REQUESTS.items():
+                for provider in REQUESTS:
+                    for stream in (False, True, False):
+                        model = MODELS[provider]
+                        flag = {} if wire == "gemini" else {"model": model, "stream": stream}
+                        body = {**fields, **flag}
+                        call = daemon.request(
+                            wire, body, provider=provider, model=model, stream=stream
+                        )
+                        if stream:
+                            await daemon.stream(call)
+                        else:
+                            await daemon.service.complete(call)
+            await daemon.spent()
+            [total] = await daemon.store.spend([])
+            return total.billed, total.estimated
+
+    billed, estimated = asyncio.run(main())
+    bills = [Decimal(call["cost_usd"]) for call in emu.requests() if call.get("cost_usd")]
+    assert len(bills) == 3 * len(REQUESTS) ** 2
+    assert billed == sum(map(nano_usd_up, bills))
+    assert estimated == 0

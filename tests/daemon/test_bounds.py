@@ -369,6 +369,12 @@ def reply_with(kind: str, count: int) -> Reply:
             reply_with("web_search_call", 2),
             Surcharge(Decimal(1), Decimal("0.02")),
         ),
+        (
+            "anthropic",
+            {"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]},
+            reply_with("bash_code_execution_tool_result", 2),
+            Surcharge(Decimal(1), Decimal("0.05")),
+        ),
         ("openai_responses", {"tools": [{"type": "shell"}]}, reply_with("x", 1), NO_SURCHARGE),
         ("openai_responses", {"tools": [{"type": "image_generation"}]}, reply_with("x", 1), None),
         (
@@ -410,6 +416,13 @@ def test_request_without_a_bound_says_why(wire: str, fields: Json, expected: str
 
 def test_amount_that_no_ledger_holds_is_no_bound() -> None:
     assert reason("anthropic", tools=web_search(max_uses=10**12)) == "the cost exceeds every limit"
+
+
+@pytest.mark.parametrize("model", ["gemini-2.5-flash-image", "gemini-3-pro-image-preview"])
+def test_model_that_answers_with_images_has_no_bound(model: str) -> None:
+    """Its images cost twelve times the price of its text."""
+    bound = bound_of("gemini", body_of("gemini"), target_of("gemini", model))
+    assert "may answer with images" in bound.reason
 
 
 def test_audio_has_no_bound() -> None:

@@ -148,6 +148,15 @@ def test_changed_files_are_used_by_the_next_call(emu: Emulator, tmp_path: Path) 
         assert client.post("/v1/messages", json=MESSAGE).status_code == 403
         (problem,) = client.get("/readyz").json()["problems"]
         assert problem.startswith("not in force: extensions.yaml:1: ")
+        check = {"jsonrpc": "2.0", "id": 1, "method": "admin.grants.check"}
+        with daemon.socket_client() as owner:
+            answer = owner.post("/rpc", json=check | {"params": {"app": "demo"}}).json()
+        (problem,) = answer["result"]["problems"]
+        assert "extensions.yaml:1: " in problem
+        logged = [line["message"] for line in daemon.log_lines() if "reloaded" in line["message"]]
+        assert logged[0] == "reloaded"
+        assert logged[1].startswith("not reloaded: ")
+        assert len(logged) == 2
 
         grants.write_bytes(valid)
         key.write_text("sk-another-key-for-the-emulator")

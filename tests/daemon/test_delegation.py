@@ -200,3 +200,21 @@ def test_changed_key_is_used_by_the_next_call(emu: Emulator, tmp_path: Path) -> 
             assert list(targets[0]._targets) == [MODELS["anthropic"]]
 
     asyncio.run(main())
+
+
+def test_tokens_are_counted_only_of_what_the_grant_allows(emu: Emulator, tmp_path: Path) -> None:
+    """D11: a count reads the same files and tools as the call would."""
+    search = {"type": "web_search_20260209", "name": "web_search", "max_uses": 1}
+    body = {
+        "model": MODELS["anthropic"],
+        "messages": [{"role": "user", "content": "Hello"}],
+        "tools": [search],
+    }
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            with pytest.raises(NotGranted, match="web_search"):
+                await daemon.service.count_tokens(daemon.request("anthropic", body))
+            assert daemon.transport.sent == []
+
+    asyncio.run(main())

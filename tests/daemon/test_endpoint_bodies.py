@@ -8,12 +8,14 @@ import time
 import zlib
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphora.daemon.endpoints.body import check_headers, parse_object, read_json
+from anaphora.daemon.endpoints.uploads import check_upload
 from anaphora.errors import RequestRejected, TooLarge
 
 JSON = {"content-type": "application/json"}
@@ -209,3 +211,63 @@ def test_reading_a_usual_body_costs_a_few_parses() -> None:
     parse = best(lambda: msgspec.json.decode(compact))
     for body in (compact, spaced):
         assert best(lambda body=body: read_json(body, JSON)) < 6 * parse
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": "a"}] * 100_001},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 100_000}]},
+        {"contents": [{"parts": [{"text": "a"}] * 60_000}] * 2},
+        {"tools": [{"name": "a"}] * 100_001},
+    ],
+)
+def test_request_with_too_many_blocks_is_refused(fields: dict[str, Any]) -> None:
+    """It would keep the calls of all apps waiting for seconds."""
+    with pytest.raises(TooLarge, match="more than 100,000"):
+        parse_object(msgspec.json.encode(fields))
+
+
+# ── Uploads ──────────────────────────────────────────────────────────────────────────────────────
+
+PART = 'Content-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nHello\r\n'
+FOREIGN = 'Content-Disposition: form-data; name="file_id"\r\n\r\nfile-1\r\n'
+
+
+def upload(*parts: str) -> bytes:
+    return "".join(f"--b\r\n{part}" for part in parts).encode() + b"--b--\r\n"
+
+
+def test_uploads_of_clients_pass() -> None:
+    request = httpx.Request(
+        "POST",
+        "http://localhost",
+        files={"file": ('ä "b.txt', b"Hello\r\n\r\n--", "text/plain")},
+        data={"purpose": "user_data", "expires_after[seconds]": "3600"},
+    )
+    check_upload(request.headers["content-type"], request.read())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        upload(FOREIGN),
+        upload(PART, FOREIGN),
+        upload(PART.replace('name="file"', 'name="file"; name="file_id"')),
+        upload(PART.replace("\r\n\r\n", '; name="file_id"\r\n\r\n', 1)),
+        upload(PART.replace("\r\n\r\n", "; name*=utf-8''file_id\r\n\r\n", 1)),
+        upload("Content-Disposition: form-data; name=file\r\n" + FOREIGN),
+        upload(PART.replace("; name", ";\r\n name")),
+        upload(PART) + upload(FOREIGN),
+        upload(PART.replace("Hello", "Hello\n--b\n" + FOREIGN.replace("\r\n", "\n"))),
+        upload(FOREIGN).replace(b"\r\n", b"\n"),
+        b"ignored\r\n" + upload(PART),
+        upload(PART)[:-8],
+        b"",
+    ],
+)
+def test_upload_that_may_name_another_file_is_refused(data: bytes) -> None:
+    """A container takes the id of a file in place of its content."""
+    with pytest.raises(RequestRejected) as refused:
+        check_upload("multipart/form-data; boundary=b", data)
+    assert refused.value.status == 400

@@ -221,17 +221,20 @@ FAILING: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("behind", [1, 12, None])
+@pytest.mark.parametrize("behind", [0, 1, 12, None])
 @pytest.mark.parametrize("id", FAILING)
 def test_errors_of_a_stream_do_not_pass_in_parts(
     id: str, behind: int | None, daemon: TestedDaemon, provider: FailingProvider
 ) -> None:
-    """The end of the error arrives later, or never: what is there already must not pass."""
+    """The end of the error arrives later, or never: what is there already must not pass. What came
+    before the error passes, in the same piece too."""
     path, body, before, error = FAILING[id]
     begin = [START, BLOCK, before] if id == "anthropic" else [before]
     form = "{}\n" if id == "ollama" else "event: {}\ndata: {}\n\n"
     sent = ["".join(_written(form, each) for each in begin), _written(form, error)]
-    if behind is not None:
+    if behind == 0:
+        sent = ["".join(sent)]
+    elif behind is not None:
         sent[1:] = [sent[1][:-behind], sent[1][-behind:]]
     else:
         sent[1] = sent[1].rstrip()
@@ -297,3 +300,20 @@ def test_a_provider_that_is_gone_is_a_502(daemon: TestedDaemon, provider: Failin
         response = http.post("/v1/messages", json=ASK)
     assert response.status_code == 502
     assert KEY not in response.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refused_field_of_a_beta_that_was_left_out(
+    stream: bool, daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    """Claude Code sends betas with every request: the error names the one that is not granted."""
+    refusal = {"type": "invalid_request_error", "message": "thing: Extra inputs are not permitted"}
+    provider.fail(400, {"type": "error", "error": refusal})
+    with daemon.client() as client:
+        beta = {"anthropic-beta": "things-2026-01-01"}
+        answer = client.post("/v1/messages", json=ASK | {"stream": stream}, headers=beta)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == (
+        "thing: Extra inputs are not permitted (the beta 'things-2026-01-01' is not granted; left"
+        " out)"
+    )

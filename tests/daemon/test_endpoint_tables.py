@@ -223,6 +223,11 @@ REFERENCES: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
     ({"messages": [{"content": [{"type": "tool_use", "input": {"file_id": "mine"}}]}]}, []),
     ({"tools": [{"input_schema": {"properties": {"file_id": {}}}}]}, []),
     ({"messages": [{"content": "file_id"}]}, []),
+    ({"input": [{"type": "reasoning", "id": "rs_1"}]}, [("response", "rs_1")]),
+    ({"input": [{"type": "reasoning", "id": "rs_1", "content": [1]}]}, [("response", "rs_1")]),
+    ({"input": [{"type": "reasoning", "id": "rs_1", "encrypted_content": "x"}]}, []),
+    ({"input": [{"type": "reasoning", "id": "rs_msg_1_0", "summary": []}]}, []),  # written by us
+    ({"input": [{"type": "reasoning", "id": "1e97", "content": [1]}]}, []),  # of an open model
 ]
 
 
@@ -236,6 +241,9 @@ def test_references(body: dict[str, Any], expected: list[tuple[str, str]]) -> No
     [
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, NotFound),
         ({"tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}, NotGranted),
+        ({"tools": [{"retrieval": {"vertexAiSearch": {"datastore": "projects/x"}}}]}, NotGranted),
+        ({"input": [{"id": "msg_1"}]}, NotFound),
+        ({"items": [{"id": "msg_1", "type": None}]}, NotFound),
         ({"previous_response_id": 7}, RequestRejected),
     ],
 )

@@ -90,6 +90,16 @@ def test_limit_that_is_no_whole_number_is_rejected(value: object) -> None:
         facts_of("anthropic", {"max_tokens": value})
 
 
+def test_limit_that_would_lower_a_bound_is_rejected() -> None:
+    """Gemini takes numbers as text too, and a negative fee would pay for the rest."""
+    thinking = {"generationConfig": {"thinkingConfig": {"thinkingBudget": "90000"}}}
+    with pytest.raises(InvalidRequest, match="must be a number"):
+        facts_of("gemini", thinking)
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": -5}
+    with pytest.raises(InvalidRequest, match="max_uses: must be at least 0"):
+        facts_of("anthropic", {"tools": [search]})
+
+
 def test_negative_limit_of_ollama_is_none() -> None:
     facts = facts_of("ollama", {"options": {"num_predict": -1}})
     assert facts.max_tokens is None
@@ -372,11 +382,13 @@ MEDIA = [
     ("gemini", {"inlineData": {"mimeType": "image/png", "data": DATA}}, "images"),
     ("gemini", {"inline_data": {"mime_type": "application/pdf", "data": DATA}}, "documents"),
     ("gemini", {"inlineData": {"mimeType": "audio/wav", "data": DATA}}, "audio"),
+    ("gemini", {"inlineData": {"mimeType": "Audio/wav", "data": DATA}}, "audio"),
     (
         "gemini",
         {"fileData": {"mimeType": "video/mp4", "fileUri": "https://youtu.be/x"}},
-        "documents",
+        "audio",
     ),
+    ("gemini", {"fileData": {"fileUri": "https://youtu.be/x"}}, "audio"),
 ]
 
 

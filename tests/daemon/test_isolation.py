@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 from support.delegation import Delegating, app_of, delegating
-from support.emulated_client import LONG, MODELS
+from support.emulated_client import KEY, LONG, MODELS
 
+from anaphora.client.config.resolve import resolve
 from anaphora.daemon.isolation import own_usage
 from anaphora.daemon.values import App, AppReply
 from anaphora.emulator.server import Emulator
@@ -96,6 +97,40 @@ def test_only_user_of_a_provider_is_not_masked(emu: Emulator, tmp_path: Path) ->
             reply = await ask(daemon, sharing, "Hello?")
             assert reply.usage.read == written
             assert reply.body is not None
+
+    asyncio.run(main())
+
+
+def test_verdict_compares_with_the_apps_own_calls(emu: Emulator, tmp_path: Path) -> None:
+    """Also of an app that shares its cache: a change to another app's prompt would show that."""
+    one, two = (app_of(id, providers=["anthropic"], share_cache=True) for id in ("one", "two"))
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([one.grant, two.grant])
+            for app, text in ((one, "The password is 4711."), (two, "The password is x.")):
+                system = [MARKED, {**MARKED, "text": LONG + text}]
+                call = daemon.request("anthropic", {**body("Hi"), "system": system}, app=app)
+                reply = await daemon.service.complete(call)
+                assert reply.verdict is not None
+                assert reply.verdict.result == "first"
+                assert reply.verdict.change is None
+
+    asyncio.run(main())
+
+
+def test_entries_of_one_account_share_a_cache(emu: Emulator, tmp_path: Path) -> None:
+    """Two ids with the same address and key are one provider."""
+    one, two = app_of("one", providers=["anthropic"]), app_of("two", providers=["again"])
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            again = {**daemon.config.providers, "again": daemon.config.providers["anthropic"]}
+            config = msgspec.structs.replace(daemon.config, providers=again)
+            daemon.service.reload(config, resolve(config, environ={"KEY": KEY}))
+            daemon.service.use_grants([one.grant, two.grant])
+            await ask(daemon, one, "Hello?")
+            assert (await ask(daemon, two, "Hello?")).usage.read == 0
 
     asyncio.run(main())
 

@@ -166,7 +166,7 @@ def test_a_missing_key_names_line_and_command(home: Home) -> None:
         resolve_providers(home, config(home, "{secret: NAME}"))
     message = str(raised.value)
     assert message.startswith(f"{home.llm_yaml}:4: providers.one.key: there is no file ")
-    assert message.endswith("; store it with: anaphora secrets set NAME")
+    assert message.endswith(f"; store it with: anaphora secrets set NAME --home {home.path}")
     with pytest.raises(InvalidConfig, match=r"4: providers.one.key.secret: 'name': the name of a"):
         resolve_providers(home, config(home, "{secret: name}"))
 

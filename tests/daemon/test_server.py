@@ -194,7 +194,10 @@ def test_log_has_a_line_for_each_request_without_its_query(
         query = {"key": daemon.token(), "secret": "canary-query"}
         answer = client.post("/v1/messages", json=MESSAGE, params=query)
         client.post("/v1/messages", json=MESSAGE, headers={"x-api-key": "canary-token"})
+        unknown = MESSAGE | {"unknown_field": "canary-field"}
+        client.post("/v1/messages", json=unknown, headers=daemon.headers())
         client.get(f"/v1/{daemon.token()}")
+        client.get(f"/v1/models%3Fkey={daemon.token()}")
         metrics = client.get("/metrics", headers=daemon.headers(ADMIN)).text
     assert daemon.token() not in metrics
     lines = daemon.log_lines()
@@ -203,5 +206,7 @@ def test_log_has_a_line_for_each_request_without_its_query(
     assert line["status"] == answer.status_code
     assert line["app"] == "demo"
     assert line["path"] == "/v1/messages"
+    answered = [one.get("error") for one in lines if one.get("path") == "/v1/messages"]
+    assert answered == [None, "Unauthenticated", "not_granted"]
     text = (daemon.home / "daemon.log").read_text()
     assert not [word for word in (KEY, daemon.token(), "canary") if word in text]

@@ -53,8 +53,25 @@ def test_init_keeps_what_is_there(home: Home) -> None:
     assert (home.llm_yaml.read_text(), home.token_key()) == ("# mine", key)
 
 
+@pytest.mark.parametrize("name", ["llm.yaml", "extensions.yaml"])
+def test_files_that_others_may_change_are_not_used(name: str, home: Home) -> None:
+    """Who writes llm.yaml decides where keys are sent, and who writes extensions.yaml, who may
+    spend."""
+    path = home.path / name
+    path.chmod(0o666)
+    files = SettingsFiles(home)
+    files.load()  # nobody else gets into the folder
+    home.path.chmod(0o755)
+    with pytest.raises(InvalidConfig, match=f"{name}: other users may change it"):
+        files.load()
+    assert files.reload().grants.apps
+    assert "run chmod 600" in files.problems[0]
+    path.chmod(0o644)
+    files.load()
+
+
 def test_a_folder_that_is_no_home(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="is no home; create one with: anaphora init"):
+    with pytest.raises(InvalidConfig, match="is no home: it has no llm"):
         Home.open(tmp_path)
 
 

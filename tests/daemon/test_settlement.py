@@ -17,6 +17,7 @@ from anaphora.errors import (
     AnaphoraError,
     GrantExceeded,
     GrantRateLimited,
+    Io,
     NotGranted,
     Overloaded,
     Transport,
@@ -203,3 +204,25 @@ def test_rows_of_calls_and_refusals(emu: Emulator, tmp_path: Path) -> None:
     ]
     assert (calls[0].method, calls[0].ignored) == ("/v1/messages", ("colour",))
     assert calls[0].cost_nano_usd > 0
+
+
+def test_steps_that_fail_after_the_answer_neither_lose_it_nor_show_this_machine(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise Io(f"{tmp_path}/audit: No space left on device")
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            monkeypatch.setattr(daemon.audit, "call_ended_later", fail)
+            monkeypatch.setattr("anaphora.daemon.caller.cost_of_reply", fail)
+            monkeypatch.setattr("anaphora.daemon.conversations.judge", fail)
+            reply = await daemon.service.complete(daemon.request("anthropic", BODY))
+            assert reply.reply.text
+            codes = {notice.code for notice in reply.notices}
+            assert {"audit_failed", "settle_failed"} <= codes
+            assert str(tmp_path) not in repr(reply.notices)
+            billed, estimated = await charged(daemon)
+            assert billed == estimated > 0
+
+    asyncio.run(main())

@@ -36,6 +36,8 @@ class Echo:
 
     async def handle(self, request: HttpExchange) -> None:
         self.reading.set()
+        if request.path == "/refused":
+            raise InvalidRequest("no")
         body = await request.read_body()
         self.handled.append(request.path)
         if request.path == "/bug":
@@ -104,6 +106,17 @@ def test_body_above_the_limit_is_refused(served: Served, size: int, chunked: boo
 def test_size_is_refused_before_the_body_is_read(served: Served) -> None:
     answer = exchange(served.port, request_bytes("POST", "/", content_length="1001"))
     assert answer.status == 413
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 500])
+def test_a_connection_is_not_used_again_behind_a_body_that_was_not_read(
+    served: Served, body: bytes
+) -> None:
+    """The server does not look for the next request there."""
+    read = exchange(served.port, request_bytes("POST", "/", body))
+    assert "connection: close" not in read.head
+    refused = exchange(served.port, request_bytes("POST", "/refused", body))
+    assert ("connection: close" in refused.head) == bool(body)
 
 
 @pytest.mark.parametrize("served", [IMPATIENT], indirect=True, ids=["impatient"])

@@ -82,6 +82,10 @@ class ToolModel(_Row, frozen=True, kw_only=True):
     """Models that call tools of their host without being asked."""
 
 
+class MediaModel(_Row, frozen=True, kw_only=True):
+    """Models that answer with images or sounds without being asked."""
+
+
 class PriceMultiple(_Row, frozen=True, kw_only=True):
     """A field of a request that multiplies its price."""
 
@@ -129,6 +133,14 @@ def calls_own_tools(provider: str, model: str) -> bool:
     return _last(rows, provider, model) is not None
 
 
+@functools.lru_cache(maxsize=1024)
+def answers_with_media(provider: str, model: str) -> bool:
+    """Whether a model answers with images or sounds without being asked: they have prices of their
+    own."""
+    rows: tuple[MediaModel, ...] = _tables()[6]
+    return _last(rows, provider, model) is not None
+
+
 def price_multiple(provider: str, field: str, value: str) -> Decimal | None:
     """By how much a field's value multiplies the price; None: not known."""
     rows: tuple[PriceMultiple, ...] = _tables()[4]
@@ -153,6 +165,7 @@ def _tables() -> list[tuple[Any, ...]]:
         tool_model=ToolModel,
         multiple=PriceMultiple,
         thinking=ThinkingBounds,
+        media_model=MediaModel,
     )
 
 

@@ -12,7 +12,7 @@ from anaphora import wire
 from anaphora.wire.detect import detect
 from anaphora.wording import counted
 
-from .common import FOUND, CommandGroup, WireName, read_bytes, report_problems, stop
+from .common import FOUND, USAGE, CommandGroup, WireName, read_bytes, report_problems, stop
 from .daemon_connection import call_admin, home_option, open_home
 from .terminal import Line, print_report
 from .token_lines import json_option
@@ -30,12 +30,15 @@ def command() -> None:
 def check(app: str, home: Path, as_json: bool) -> None:
     """Explain what APP may do, what it has spent, and what is missing.
 
-    Exit code 1 when the app can make no calls, 2 when a file is invalid (the message names the
-    line).
+    Exit code 1 when the app can make no calls, 2 when a file is invalid: the message names the
+    line, and a running daemon still uses what was before.
     """
     result = call_admin(open_home(home), "admin.grants.check", {"app": app})
     print_report(result, _lines(result), as_json=as_json)
     report_problems(f"warning: {each}" for each in result["warnings"])
+    if result["problems"]:
+        report_problems(result["problems"])
+        stop(USAGE)
     if not result["may_call"]:
         stop(FOUND)
 
@@ -88,7 +91,10 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "providers", "none"
     yield "models", _listed(result["models"])
     yield "tools", _listed(result["tools"])
-    yield "answer", f"up to {_number(result['max_tokens'], 'tokens')}, {result['n']} at a time"
+    longest = "the model's longest"
+    if result["max_tokens"] is not None:
+        longest = f"up to {result['max_tokens']:,} tokens"
+    yield "answer", f"{longest}, {result['n']} at a time"
     yield (
         "rate",
         (

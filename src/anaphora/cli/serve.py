@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from anaphora.errors import AnaphoraError
+
 from .common import USAGE, report_problems, require, stop
 from .daemon_connection import home_option
 from .terminal import print_report
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
 )
 @click.option("--check", is_flag=True, help="Validate files, keys, grants and prices, and exit.")
 @click.option(
-    "--emulate", is_flag=True, help="Answer calls with the emulator: no key, no network, no cost."
+    "--emulate",
+    is_flag=True,
+    help="Answer calls with the emulator: no key, no network, no cost. Without a home, in a"
+    " temporary one.",
 )
 @click.option(
     "--strict",
@@ -82,7 +87,7 @@ def command(
 
 
 def _ready(daemon: Daemon) -> None:
-    _echo(f"anaphora: {daemon.url} and {daemon.socket}")
+    _echo(f"anaphora: {daemon.listens_at}")
 
 
 def _echo(text: str) -> None:
@@ -93,7 +98,13 @@ def _echo(text: str) -> None:
 def _check(options: ServeOptions, as_json: bool) -> None:
     from anaphora.daemon.checking import check_home
 
-    found = check_home(options)
+    try:
+        found = check_home(options)
+    except AnaphoraError as problem:
+        if as_json:
+            report = {"ok": False, "home": str(options.home), "providers": [], "apps": []}
+            print_report(report | {"problems": [str(problem)], "warnings": []}, (), as_json=True)
+        raise
     grants, providers = found.settings.grants, found.settings.providers
     report = {
         "ok": not found.problems,
@@ -138,7 +149,10 @@ def _serve_emulated(options: ServeOptions, home: Path | None) -> None:
         def ready(daemon: Daemon) -> None:
             _ready(daemon)
             _echo(f"emulator: every provider is emulated; calls are at {emulated.url}/_emulator")
-            if token is not None:
+            if token is None:
+                _echo("what calls would cost is charged to the grants of this home")
+            else:
+                _echo(f"what calls would cost: anaphora spend --home {folder}")
                 _echo(f"token of the app `demo`: {token.reveal()}\nTry:\n")
                 _echo(_curl(daemon.url, token.reveal()))
 

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
@@ -50,6 +50,9 @@ T = TypeVar("T")
 #: Events without content: they are held until the first one with content, so that a stream which
 #: breaks before that can be retried.
 _SILENT = (ReplyStart, UsageUpdate)
+
+#: In every event that reports a failure.
+_FAILURE = b"error"
 
 #: Seconds to wait for the end of a body whose reply is complete, so that the connection is reused.
 _LAST_BYTES = 0.5
@@ -103,6 +106,8 @@ class Attempts:
         """Of the stream of this attempt."""
         self._tee = False
         """Raw pieces follow their events."""
+        self._read = 0
+        """Bytes of the newest piece whose events have been read."""
         self._until = monotonic() + timeout
         self._timer = flight.targets[0].endpoint.affinity.enter()
         self._deadline = Deadline(timeout, self._timer)
@@ -131,7 +136,8 @@ class Attempts:
 
     async def pieces(self) -> AsyncGenerator[tuple[tuple[Event, ...], bytes], None]:
         """The same by pieces of the response, as they arrive: the events, and the bytes they came
-        in. Bytes behind the last event come without any."""
+        in. Bytes behind the last event come without any; of a piece with a failure, which quotes
+        the provider, those before the last line of it."""
         self._tee = True
         events: list[Event] = []
         async with aclosing(self._stream()) as stream:
@@ -143,7 +149,7 @@ class Attempts:
                     else:
                         events.append(each)
             except AnaphoraError:
-                if events:  # before a failure in the same piece, whose bytes quote it
+                if events:
                     yield tuple(events), b""
                 raise
 
@@ -220,9 +226,11 @@ class Attempts:
                         digest.update(piece)
                         if not self._streamed:
                             head += piece
-                    for event in reader.close() if piece is None else reader.feed(piece):
+                    for event in self._events(reader, piece):
                         if isinstance(event, ReplyFail):
                             begun = self._streamed
+                            if begun and self._tee:
+                                yield _RawPiece(self._before_failure(bytes(head), piece))
                             raise stream_error(event, endpoint, answer, None if begun else head)
                         if isinstance(event, ReplyEnd):
                             self._answered(event.reply, digest.hexdigest(), answer, admission)
@@ -247,6 +255,24 @@ class Attempts:
                         return
             finally:
                 await answer.close()
+
+    def _events(self, reader: Reader, piece: bytes | None) -> Iterator[Event]:
+        """The events in a piece of a stream; at its end, those that complete the reply."""
+        self._read = 0
+        if piece is None:
+            yield from reader.close()
+        elif self._tee and _FAILURE in piece:
+            for line in piece.splitlines(keepends=True):
+                yield from reader.feed(line)
+                self._read += len(line)
+        else:
+            yield from reader.feed(piece)
+
+    def _before_failure(self, head: bytes, piece: bytes | None) -> bytes:
+        """What came before the line that completed a failure, in the bytes not yet passed on."""
+        if piece is None:
+            return head
+        return (head[: -len(piece)] if head else b"") + piece[: self._read]
 
     async def _prepare(self, index: int) -> PreparedRequest:
         flight = self._flight

@@ -119,6 +119,18 @@ def failure_notice(code: str, problem: Exception) -> Notice:
     return Notice(code, f"{_STEPS[code]} failed after the answer arrived: {described(problem)}")
 
 
+def without_details(notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
+    """The notices as other programs may see them: without what a failure says about this one."""
+    if not any(notice.code in _STEPS for notice in notices):
+        return notices
+    return tuple(
+        Notice(notice.code, f"{_STEPS[notice.code]} failed after the answer arrived")
+        if notice.code in _STEPS
+        else notice
+        for notice in notices
+    )
+
+
 def log(
     level: int, message: str, problem: BaseException, logger: logging.Logger | None = None
 ) -> None:

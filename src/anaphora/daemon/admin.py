@@ -10,7 +10,7 @@ same names, params and results, which are JSON values.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, TypeVar
 
@@ -92,11 +92,14 @@ class Admin:
         store: Store,
         *,
         config: Callable[[], ClientConfig],
+        problems: Callable[[], Sequence[str]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`problems` are those of files that are not in force."""
         self._directory = directory
         self._store = store
         self._config = config
+        self._problems = problems
         self._clock = clock
         self._methods: dict[str, AdminMethod] = {}
         self.register("admin.apps.add", AppParams, self.add_app)
@@ -226,6 +229,7 @@ class Admin:
             "place_markers": llm.place_markers,
             "share_cache": llm.share_cache,
             "warnings": self._warnings(app),
+            "problems": [f"not in force: {each}" for each in self._problems()],
         }
 
     def _warnings(self, app: str) -> list[str]:

@@ -18,6 +18,7 @@ import msgspec
 
 from anaphora.catalog import Price, Rates
 from anaphora.catalog.billing_bounds import (
+    answers_with_media,
     calls_own_tools,
     media_of,
     overhead_of,
@@ -147,6 +148,8 @@ def _stored(facts: RequestFacts, stored_tokens: int | None) -> int:
 
 
 def _output_tokens(facts: RequestFacts, target: Target) -> int:
+    if answers_with_media(target.endpoint.system, target.model):
+        raise _NoBound(f"{target.model} may answer with images or sounds of unknown prices")
     limit = facts.max_tokens
     if limit is None:
         known = target.profile.output_tokens

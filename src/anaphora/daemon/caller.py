@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from decimal import Decimal
 from time import monotonic
-from typing import Self
 
 import msgspec
 from msgspec.structs import replace
@@ -21,18 +20,19 @@ from msgspec.structs import replace
 from anaphora.cache.verdict import Prediction, Verdict, diagnosis_of, saved_usd
 from anaphora.client.attempts import REQUEST_IDS, Attempts
 from anaphora.client.endpoint import Target
+from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.limits import Admission
 from anaphora.client.observe import CallAudit, EndedCall, Watchers
 from anaphora.client.response import Record, Response
 from anaphora.client.turn import Caller, TurnRequest
-from anaphora.errors import Throttled
 from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 
 from .bounds import CostBound
 from .conversations import CallMemory
 from .facts import RequestFacts
+from .fair_admission import FairAdmission
 from .isolation import SharedProviders, own_usage
 from .ledger import Ledger, OpenHold
 from .rates import Admission as RatedCall
@@ -46,37 +46,12 @@ from .settling import (
     nano_usd_up,
     thinks_unseen,
 )
+from .stored_history import GrowingConversation, StoredHistory
 from .stream_usage import UsageFilter, WholeEvents
 from .surcharges import NO_SURCHARGE, Surcharge, surcharge_of
-from .values import App, AppCall, AppReply, StreamHead, StreamPiece
+from .values import AppCall, AppReply, StreamHead, StreamPiece
 
 _ADAPTER = "daemon"
-
-
-class FairAdmission(Admission):
-    """At most one call of an app waits for the rate limits of a provider, so that the calls of
-    several apps start in turn."""
-
-    lock: asyncio.Lock | None = None
-
-    async def __aenter__(self) -> Self:
-        lock = self.lock
-        if lock is None or not self._gate.counts_tokens:
-            return await super().__aenter__()
-        began = monotonic()
-        seconds = None if self._deadline is None else max(0.0, self._deadline - began)
-        try:
-            async with asyncio.timeout(seconds):
-                await lock.acquire()
-        except TimeoutError:
-            reason = "other calls of the app waited for the rate limits until the deadline"
-            raise Throttled(reason, wait=0.0) from None
-        try:
-            await super().__aenter__()
-        finally:
-            lock.release()
-        self.queued = monotonic() - began
-        return self
 
 
 class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -91,8 +66,7 @@ class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Of an app at a provider."""
     explain: Callable[[AppCall, AppReply], None]
     """Keeps what is known of a call that was answered."""
-    stored_tokens: Callable[[App, RequestFacts, str], Awaitable[int | None]]
-    """The size of the history that a request refers to, at a provider. Raises `NotFound`."""
+    history: StoredHistory
 
 
 class DelegatedCall(Caller):
@@ -114,6 +88,9 @@ class DelegatedCall(Caller):
         self._rated: RatedCall | None = None
         self._bound = CostBound(0, 0, 0)
         self._hold: OpenHold | None = None
+        self._grown: list[GrowingConversation] = []
+        self._sent = False
+        """An attempt may have reached a provider."""
         self._usage = Usage()
         """As the app sees it."""
         self._hidden = 0
@@ -127,7 +104,11 @@ class DelegatedCall(Caller):
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> AppReply:
-        await self.complete(TurnRequest(timeout=self._call.timeout, adapter=_ADAPTER))
+        try:
+            await self.complete(TurnRequest(timeout=self._call.timeout, adapter=_ADAPTER))
+        finally:
+            if self._grown:
+                await self._end_conversations()
         assert self.reply is not None
         return self.reply
 
@@ -153,6 +134,14 @@ class DelegatedCall(Caller):
         except BaseException as problem:
             self._failed(flight, problem)
             raise
+        finally:
+            if self._grown:
+                await self._end_conversations()
+
+    async def _end_conversations(self) -> None:
+        size = None if self.reply is None else self.reply.reply.usage.total
+        grown, self._grown = self._grown, []
+        await self._tools.history.end(grown, sent=self._sent, size=size)
 
     @property
     def head(self) -> StreamHead | None:
@@ -166,22 +155,19 @@ class DelegatedCall(Caller):
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
         target = self._targets[index]
         prepared = self._builder.build(target, stream=flight.stream)
-        await self._check_handles(target)
-        self._bound = self._builder.bound(prepared, target)
+        builder, app = self._builder, self._call.app.id
+        facts = builder.facts
+        if facts is not None and facts.handles:
+            history = self._tools.history
+            builder.stored_tokens = await history.tokens(app, facts, target.endpoint.id)
+        self._bound = builder.bound(prepared, target)
+        if facts is not None and facts.handles and not self._grown:
+            self._grown = await history.begin(app, facts, self._bound.output_tokens)
         grant = self._call.app.grant.llm
         if self._rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
             tokens = Counts(prepared.rendered).total + self._bound.output_tokens
             self._rated = self._tools.rates.admit(self._call.app, tokens, monotonic())
         return prepared
-
-    async def _check_handles(self, target: Target) -> None:
-        """A request of a wire was checked before; what a call of JSON-RPC refers to is known when
-        it is rendered."""
-        facts, builder = self._builder.facts, self._builder
-        if self._call.request is None and facts is not None and facts.handles:
-            builder.stored_tokens = await self._tools.stored_tokens(
-                self._call.app, facts, target.endpoint.id
-            )
 
     def admission(
         self,
@@ -220,7 +206,7 @@ class DelegatedCall(Caller):
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         if notices and self.reply is not None:
-            self.reply.notices += notices
+            self.reply.notices += without_details(notices)
         return super()._noted(response, notices)
 
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
@@ -255,6 +241,7 @@ class DelegatedCall(Caller):
             request_id=self._call.request_id,
             bound=self._bound.nano_usd or 0,
         )
+        self._sent = True
 
     def end(
         self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
@@ -371,7 +358,7 @@ class DelegatedCall(Caller):
             usage=self._usage,
             cost_usd=cost,
             verdict=flight.verdict,
-            notices=record.notices,
+            notices=without_details(record.notices),
             attempts=record.attempts,
         )
 

@@ -3,8 +3,10 @@ granted models. Nothing is sent and nothing is written."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,9 +16,11 @@ from anaphora import catalog
 from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.errors import AnaphoraError
 
+from .granted_models import models_of
 from .grants import AppGrant
 from .home import Home
 from .settings import Settings, SettingsFiles
+from .store.schema import connect_to_read
 from .tls import ServerCertificate
 
 if TYPE_CHECKING:
@@ -53,9 +57,48 @@ def check_home(options: ServeOptions) -> HomeCheck:
         for app, grant in settings.grants.apps.items()
         for reason in unpriced(grant, settings, options.clock())
     ]
-    # Without the store it is not known which apps have a token: all are taken to have one.
-    warnings = (*settings.grants.warnings(settings.grants.apps), *price_warnings(options.clock()))
+    warnings = (
+        *settings.grants.warnings(_token_apps(home, settings, options.clock())),
+        *unmatched(settings),
+        *price_warnings(options.clock()),
+    )
     return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings)
+
+
+def _token_apps(home: Home, settings: Settings, now: float) -> Collection[str]:
+    """Apps that have a valid token; all of them where the store cannot be read as it is."""
+    if not home.store.exists():
+        return ()
+    try:
+        database = connect_to_read(home.store)
+    except AnaphoraError:
+        return settings.grants.apps
+    with contextlib.closing(database):
+        rows = database.execute(
+            "SELECT app FROM tokens WHERE revoked IS NULL AND (expires IS NULL OR expires > ?)",
+            (now,),
+        )
+        return {app for (app,) in rows}
+
+
+def unmatched(settings: Settings) -> Iterator[str]:
+    """Granted names of models that no granted provider is known to have."""
+    grants = settings.grants
+    for app, grant in grants.apps.items():
+        names = grant.llm.providers
+        routes = settings.config.routes
+        hops = [hop for name in names for hop in routes.get(name, ())]
+        ids = {*(name for name in names if name not in routes), *(hop.provider for hop in hops)}
+        known = [models_of(settings.providers[id]) for id in ids]
+        # At an address of the user's own any model may be.
+        is_open = any(settings.config.providers[id].base_url for id in ids)
+        if is_open or not all(known):
+            continue
+        models = {*itertools.chain(*known), *(hop.model for hop in hops if hop.model)}
+        for index, pattern in enumerate(grant.llm.models):
+            if not any(fnmatchcase(model, pattern) for model in models):
+                at = f"{grants.origin.file}:{grants.origin.line(app, 'llm', 'models', index)}"
+                yield f"{at}: {app}: llm.models[{index}] matches no known model of its providers"
 
 
 def price_table_days(now: float) -> int:

@@ -13,9 +13,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.values import Ttl
+from anaphora.wire.elements import ListElements
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
 
+from .handles import is_stored_reasoning
 from .store import HandleKind
 from .tool_facts import FoundTools, read_tool
 
@@ -25,8 +27,9 @@ class MediaCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     images: int = 0
     documents: int = 0
-    """Files of any other kind: PDFs, videos."""
+    """Files of any other kind, such as PDFs."""
     audio: int = 0
+    """Also videos whose sound is billed by itself."""
     inline: int = 0
     """Bytes of the body that are their base64, not text."""
 
@@ -133,7 +136,7 @@ class _OllamaMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 #: The decoders of plain content, by wire and field.
-_PLAIN: dict[tuple[str, str], Callable[[msgspec.Raw], Any]] = {
+_PLAIN: dict[tuple[str, str], Callable[[bytes | msgspec.Raw], Any]] = {
     place: msgspec.json.Decoder(kind).decode
     for place, kind in {
         ("anthropic", "messages"): list[_BlockMessage],
@@ -191,6 +194,7 @@ _PARTS = frozenset(
     mediaResolution partMetadata text thought thoughtSignature toolCall toolResponse
     videoMetadata""".split()
 )
+_GEMINI_MEDIA = {"image": "images", "text": "documents", "application": "documents"}
 #: A file of Google's file store, by its address or name.
 _GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
 #: Where the base64 or data URL of a medium may stand in it.
@@ -203,15 +207,21 @@ def holds_content(wire: str, name: str) -> bool:
     return (wire, name) in _PLAIN
 
 
-def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) -> None:
-    """Adds what a field with content holds besides text and tool calls."""
-    try:
-        plain = _PLAIN[wire, name](raw)
-        is_whole = _WHOLE.get((wire, name))
-        if is_whole is None or not isinstance(plain, list) or all(map(is_whole, plain)):
+def scan_content(
+    wire: str,
+    name: str,
+    raw: msgspec.Raw,
+    found: RequestContent,
+    elements: ListElements | None = None,
+) -> None:
+    """Adds what a field with content holds besides text and tool calls. `elements` are those of
+    one of the fields: the ones that are known to be plain are not read again."""
+    if elements is None or elements.name != name:
+        if _is_plain(wire, name, raw):
             return
-    except DECODE_ERRORS:
-        pass  # it holds more
+    elif _is_plain(wire, name, elements.joined(elements.plain)):
+        elements.plain = len(elements.raws)
+        return
     try:
         value = msgspec.json.decode(raw)
     except DECODE_ERRORS as problem:
@@ -237,6 +247,16 @@ def scan_content(wire: str, name: str, raw: msgspec.Raw, found: RequestContent) 
                 for key, each in item.items()
                 if key != opaque and key not in _CITED and isinstance(each, (dict, list))
             ]
+
+
+def _is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:
+    """Whether there is only text and tool calls. A list is plain where each of its elements is."""
+    try:
+        plain = _PLAIN[wire, name](raw)
+    except DECODE_ERRORS:
+        return False
+    is_whole = _WHOLE.get((wire, name))
+    return is_whole is None or not isinstance(plain, list) or all(map(is_whole, plain))
 
 
 def _is_whole(item: _Item) -> bool:
@@ -266,7 +286,7 @@ def _is_item_id(field: str, kind: str, item: dict[str, Any]) -> bool:
     if not item.get("id"):
         return False
     if kind == "reasoning":
-        return not item.get("encrypted_content")
+        return is_stored_reasoning(item)
     return not kind and not field and not item.get("role")
 
 
@@ -313,9 +333,9 @@ def _note_gemini(
         found.add("documents")  # a new kind of part: it may be anything
     if field not in ("inlineData", "fileData"):
         return
-    medium = str(item.get("mimeType") or "").partition("/")[0]
-    name = {"image": "images", "audio": "audio"}.get(medium, "documents")
-    found.add(name, item.get("data"))
+    medium = str(item.get("mimeType") or "").partition("/")[0].lower()
+    # A video has a sound track; a file without a type may be one.
+    found.add(_GEMINI_MEDIA.get(medium, "audio"), item.get("data"))
     uri = item.get("fileUri")
     if not isinstance(uri, str):
         return

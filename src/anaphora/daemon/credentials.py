@@ -56,14 +56,21 @@ class Peers:
         """The last address that no trusted proxy has."""
         named = ",".join(value for name, value in exchange.header_pairs if name == _FORWARDED)
         for each in reversed(named.split(",")):
-            address = each.strip()
+            address = _without_port(each.strip())
             if address and not self._is_trusted(address):
-                return address[:64]
+                return address if _address(address) is not None else proxy
         return proxy
 
     def _is_trusted(self, address: str) -> bool:
         found = _address(address)
         return found is not None and any(found in network for network in self._trusted)
+
+
+def _without_port(text: str) -> str:
+    """Some proxies add the port: `192.0.2.1:4711`, `[2001:db8::1]:4711`."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
 
 
 def is_forwarded(exchange: HttpExchange) -> bool:

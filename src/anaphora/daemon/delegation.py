@@ -9,7 +9,6 @@ from contextlib import aclosing, contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
-from anaphora import wire
 from anaphora.audit.log import AuditLog
 from anaphora.client.choice import name_at, refuses
 from anaphora.client.config import ClientConfig
@@ -20,7 +19,6 @@ from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.transport import HttpTransport
 from anaphora.errors import (
-    CapabilityDenied,
     Denied,
     InvalidRequest,
     NotGranted,
@@ -31,7 +29,7 @@ from anaphora.redaction import quoted
 from anaphora.tokens import Counts
 
 from .caller import CallTools, DelegatedCall
-from .checks import check_grant, is_granted
+from .checks import check_capabilities, check_grant, is_granted
 from .conversations import CallMemory
 from .counting import provider_count
 from .denials import DenialLog
@@ -39,12 +37,12 @@ from .explanations import Explanations
 from .facts import RequestFacts, read_facts
 from .granted_models import asked_for, granted_models
 from .grants import AppGrant
-from .handles import not_found, stored_id
 from .isolation import SharedProviders
 from .ledger import Ledger
 from .rates import Rates
-from .requests import RequestBuilder
+from .requests import RequestBuilder, parse_request
 from .store import Store
+from .stored_history import StoredHistory
 from .values import App, AppCall, AppReply, GrantedModel, StreamHead, StreamPiece
 
 #: Sets of granted providers for which a chooser is kept.
@@ -67,7 +65,7 @@ class CallService:
         transport: HttpTransport | None = None,
     ) -> None:
         self._pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
-        self._store = store
+        self._history = StoredHistory(store)
         self._clock = clock
         self._choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -85,7 +83,7 @@ class CallService:
             watchers=Watchers(watchers, audit),
             lock=self._lock,
             explain=self._explanations.add,
-            stored_tokens=self._stored_tokens,
+            history=self._history,
         )
 
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────
@@ -96,12 +94,12 @@ class CallService:
         self._pool.reload(dict(providers), dict(config.routes))
         self._choosers.clear()
         if self._grants is not None:
-            self._shared.use(self._grants, self._pool.routes)
+            self._shared.use(self._grants, self._pool.routes, self._pool.providers)
 
     def use_grants(self, grants: Iterable[AppGrant]) -> None:
         """The grants of all apps: an app that shares no provider with another is not masked."""
         self._grants = tuple(grants)
-        self._shared.use(self._grants, self._pool.routes)
+        self._shared.use(self._grants, self._pool.routes, self._pool.providers)
 
     def revoke(self, token_id: str) -> None:
         """Ends the running calls of a token."""
@@ -163,7 +161,7 @@ class CallService:
             facts = self._checked(call, targets)
             stored = None
             if facts is not None and facts.handles:
-                stored = await self._stored_tokens(call.app, facts)
+                stored = await self._history.tokens(call.app.id, facts)
         except Denied as error:
             self._denied(call, error)
             raise
@@ -177,36 +175,30 @@ class CallService:
             return None
         ends = [target.endpoint for target in targets if target.endpoint.base_wire == request.wire]
         name = ends[0].wire_name if ends else request.wire
-        facts = read_facts(name, request.members, request.path, request.headers)
+        facts = read_facts(name, request.members, request.path, request.headers, request.elements)
         check_grant(facts, grant, models=[target.model for target in targets])
         return facts
 
-    async def _stored_tokens(
-        self, app: App, facts: RequestFacts, provider: str | None = None
-    ) -> int | None:
-        """The last billed size of the history behind a request's handles; None where one is not
-        known. Raises `NotFound` for a handle that is not the app's own, or is at another
-        provider."""
-        total: int | None = 0
-        for param, kind, text in facts.handles:
-            id = stored_id(kind, text)
-            row = None if id is None else await self._store.handle(kind, id, app.id)
-            if row is None or provider not in (None, row.provider):
-                raise not_found(kind, text, param)
-            total = None if total is None or row.tokens is None else total + row.tokens
-        return total
-
     async def count_tokens(self, call: AppCall) -> tuple[int, bool]:
-        target = self._targets(call)[0]
-        self._tools.rates.admit(call.app, 0, time.monotonic())
-        builder = RequestBuilder(CallMemory(), self._shared, call, places_markers=False)
-        prepared = builder.build(target, stream=False)
+        try:
+            targets = self._targets(call)
+            facts = self._checked(call, targets)
+            if facts is not None and facts.handles:
+                await self._history.tokens(call.app.id, facts)
+            self._tools.rates.admit(call.app, 0, time.monotonic())
+            builder = RequestBuilder(CallMemory(), self._shared, call, facts, places_markers=False)
+            prepared = builder.build(target := targets[0], stream=False)
+        except Denied as error:
+            self._denied(call, error)
+            raise
         counted = await provider_count(target, prepared)
         if counted is not None:
             return counted, True
         return Counts(prepared.rendered).total, False
 
     def models(self, app: App) -> tuple[GrantedModel, ...]:
+        if "llm_complete" not in app.grant.capabilities or app.grant.missing:
+            return ()
         names = app.grant.llm.providers
         return granted_models(app, self._pool, self._chooser(names, None))
 
@@ -224,7 +216,8 @@ class CallService:
         if self._draining:
             raise StoreUnavailable("the daemon is stopping")
         app = call.app
-        check_capabilities(call)
+        needed = ["llm_complete", *(["llm_stream"] if call.stream else [])]
+        check_capabilities(app.grant, needed, call.method)
         names, named, model = app.grant.llm.providers, call.provider, call.model
         if named is None and model in names and model in self._pool.routes:
             named, model = model, None  # the name of a route stands for its models
@@ -260,7 +253,7 @@ class CallService:
             return conversation_key(call.call)
         request = call.request
         assert request is not None
-        return conversation_key(wire.get(request.wire).parse(request.body, request.path))
+        return conversation_key(parse_request(request, call.app.grant.llm))
 
     def _chooser(self, names: tuple[str, ...], own_wire: str | None) -> TargetChooser:
         """Chooses among granted providers; those first that speak the wire of the request."""
@@ -376,18 +369,3 @@ class DelegatedStream:
     async def aclose(self) -> None:
         if self._pieces is not None:
             await self._pieces.aclose()
-
-
-def check_capabilities(call: AppCall) -> None:
-    """Raises where the app has not the capabilities that a call needs, or one that it requires."""
-    app = call.app
-    needed = ["llm_complete", *(["llm_stream"] if call.stream else [])]
-    missing = [one for one in needed if one not in app.grant.capabilities]
-    missing += sorted(app.grant.missing)
-    if missing:
-        raise CapabilityDenied(
-            f"{app.id} has no capability {missing[0]}",
-            capability=missing[0],
-            app=app.id,
-            method=call.method,
-        )

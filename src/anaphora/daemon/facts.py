@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora.catalog.pricing import STANDARD_TIERS
+from anaphora.wire.elements import ListElements
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import (
     Members,
@@ -42,11 +43,16 @@ _BETA_HEADERS = ("anthropic-beta", "openai-beta")
 
 @converts_errors(request_error)
 def read_facts(
-    wire: str, members: Members, path: str, headers: Iterable[tuple[str, str]] = ()
+    wire: str,
+    members: Members,
+    path: str,
+    headers: Iterable[tuple[str, str]] = (),
+    elements: ListElements | None = None,
 ) -> RequestFacts:
     """The facts of a request. `wire` may be the name of a dialect, whose fields are known too;
-    `members` are those of the body, and `path` may name the model, as Gemini's does."""
-    reading = _Reading(known_fields(wire), path)
+    `members` are those of the body, and `path` may name the model, as Gemini's does. `elements` are
+    those of its messages, where they were read before."""
+    reading = _Reading(known_fields(wire), path, elements)
     reading.read(members)
     reading.read_headers(headers)
     return reading.facts()
@@ -55,8 +61,9 @@ def read_facts(
 class _Reading:
     """One request that is being read."""
 
-    def __init__(self, known: KnownFields, path: str) -> None:
+    def __init__(self, known: KnownFields, path: str, elements: ListElements | None) -> None:
         self._known = known
+        self._elements = elements
         self.wire = known.wire
         self._models: list[Named] = []
         self._handles: list[HandleRef] = []
@@ -111,7 +118,7 @@ class _Reading:
                     self._unknown.append(name)
                 continue
             if holds_content(self.wire, name):
-                scan_content(self.wire, name, raw, self._content)
+                scan_content(self.wire, name, raw, self._content, self._elements)
                 continue
             if raw == NULL:
                 continue
@@ -243,6 +250,8 @@ class _Reading:
         kind = decode_value(raw, _Budget | bool | int | str, f"$.{name}", request_error)
         if isinstance(kind, _Budget):
             kind = kind.budget_tokens or kind.max_tokens or kind.thinkingBudget
+        if isinstance(kind, str) and kind.strip().isdecimal():
+            raise request_error("must be a number, not text", f"$.{name}")
         if type(kind) is int and not self._known.limits_thinking:
             self._values["thinking_budget"] = max(0, kind)
 

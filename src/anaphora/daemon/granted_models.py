@@ -24,14 +24,14 @@ def granted_models(
     for name in app.grant.llm.providers:
         hops = pool.routes.get(name)
         if hops is None and name in pool.providers:
-            for model in _models_of(pool.providers[name]):
+            for model in models_of(pool.providers[name]):
                 if is_granted(model, app.grant.llm.models):
                     found.setdefault((name, model), _granted(name, pool.providers[name], model))
         if hops is not None and _may_call_route(app, name, chooser):
             found[name, name] = GrantedModel(provider=name, model=name, is_route=True)
         for hop in hops or ():
             resolved = pool.providers[hop.provider]
-            for model in [hop.model] if hop.model else _models_of(resolved):
+            for model in [hop.model] if hop.model else models_of(resolved):
                 if is_granted(model, app.grant.llm.models):
                     found.setdefault((name, model), _granted(name, resolved, model))
     return tuple(found.values())
@@ -71,7 +71,7 @@ def _granted(name: str, resolved: ResolvedProvider, model: str) -> GrantedModel:
     )
 
 
-def _models_of(resolved: ResolvedProvider) -> list[str]:
+def models_of(resolved: ResolvedProvider) -> list[str]:
     """The models that a provider is known to have."""
     config = resolved.provider
     if config.known_models:

@@ -12,6 +12,7 @@ Every response has the header `anaphora-request-id`, and the log one line for ea
 from __future__ import annotations
 
 import itertools
+import re
 import secrets
 import time
 from collections.abc import Callable, Coroutine
@@ -38,7 +39,7 @@ from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
 from .slots import CallSlots
 from .tracing import RequestTraces
-from .values import App, Peer
+from .values import ERROR_KEY, App, Peer, kind_of
 
 READY = "ready"
 REQUEST_ID_HEADER = "anaphora-request-id"
@@ -47,6 +48,8 @@ REQUEST_ID_KEY = "anaphora.request_id"
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
 _SERVER_ERROR = 500
+#: Of a path; a query may be in it, percent-encoded.
+_PATH_PART = re.compile(r"[^/?=&;#]+")
 
 
 class TokenRevoked(ConnectionEnded):
@@ -252,6 +255,7 @@ class DaemonHandler:
         if exchange not in self._open:
             self._begin(exchange)
         self._metrics.denied(problem)
+        exchange.scope[ERROR_KEY] = kind_of(problem)
         if self._readiness.draining:
             exchange.response_headers["connection"] = "close"
         if self._endpoints.serves(exchange.method, exchange.path):
@@ -277,6 +281,7 @@ class DaemonHandler:
             self._traces.end(call.span, app, status, call.request_id)
         self._metrics.request(app, exchange.method, exchange.path, status, seconds)
         level = "error" if status >= _SERVER_ERROR else "info"
+        error = exchange.scope.get(ERROR_KEY)
         self._log.line(
             level,
             "request",
@@ -286,14 +291,14 @@ class DaemonHandler:
             path=_shown_path(exchange.path),
             status=status,
             seconds=round(seconds, 6),
+            **({"error": error} if error else {}),
         )
 
 
 @lru_cache(maxsize=512)
 def _shown_path(path: str) -> str:
-    """Without steps that look like a token: a client may have put one in the wrong place."""
-    steps = path[:200].split("/")
-    return "/".join(ELLIPSIS if looks_like_key(step) else step for step in steps)
+    """Without parts that look like a token: a client may have put one in the wrong place."""
+    return _PATH_PART.sub(lambda part: ELLIPSIS if looks_like_key(part[0]) else part[0], path[:200])
 
 
 def _json(status: int, value: Any) -> CompleteResponse:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from anaphora.errors import NotFound
 
 from .store import HandleKind
 
 _GEMINI_FILE = re.compile(r"(?:https?://[^/]+)?/?(?:v1(?:beta|alpha)/)?files/([\w-]+)")
+#: Ids that we write into replies of other wires: no provider knows them.
+_WRITTEN_HERE = re.compile(r"rs_.*_\d+", re.DOTALL)
 _NOT_FOUND_CODES: dict[str, str] = {"response": "previous_response_not_found"}
 
 
@@ -22,6 +26,17 @@ def stored_id(kind: HandleKind, text: str) -> str | None:
             return match[1]
         return text if "files/" in text or "googleapis" in text.lower() else None
     return text
+
+
+def is_stored_reasoning(item: Mapping[str, Any]) -> bool:
+    """Whether an item of reasoning stands for one that OpenAI keeps: an id, and nothing encrypted.
+    Open models send theirs as text, under ids of another form."""
+    id = item.get("id")
+    if not id or item.get("encrypted_content"):
+        return False
+    if not isinstance(id, str):
+        return True
+    return _WRITTEN_HERE.fullmatch(id) is None and (id.startswith("rs_") or not item.get("content"))
 
 
 def not_found(kind: HandleKind, id: str, param: str | None = None) -> NotFound:

@@ -89,7 +89,10 @@ class Home(msgspec.Struct, frozen=True):
         folder = Path(path).resolve()
         home = cls(folder)
         if not home.llm_yaml.is_file():
-            raise InvalidConfig(f"{folder}: is no home; create one with: anaphora init {folder}")
+            raise InvalidConfig(
+                f"{folder}: is no home: it has no llm.yaml. Name one with --home, or create it"
+                f" with: anaphora init {folder}"
+            )
         found = folder.stat()
         if found.st_uid != os.geteuid():
             raise InvalidConfig(
@@ -140,6 +143,22 @@ class Home(msgspec.Struct, frozen=True):
     def owner(self) -> int:
         """The user who administrates the daemon."""
         return self.path.stat().st_uid
+
+    def check_file(self, path: Path) -> None:
+        """Raises `InvalidConfig` where another user may change a file of the home: who writes
+        llm.yaml decides where the keys are sent."""
+        if not stat.S_IMODE(self.path.stat().st_mode) & 0o077:
+            return  # nobody else gets to it
+        try:
+            found = path.stat()
+        except OSError:
+            return  # reading it says so
+        if found.st_uid not in (os.geteuid(), 0):
+            raise InvalidConfig(f"{path}: belongs to user {found.st_uid}; run chown on it")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            mode = stat.S_IMODE(found.st_mode)
+            reason = f"other users may change it (mode {mode:04o}); run chmod 600 {path}"
+            raise InvalidConfig(f"{path}: {reason}")
 
     def config(self) -> ClientConfig:
         return ClientConfig.read(self.llm_yaml)

@@ -6,13 +6,15 @@ another app wrote: such tokens are shown to the app, and charged to it, as if it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora.cache.verdict import Prediction
 from anaphora.client.config import Hop
+from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.redaction import hides_arguments
 from anaphora.rendered import Plan
 from anaphora.values import TTL_SECONDS, Usage
 from anaphora.values.reply import WriteTtl
@@ -24,18 +26,27 @@ _NEARLY = 0.9
 
 
 class SharedProviders:
-    """Which providers several apps may use."""
+    """Which providers several apps may use. Entries with the same address and key are one: they
+    share a cache."""
 
     def __init__(self) -> None:
-        self._users: Mapping[str, set[str]] | None = None
+        self._users: Mapping[Hashable, set[str]] | None = None
+        self._accounts: Mapping[str, Hashable] = {}
 
-    def use(self, grants: Iterable[AppGrant], routes: Mapping[str, Sequence[Hop]]) -> None:
-        users: dict[str, set[str]] = {}
+    def use(
+        self,
+        grants: Iterable[AppGrant],
+        routes: Mapping[str, Sequence[Hop]],
+        providers: Mapping[str, ResolvedProvider],
+    ) -> None:
+        self._accounts = {name: _account(one) for name, one in providers.items()}
+        users: dict[Hashable, set[str]] = {}
         for grant in grants:
             for name in grant.llm.providers:
-                providers = [hop.provider for hop in routes[name]] if name in routes else [name]
-                for provider in providers:
-                    users.setdefault(provider, set()).add(grant.app)
+                named = [hop.provider for hop in routes[name]] if name in routes else [name]
+                for provider in named:
+                    account = self._accounts.get(provider, provider)
+                    users.setdefault(account, set()).add(grant.app)
         self._users = users
 
     def isolates(self, app: AppGrant, provider: str) -> bool:
@@ -43,7 +54,16 @@ class SharedProviders:
         all apps are known, it must not."""
         if app.llm.share_cache:
             return False
-        return self._users is None or bool(self._users.get(provider, set()) - {app.app})
+        if self._users is None:
+            return True
+        users = self._users.get(self._accounts.get(provider, provider), set())
+        return bool(users - {app.app})
+
+
+@hides_arguments
+def _account(one: ResolvedProvider) -> Hashable:
+    key = b"" if one.secret is None else blake3(one.secret.reveal().encode()).digest()
+    return one.system, one.base_url, key
 
 
 def app_key(app: str, key: str) -> str:

@@ -18,7 +18,9 @@ import msgspec
 
 from anaphora.client.observe import Watcher
 from anaphora.client.observe.export import BoundedNames
-from anaphora.errors import Denied, Upstream
+from anaphora.errors import Upstream
+
+from .values import kind_of
 
 #: Upper bounds of the histogram, in seconds.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -96,8 +98,7 @@ class DaemonMetrics:
 
     def denied(self, problem: Upstream) -> None:
         """An error that the daemon itself answered with."""
-        kind = problem.kind if isinstance(problem, Denied) else type(problem).__name__
-        self._denied[kind] += 1
+        self._denied[kind_of(problem)] += 1
 
     def gauge(self, name: str, help: str, value: Callable[[], float]) -> None:
         async def values() -> Values:

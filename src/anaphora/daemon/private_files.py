@@ -89,7 +89,7 @@ def _check(found: os.stat_result) -> None:
         )
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o177:
-        raise UnsafeFile(f"{{}} has mode {mode:04o}, and must have 0600; run chmod 600")
+        raise UnsafeFile(f"{{0}} has mode {mode:04o}, and must have 0600; run chmod 600 {{0}}")
 
 
 def _read(opened: int, most: int) -> bytes:

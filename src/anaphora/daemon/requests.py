@@ -23,6 +23,7 @@ from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Notice
+from anaphora.wire.elements import DecodedBody
 from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice
@@ -32,7 +33,14 @@ from .checks import check_grant, check_prompt
 from .conversations import CallMemory, RememberedCall
 from .edits import with_members
 from .facts import RequestFacts, read_facts
-from .filling import FilledBody, fill_max_tokens, fill_store, max_tokens_to_fill
+from .filling import (
+    DEFAULT_MAX_TOKENS,
+    FilledBody,
+    fill_max_tokens,
+    fill_store,
+    max_tokens_to_fill,
+)
+from .grants import LlmGrant
 from .isolation import SharedProviders, app_key
 from .values import AppCall, WireRequest
 
@@ -110,7 +118,7 @@ class RequestBuilder:
     def _pass_through(self, target: Target, request: WireRequest, stream: bool) -> PreparedRequest:
         endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
         notices: list[Notice] = []
-        filled = self._fill(target, request)
+        filled = self._fill(target, request, notices)
         body, members = filled.body, filled.members
         changes = self._changes(target, members, stream, notices)
         if changes:
@@ -119,7 +127,9 @@ class RequestBuilder:
         path = request.path
         if endpoint.base_wire == "gemini":
             path = path_of(target.model, stream=stream)
-        rendered = for_model(endpoint.wire.split(members, (), path), target.profile)
+        rendered = for_model(
+            endpoint.wire.split(DecodedBody(members, request.elements), (), path), target.profile
+        )
         own, now = own_plan(rendered, rules, members), time.time()
         hints = hints_of({}, members)
         read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
@@ -153,12 +163,16 @@ class RequestBuilder:
             notices=tuple(notices),
         )
 
-    def _fill(self, target: Target, request: WireRequest) -> FilledBody:
+    def _fill(self, target: Target, request: WireRequest, notices: list[Notice]) -> FilledBody:
         """The request with the fields that the grant demands (D10)."""
         grant, base_wire, facts = self._call.app.grant.llm, request.wire, self._given
         if facts is None:
             facts = read_facts(
-                target.endpoint.wire_name, request.members, request.path, request.headers
+                target.endpoint.wire_name,
+                request.members,
+                request.path,
+                request.headers,
+                request.elements,
             )
         filled = FilledBody(request.body, request.members)
         limited = grant.has_spend_limit or grant.max_tokens is not None
@@ -168,6 +182,9 @@ class RequestBuilder:
             filled = fill_max_tokens(
                 base_wire, filled.body, filled.members, tokens, profile=target.profile
             )
+            field = facts.max_tokens_field
+            text = f"{field} was missing and set to {tokens}, the most that the grant allows"
+            notices.append(Notice("max_tokens_set", text, field))
             facts = replace(facts, max_tokens=tokens)
         if "stored_responses" not in grant.permissions:
             filled = fill_store(base_wire, filled.body, filled.members)
@@ -268,7 +285,7 @@ class RequestBuilder:
             return self._call.call
         request = self._call.request
         assert request is not None
-        return wire.get(request.wire).parse(request.body, request.path)
+        return parse_request(request, self._call.app.grant.llm)
 
     # ── Planning ─────────────────────────────────────────────────────────────────────────────────
 
@@ -278,10 +295,9 @@ class RequestBuilder:
         app, rendered = self._call.app, read.rendered
         if not self._places_markers or rendered.marks or rendered.automatic is not None:
             read = replace(read, takes_markers=False)  # the app marks by itself
-        scope = None if app.grant.llm.share_cache else app.id
         remembered = self.remembered = self._memory.begin(
             read,
-            scope=(scope, target.endpoint.id, rendered.wire, target.model),
+            scope=(app.id, target.endpoint.id, rendered.wire, target.model),
             at=now,
             own=own,
         )
@@ -318,6 +334,15 @@ class RequestBuilder:
             reason = f"what the call costs has no bound, and the grant limits spend: {bound.reason}"
             raise NotGranted(reason)
         return bound
+
+
+def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
+    """The call that a request asks for, with the limit that its wire needs (D10)."""
+    body = request.body
+    if wire.features(request.wire).requires_max_tokens:
+        tokens = grant.max_tokens or DEFAULT_MAX_TOKENS
+        body = fill_max_tokens(request.wire, body, request.members, tokens).body
+    return wire.get(request.wire).parse(body, request.path)
 
 
 def _speaks(target: Target, request: WireRequest) -> bool:

@@ -122,12 +122,18 @@ def resolve_providers(
     """Every provider with its key. Raises `MissingSecret` for the first key that is missing."""
     folder = folder or SecretsFolder(home.secrets)
     return {
-        id: _with_key(one, config, folder, allow_env=allow_env) for id, one in check(config).items()
+        id: _with_key(one, config, folder, home, allow_env=allow_env)
+        for id, one in check(config).items()
     }
 
 
 def _with_key(
-    one: ResolvedProvider, config: ClientConfig, folder: SecretsFolder, *, allow_env: bool
+    one: ResolvedProvider,
+    config: ClientConfig,
+    folder: SecretsFolder,
+    home: Home,
+    *,
+    allow_env: bool,
 ) -> ResolvedProvider:
     key, path, origin = one.provider.key, ("providers", one.id, "key"), config.origin
     if key is None:
@@ -148,7 +154,10 @@ def _with_key(
     except InvalidRequest as problem:
         raise origin.error(str(problem), *path, "secret", kind=InvalidConfig) from None
     except MissingSecret as problem:
-        advice = f"; store it with: anaphora secrets set {shown_name(key.secret)}"
+        advice = ""
+        if not folder.path(key.secret).exists():
+            name = shown_name(key.secret)
+            advice = f"; store it with: anaphora secrets set {name} --home {home.path}"
         raise origin.error(f"{problem}{advice}", *path, kind=MissingSecret) from None
 
 

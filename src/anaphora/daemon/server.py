@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,6 +29,7 @@ from anaphora.serving.server import (
     ConnectionLimits,
     ServerAddress,
     in_thread,
+    received_signals,
     tcp_server,
     tuned_interpreter,
 )
@@ -108,6 +108,12 @@ class Daemon:
         return self.address.url
 
     @property
+    def listens_at(self) -> str:
+        """For people: where it is reached."""
+        wildcard = " (every address of this machine)" if self.address.is_wildcard else ""
+        return f"{self.url}{wildcard} and {self.socket}"
+
+    @property
     def settings(self) -> Settings:
         """What is in force."""
         return self._files.current
@@ -147,7 +153,8 @@ class Daemon:
         self.services.calls.reload(settings.config, settings.providers)
         self.services.calls.use_grants(settings.grants.apps.values())
         self._set_socket_mode()
-        _log.info("reloaded")
+        if not self._files.problems:
+            _log.info("reloaded")
         log_warnings(settings.grants, self.services.directory)
 
     def _set_socket_mode(self) -> None:
@@ -232,7 +239,7 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         log_warnings(settings.grants, services.directory)
         for warning in price_warnings(options.clock()):
             _log.warning("%s", warning)
-        _log.info("serving at %s and %s", daemon.url, daemon.socket)
+        _log.info("serving at %s", daemon.listens_at)
         yield daemon
 
 
@@ -317,17 +324,13 @@ def running(options: ServeOptions, log: JsonLog | None = None) -> Iterator[Daemo
 def serve(options: ServeOptions, ready: Callable[[Daemon], None] = lambda _: None) -> None:
     """A daemon in the foreground. SIGTERM and SIGINT drain and stop it, SIGHUP reloads its files
     and opens its log again."""
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    handlers = {
-        number: signal.signal(number, lambda number, _: signals.put(number))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
     disable_core_dumps()
-    try:
-        with running(options) as daemon, tuned_interpreter():
-            ready(daemon)
-            while signals.get() == signal.SIGHUP:
-                daemon.hang_up()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with (
+        received_signals(*numbers) as signals,
+        running(options) as daemon,
+        tuned_interpreter(),
+    ):
+        ready(daemon)
+        while next(signals) == signal.SIGHUP:
+            daemon.hang_up()

@@ -73,7 +73,13 @@ async def open_services(
         failed_logins_per_minute=settings.daemon.failed_logins_per_minute,
         clock=clock,
     )
-    admin = Admin(directory, store, config=lambda: files.current.config, clock=clock)
+    admin = Admin(
+        directory,
+        store,
+        config=lambda: files.current.config,
+        problems=lambda: files.problems,
+        clock=clock,
+    )
     audit = None
     if settings.daemon.audit:
         audit = stack.enter_context(AuditLog(home.audit, collect=_COLLECT))

@@ -64,7 +64,7 @@ class SettingsFiles:
         """Raises `InvalidConfig`, `MissingSecret` and `Io`, with file and line."""
         self._note_files()
         config, daemon, providers = self._read_config()
-        grants = Grants.read(self._home.extensions_yaml, config)
+        grants = self._read_grants(config)
         self._settings = Settings(config=config, daemon=daemon, providers=providers, grants=grants)
         self.problems = ()
         return self._settings
@@ -90,7 +90,7 @@ class SettingsFiles:
             problems.append(problem)
         grants = before.grants
         try:
-            grants = Grants.read(self._home.extensions_yaml, config)
+            grants = self._read_grants(config)
         except AnaphoraError as problem:
             problems.append(problem)
         self.problems = tuple(map(str, problems))
@@ -102,7 +102,12 @@ class SettingsFiles:
         for path in (self._home.llm_yaml, self._home.extensions_yaml):
             self._seen[str(path)] = signature_of(path)
 
+    def _read_grants(self, config: ClientConfig) -> Grants:
+        self._home.check_file(self._home.extensions_yaml)
+        return Grants.read(self._home.extensions_yaml, config)
+
     def _read_config(self) -> tuple[ClientConfig, DaemonConfig, Providers]:
+        self._home.check_file(self._home.llm_yaml)
         config = self._home.config()
         daemon = daemon_config(config)
         if self._resolve is not None:

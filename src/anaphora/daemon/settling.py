@@ -15,7 +15,7 @@ from anaphora.client.observe.export import block_label
 from anaphora.client.response import BlockShare
 from anaphora.errors import Transport, Upstream
 from anaphora.rendered import Plan
-from anaphora.values import Reply, Text, Thinking, ToolCall, Usage
+from anaphora.values import Opaque, Reply, Text, Thinking, ToolCall, Usage
 
 from .grants import NANO
 from .store import Settled
@@ -87,7 +87,8 @@ def cost_of_failure(
         return AttemptCost(nano_usd=0, kind="estimated", usage=usage)
     output = max(usage.output or 0, received, unseen_tokens)
     if usage.input is not None:
-        known = replace(usage, uncached=usage.uncached or 0, output=output)
+        again = _read_again(partial)
+        known = replace(usage, uncached=(usage.uncached or 0) + again, output=output)
         cost = cost_of(known, price, plan)
     else:
         known = Usage(uncached=input_tokens, output=output)
@@ -120,6 +121,15 @@ def _received(partial: Reply, bytes_per_token: float) -> int:
         else:
             size += 1
     return math.ceil(size / bytes_per_token)
+
+
+def _read_again(partial: Reply) -> int:
+    """The most tokens that were read again after calls of server tools: the whole prompt each time,
+    with the results, which are not in the usage that a stream begins with."""
+    tools = [part for part in partial.message.parts if isinstance(part, Opaque)]
+    calls = sum(part.kind.endswith(("_tool_result", "_call")) for part in tools)
+    size = sum(len(part.json.encode(errors="replace")) for part in tools)
+    return calls * ((partial.usage.input or 0) + size)
 
 
 def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:

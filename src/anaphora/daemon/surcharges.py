@@ -44,7 +44,10 @@ def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge
         if row is None:
             return None
         name = _VERSION.sub("", tool.type)
-        calls = sum(kind in (f"{name}_call", f"{name}_tool_result") for kind in kinds)
+        # Code execution has results of several kinds: `bash_code_execution_tool_result`.
+        calls = sum(
+            kind == f"{name}_call" or kind.endswith(f"{name}_tool_result") for kind in kinds
+        )
         usd += row.usd_per_call * calls
         if calls or not tool.type.islower():  # Gemini's tools leave no part in a reply
             usd += row.usd_per_request

@@ -110,6 +110,8 @@ def _read_server_tool(path: str, kind: str, head: _ToolHead, found: FoundTools) 
     if limit is None and bytes(head.parameters)[:1] == b"{":
         limit = decode_value(head.parameters, _Limited, f"$.{path}.parameters", request_error)
         limit = limit.max_uses
+    if limit is not None and limit < 0:
+        raise request_error(f"must be at least 0, not {limit}", f"$.{path}.max_uses")
     found.server.append(ServerTool(param=path, type=kind, max_calls=limit, model=head.model or ""))
     container = head.container
     files = list(head.file_ids or ())

@@ -16,9 +16,10 @@ import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.client.response import Attempt
-from anaphora.errors import Denied
+from anaphora.errors import AnaphoraError, Denied
 from anaphora.prompt import Call
 from anaphora.values import Event, Notice, Reply, Usage
+from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import Members
 
 from .grants import AppGrant
@@ -31,6 +32,15 @@ class Peer(msgspec.Struct, frozen=True):
     """An IP address; `socket` for the Unix socket."""
     uid: int | None = None
     """The peer's user on the Unix socket."""
+
+
+ERROR_KEY = "anaphora.error"
+"""In the scope of a request: the kind of the error that it was answered with, for the log."""
+
+
+def kind_of(problem: AnaphoraError) -> str:
+    """A constant of the error's class, without anything that a provider sent."""
+    return problem.kind if isinstance(problem, Denied) else type(problem).__name__
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +64,8 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The body's fields, decoded once by the strict reader."""
     headers: tuple[tuple[str, str], ...] = ()
     """Those that may go upstream: `anthropic-version`, granted `anthropic-beta` values."""
+    elements: ListElements | None = None
+    """The messages, where they were taken out of the body before."""
 
 
 class AppCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -24,7 +24,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from anaphora.errors import Io
 
-from .server import ConnectionLimits, ServerAddress, StoppableApp, ip_of
+from .server import ConnectionLimits, ServerAddress, StoppableApp, cannot_listen, ip_of
 
 PEER = "anaphora.peer"
 #: Of Linux: process, user and group of the peer.
@@ -81,8 +81,7 @@ async def tls_server(
         try:
             listener.bind((ip, port))
         except OSError as problem:
-            reason = os.strerror(problem.errno or 0)
-            raise Io(f"cannot listen at {host}:{port}: {reason}") from None
+            raise cannot_listen(host, port, problem) from None
         address = ServerAddress(host, listener.getsockname()[1], scheme="https")
         async with _serving(app, listener, limits or ConnectionLimits(), context):
             yield address
@@ -115,7 +114,7 @@ async def _serving(
 
 def _bound(path: Path, mode: int) -> socket.socket:
     if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise Io(f"{path}: the path of a socket may have {_LONGEST_PATH} bytes; use a shorter one")
+        raise Io(f"{path}: the path of a socket may have {_LONGEST_PATH} bytes; name a shorter one")
     listener = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket():

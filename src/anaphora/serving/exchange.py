@@ -64,8 +64,8 @@ class HttpExchange:
     """A request, its response, and whether that has begun."""
 
     __slots__ = (
-        "_ended", "_limits", "_reading", "_reason", "_send", "_watcher", "_working", "_writer",
-        "_writing_since",
+        "_ended", "_limits", "_reading", "_reason", "_send", "_unread", "_watcher", "_working",
+        "_writer", "_writing_since",
         "header_pairs", "headers", "method", "path", "query_string", "receive", "response_headers",
         "scope", "started", "status",
     )  # fmt: skip
@@ -91,6 +91,9 @@ class HttpExchange:
         self._limits = limits
         self._ended: asyncio.Event | None = None
         self._reason: type[ConnectionEnded] | None = None
+        self._unread = (
+            self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
+        )
         self._reading: asyncio.Timeout | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._working: asyncio.Task[Any] | None = None
@@ -125,7 +128,8 @@ class HttpExchange:
             raise self._reason or ServerStopping from None
         if message["type"] != _BODY:
             raise UploadAborted
-        return message.get("body", b""), message.get("more_body", False)
+        self._unread = more = message.get("more_body", False)
+        return message.get("body", b""), more
 
     async def _read_rest(self, message: Any) -> bytes:
         limits, clock = self._limits, asyncio.get_running_loop().time
@@ -150,6 +154,7 @@ class HttpExchange:
             raise RequestRejected("the request body took too long to arrive", status=408) from None
         if message["type"] != _BODY:
             raise UploadAborted
+        self._unread = message.get("more_body", False)
         return message
 
     def _too_large(self) -> TooLarge:
@@ -189,6 +194,9 @@ class HttpExchange:
         self.started, self.status = True, status
         if self.response_headers:
             headers = {**headers, **self.response_headers}
+        if self._unread:
+            # Servers do not read the rest: the client must not send a second request behind it.
+            headers = {**headers, "connection": "close"}
         pairs = [(name.encode("latin-1"), value.encode()) for name, value in headers.items()]
         # It waits for no reader: servers send it with the first piece.
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})

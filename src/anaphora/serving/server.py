@@ -6,8 +6,10 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import errno
 import gc
 import os
+import queue
 import signal
 import socket
 import sys
@@ -29,6 +31,8 @@ _SWITCH_SECONDS = 0.0005
 #: Seconds that Granian's threads may take to end.
 _THREADS_SECONDS = 0.1
 _LAST_PORT = 65_535
+#: Seconds between two looks for signals.
+_SIGNAL_SECONDS = 0.5
 #: Addresses that stand for every interface, and how this machine is reached at them.
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -55,6 +59,11 @@ class ServerAddress(msgspec.Struct, frozen=True):
     host: str
     port: int
     scheme: str = "http"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """It is reached at every address of this machine."""
+        return self.host in _WILDCARDS
 
     @property
     def url(self) -> str:
@@ -152,18 +161,30 @@ def _wait_for_threads(until: float) -> None:
 def serve(server: contextlib.AbstractContextManager[Any], ready: Callable[[Any], None]) -> None:
     """Runs a server (see `running`) in the foreground, until it is interrupted. It runs in a thread
     too: Granian's own threads must end before the interpreter does."""
-    interrupted = threading.Event()
+    with received_signals(signal.SIGINT, signal.SIGTERM) as signals, server as started:
+        ready(started)
+        next(signals)
+
+
+@contextlib.contextmanager
+def received_signals(*numbers: int) -> Iterator[Iterator[int]]:
+    """The numbers of signals as they arrive, instead of what they do otherwise."""
+    arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
     handlers = {
-        name: signal.signal(name, lambda *_: interrupted.set())
-        for name in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda number, _: arrived.put(number)) for number in numbers
     }
+
+    def signals() -> Iterator[int]:
+        while True:
+            # A signal behind another one may reach another thread, and does not wake this one.
+            with contextlib.suppress(queue.Empty):
+                yield arrived.get(timeout=_SIGNAL_SECONDS)
+
     try:
-        with server as started:
-            ready(started)
-            interrupted.wait()
+        yield signals()
     finally:
-        for name, handler in handlers.items():
-            signal.signal(name, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -234,10 +255,14 @@ def free_port(host: str, port: int = 0) -> int:
         try:
             probe.bind((ip, port))
         except OSError as problem:
-            reason = os.strerror(problem.errno or 0)
-            raise Io(f"cannot listen at {host}:{port}: {reason}") from None
+            raise cannot_listen(host, port, problem) from None
         bound: int = probe.getsockname()[1]
         return bound
+
+
+def cannot_listen(host: str, port: int, problem: OSError) -> Io:
+    advice = "; choose another port" if problem.errno == errno.EADDRINUSE else ""
+    return Io(f"cannot listen at {host}:{port}: {os.strerror(problem.errno or 0)}{advice}")
 
 
 def ip_of(host: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from anaphora.rendered import Plan, Rendered, Request
     from anaphora.values import Event, Reply
 
-    from .reading import Members
+    from .elements import SplitInput
     from .splicing import SplicedBody
 
 #: All wires by name, and what their providers call them.
@@ -92,7 +92,7 @@ class Wire(Protocol):
     def assemble(self, rendered: Rendered, plan: Plan) -> Request: ...
     def parse(self, body: bytes, path: str = "") -> Call: ...
     def split(
-        self, body: bytes | Members, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+        self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered: ...
     def read_reply(self, body: bytes) -> Reply: ...
     def write_reply(self, reply: Reply, created: float | None = None) -> bytes: ...

@@ -30,6 +30,7 @@ from anaphora.canonical import string
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
 
+from .elements import DecodedBody, ListElements, SplitInput
 from .reading import (
     Members,
     decode_value,
@@ -53,7 +54,8 @@ T = TypeVar("T")
 SplitSection: TypeAlias = tuple[ChunkRun, tuple[Mark, ...]]
 
 #: What a log of messages was cut from: the digest of each message, the marks with the index of
-#: their message, counted from the log's first chunk, and the digest of all messages together.
+#: their message, counted from the log's first chunk, and the digest of all messages together
+#: (empty where it was not needed).
 _Source: TypeAlias = tuple[list[bytes], list[tuple[int, Mark]], bytes]
 
 #: Inside the closing brace: where most blocks take a marker.
@@ -121,8 +123,12 @@ class RequestSplit:
     """One request that is being cut. Runs are added in hash order; fields that are not taken become
     the envelope."""
 
-    def __init__(self, memo: RequestMemo, body: bytes | Members) -> None:
+    def __init__(self, memo: RequestMemo, body: SplitInput) -> None:
         self._memo = memo
+        self._elements: ListElements | None = None
+        if isinstance(body, DecodedBody):
+            self._elements = body.elements
+            body = body.members
         self.members: Members = (
             dict(body) if isinstance(body, dict) else object_members(body, "$", request_error)
         )
@@ -139,6 +145,9 @@ class RequestSplit:
         return bytes(self.members.pop(name, NULL))
 
     def take_elements(self, name: str) -> list[msgspec.Raw]:
+        if self._elements is not None and self._elements.name == name:
+            del self.members[name]
+            return self._elements.raws.copy()
         return list_elements(self.members.pop(name, NULL), f"$.{name}", request_error)
 
     def take_model(self) -> str:
@@ -188,7 +197,7 @@ class RequestSplit:
         """Adds the messages, unless they have no blocks. `read` takes a message and its path;
         `glue` and `close` take the wire role before them; `joins` tells whether a role continues
         the message of the role before it. `context` is whatever else decides how these are cut."""
-        log, known, digests, whole = self._known_messages(raws, context)
+        log, known, digests, whole = self._known_messages(raws, context, place)
         marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
         last = log.roles[log.wire_message_of(count - 1)] if count else None
@@ -232,10 +241,12 @@ class RequestSplit:
         return run
 
     def _known_messages(
-        self, raws: Sequence[msgspec.Raw], context: Hashable
+        self, raws: Sequence[msgspec.Raw], context: Hashable, place: str
     ) -> tuple[ChunkLog, int, list[bytes], bytes]:
         """The log that begins with the most of these messages, how many of them it has, the digest
         of each, and of all together."""
+        if self._elements is not None and self._elements.name == place:
+            return self._known_elements(self._elements, len(raws), context)
         first = [_digest(raws[0])] if raws else []
         log = self._memo.messages.get((context, first[0])) if first else None
         if log is None:
@@ -253,10 +264,21 @@ class RequestSplit:
                 state.update(raw)
             return log, count, digests, state.digest()
         digests = first + [_digest(raw) for raw in raws[1:]]
-        pairs = enumerate(zip(known, digests, strict=False))
-        differs = (index for index, (one, two) in pairs if one != two)
-        agree = next(differs, min(count, len(digests)))
-        return log, agree, digests, _hash_of(raws).digest()
+        return log, _agreeing(known, digests), digests, _hash_of(raws).digest()
+
+    def _known_elements(
+        self, elements: ListElements, count: int, context: Hashable
+    ) -> tuple[ChunkLog, int, list[bytes], bytes]:
+        """The same for the last `count` elements of a list whose digests are kept."""
+        digests = elements.digests
+        digests += [_digest(raw) for raw in elements.raws[len(digests) :]]
+        digests = digests[len(digests) - count :]
+        log = self._memo.messages.get((context, digests[0])) if digests else None
+        if log is None:
+            log = ChunkLog()
+            log.source = [], [], b""
+            return log, 0, digests, b""
+        return log, _agreeing(cast(_Source, log.source)[0], digests), digests, b""
 
     def envelope(
         self,
@@ -291,6 +313,14 @@ class RequestSplit:
             marks=tuple(self.marks),
             **fields,
         )
+
+
+def _agreeing(known: list[bytes], digests: list[bytes]) -> int:
+    """How many digests at the beginning are the same."""
+    count = min(len(known), len(digests))
+    if known[:count] == digests[:count]:
+        return count
+    return next(index for index in range(count) if known[index] != digests[index])
 
 
 def _hash_of(raws: Sequence[msgspec.Raw]) -> Any:

@@ -271,6 +271,16 @@ def test_nothing_is_paid_again_that_no_marker_cached() -> None:
     ).broke
 
 
+def test_a_short_prompt_needs_no_marker() -> None:
+    """A newcomer's first calls: nothing is wrong with them."""
+    place = PLACES["anthropic"]
+    before = {**spec(), "marked": False}
+    one, two = split(place, body(place, before)), split(place, body(place, grown(before)))
+    found = verdict_of(place, one, two, earlier={"usage": Usage(uncached=21, output=1)})
+    assert found.cause == "no_marker"
+    assert "without one; its 21 tokens are below the minimum of" in found.sentence
+
+
 def test_a_call_without_a_marker_reads_nothing() -> None:
     place = PLACES["anthropic"]
     unmarked = {**grown(spec()), "marked": False}

@@ -183,6 +183,7 @@ WRONG = [
     ("providers:\n  a:\n    key: {env: 'A B'}\n", 3, "providers.a.key: env is the name of an environment variable"),
     # no YAML
     ("providers: {a\n", 2, "not YAML: expected ',' or '}'"),
+    ("providers:\n  a:\n\t\twire: anthropic\n", 3, "not YAML: a tab; YAML is indented with spaces"),
     ("providers: *missing\n", 1, "not YAML: found undefined alias"),
     ("providers: {}\n---\nproviders: {}\n", 2, "not YAML: but found another document"),
     ("providers:\n  a: \0\n", 2, "not YAML: special characters"),

@@ -303,10 +303,14 @@ def not_cached(
     earlier: SentCall, later: SentCall, rules: CacheRules, profile: Profile | None
 ) -> Cause:
     """Why the earlier call left nothing in the cache."""
+    usage = earlier.usage
     unmarked = _no_marker(earlier, rules, "the previous call", "caches")
     if unmarked is not None:
-        return unmarked
-    usage = earlier.usage
+        short = rules.minimum_tokens.value
+        if usage is None or not usage.input or usage.input >= short:
+            return unmarked
+        text = f"{unmarked.text}; its {counted(usage.input, 'token')} are below the minimum of"
+        return Cause(unmarked.kind, f"{text} {short:,} anyway")
     tokens = Counts(earlier.rendered, later.rendered.bills).tokens(cached_chunks(earlier))
     if usage is not None and usage.input and not rules.slots.value:
         tokens = usage.input

@@ -116,7 +116,10 @@ class Key(_Table, frozen=True):
     """Where the key is: in an environment variable, or in a file `secrets/<NAME>.txt` next to the
     configuration. Exactly one of the two."""
 
-    example: ClassVar[str] = "write `key: {env: NAME}`, and set the environment variable NAME"
+    example: ClassVar[str] = (
+        "write `key: {env: NAME}` for an environment variable, or `key: {secret: NAME}` for the"
+        " file secrets/NAME.txt"
+    )
 
     env: Name | None = None
     secret: Name | None = None

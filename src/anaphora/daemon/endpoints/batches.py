@@ -17,7 +17,7 @@ from anaphora.errors import NotGranted, RequestRejected
 from anaphora.wire.reading import DECODE_ERRORS, Members
 
 from .body import JsonBody, parse_object
-from .references import check_references
+from .references import check_references, references
 
 #: The paths that a batch may send its requests to, and their wires.
 _PATHS = {"/v1/chat/completions": "openai_chat", "/v1/responses": "openai_responses"}
@@ -100,7 +100,7 @@ class BatchCheck:
 
     async def _check_one(self, wire: str, path: str, data: bytes, place: str) -> None:
         body = parse_object(data)
-        rows = await check_references(self._store, self._app, body.value)
+        rows = await check_references(self._store, self._app, references(body.value))
         if any(row.provider != self._provider for row in rows):
             reason = f"{place}: names stored objects of another provider"
             raise RequestRejected(reason, status=400)

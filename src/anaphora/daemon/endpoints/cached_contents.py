@@ -154,8 +154,9 @@ class CachedContents:
 
 def _lifetime(value: dict[str, Any], now: float) -> float:
     """Seconds that a content is to be kept."""
-    ttl, end = value.get("ttl"), value.get("expireTime", value.get("expire_time"))
-    if ttl is not None and end is not None:
+    given = [value[name] for name in ("expireTime", "expire_time") if value.get(name) is not None]
+    ttl, end = value.get("ttl"), given[0] if given else None
+    if len(given) + (ttl is not None) > 1:
         raise RequestRejected("give either ttl or expireTime", status=400, param="ttl")
     if ttl is not None:
         match = _SECONDS.fullmatch(ttl) if isinstance(ttl, str) else None

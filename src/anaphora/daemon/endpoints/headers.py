@@ -25,6 +25,9 @@ COST = "anaphora-cost-usd"
 PROVIDER = "anaphora-provider"
 """Also of requests: the id of the provider or route that is to answer."""
 
+BETA_NOT_GRANTED = "beta_not_granted"
+"""The notice of a beta that was left out."""
+
 #: The header in which each provider's SDK looks for the request's id.
 _OWN_REQUEST_ID = {"anthropic": "request-id"}
 #: Headers with lists of betas, each of which the grant must name.
@@ -70,7 +73,7 @@ def forwarded_headers(
                 granted.append(beta)
             elif beta:
                 text = f"the beta {beta[:60]!r} is not granted; left out"
-                notices.append(Notice("beta_not_granted", text, name))
+                notices.append(Notice(BETA_NOT_GRANTED, text, name))
         if granted:
             forwarded.append((name, ",".join(dict.fromkeys(granted))))
     return tuple(forwarded), tuple(notices)

@@ -34,11 +34,6 @@ def _of_responses(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
         yield "response", reply.reply.id, total
         for id in _item_ids(reply.reply):
             yield "response", id, reply.usage.output
-    conversation = request.get("conversation")
-    if isinstance(conversation, dict):
-        conversation = conversation.get("id")
-    if isinstance(conversation, str) and conversation:
-        yield "conversation", conversation, total
 
 
 def _item_ids(reply: Reply) -> Iterator[str]:

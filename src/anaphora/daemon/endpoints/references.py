@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from anaphora.daemon.handles import not_found, stored_id
+from anaphora.daemon.handles import is_stored_reasoning, not_found, stored_id
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotFound, NotGranted, RequestRejected
 
@@ -29,7 +29,10 @@ _IDS: dict[str, HandleKind] = {
     "input_file_id": "file",
 }
 #: Members that name objects of the account which no app owns.
-_SHARED = frozenset(("vector_store_ids", "vector_store_id", "connector_id", "skill_id"))
+_SHARED = frozenset(
+    "vector_store_ids vector_store_id connector_id skill_id vertexRagStore vertex_rag_store"
+    " vertexAiSearch vertex_ai_search".split()
+)
 _NAMES = frozenset(_IDS) | _SHARED
 #: Members whose content is the app's own text or JSON.
 _OPAQUE = frozenset(
@@ -37,8 +40,8 @@ _OPAQUE = frozenset(
 )
 #: Blocks of Anthropic whose `input` is the arguments of a tool.
 _TOOL_USES = ("tool_use", "server_tool_use", "mcp_tool_use")
-#: Items of OpenAI that may be sent as an id alone, and the member that holds their content.
-_ITEMS = {"reasoning": "encrypted_content", "image_generation_call": "result"}
+#: Items of OpenAI that may be sent as an id alone.
+_ITEMS = ("reasoning", "image_generation_call")
 _ITEM_REFERENCE = "item_reference"
 
 
@@ -86,7 +89,8 @@ def _item(fields: dict[str, Any], kind: str) -> Iterator[Reference]:
             param="input",
         )
     id = fields.get("id")
-    if isinstance(id, str) and id and not fields.get(_ITEMS[kind]):
+    stored = is_stored_reasoning(fields) if kind == "reasoning" else not fields.get("result")
+    if isinstance(id, str) and id and stored:
         yield Reference("response", id, "input")
 
 
@@ -121,11 +125,13 @@ def _named(fields: dict[str, Any], name: str, inner: Any) -> Iterator[Reference]
             yield Reference(kind, found, name)
 
 
-async def check_references(store: Store, app: str, value: dict[str, Any]) -> tuple[HandleRow, ...]:
+async def check_references(
+    store: Store, app: str, found: Iterable[Reference]
+) -> tuple[HandleRow, ...]:
     """The rows of the objects that a request names. Raises `NotFound` for an object of another app,
     or of none, and `RequestRejected` where two are at different providers."""
     rows: dict[tuple[str, str], HandleRow] = {}
-    for one in references(value):
+    for one in found:
         if (one.kind, one.id) in rows:
             continue
         row = await store.handle(one.kind, one.id, app)

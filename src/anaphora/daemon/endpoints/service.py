@@ -9,15 +9,30 @@ from typing import Any
 
 from anaphora.canonical import dumps
 from anaphora.daemon.store import HandleRow, Store
-from anaphora.daemon.values import App, AppCall, AppReply, Delegation, WireRequest
+from anaphora.daemon.values import (
+    ERROR_KEY,
+    App,
+    AppCall,
+    AppReply,
+    Delegation,
+    WireRequest,
+    kind_of,
+)
 from anaphora.errors import AnaphoraError, Denied, NotFound, RequestRejected
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 
 from . import routes
-from .body import JsonBody, check_headers, read_json
+from .body import JsonBody, check_headers, json_bytes, read_json
+from .body_memory import BodyMemory, CallBody, read_whole
 from .errors import error_response
-from .headers import PROVIDER, forwarded_headers, own_headers, query_fields
+from .headers import (
+    BETA_NOT_GRANTED,
+    PROVIDER,
+    forwarded_headers,
+    own_headers,
+    query_fields,
+)
 from .kept import kept_objects
 from .models import write_model, write_models
 from .references import check_references
@@ -47,6 +62,7 @@ class Endpoints:
         self._store = store
         self._stored = stored
         self._clock = clock
+        self._bodies = BodyMemory()
 
     def serves(self, _method: str, path: str) -> bool:
         """Whether a path is one of a provider; `handle` answers at each, if only with an error."""
@@ -54,6 +70,7 @@ class Endpoints:
 
     def error(self, exchange: HttpExchange, problem: AnaphoraError) -> CompleteResponse:
         """A problem in the format that the caller of a path expects."""
+        exchange.scope[ERROR_KEY] = kind_of(problem)
         wire = routes.wire_of(exchange.path, exchange.headers)
         return error_response(wire, problem, exchange.scope.get(_REQUEST_ID, ""))
 
@@ -110,11 +127,13 @@ class Endpoints:
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def _call(self, exchange: HttpExchange, route: Route, app: App, request_id: str) -> None:
-        body = read_json(await exchange.read_body(), exchange.headers)
+        data = json_bytes(await exchange.read_body(), exchange.headers)
+        body = self._bodies.read(app.id, route.wire, data)
         rows: tuple[HandleRow, ...] = ()
         if route.wire != "ollama":
             with self._audited(app, route, request_id):
-                rows = await check_references(self._store, app.id, body.value)
+                rows = await self._referred(app, route, body)
+        self._bodies.keep(app.id, route.wire, body, refers=bool(rows))
         headers, notices = forwarded_headers(exchange.headers, route.wire, app.grant.llm)
         call = AppCall(
             app=app,
@@ -125,22 +144,36 @@ class Endpoints:
             stream=_is_stream(route, body),
             request=WireRequest(
                 wire=route.wire,
-                path=route.path,
+                path=_counted_path(route.path) if route.operation == "count" else route.path,
                 body=body.data,
                 members=body.members,
                 headers=headers,
+                elements=body.elements,
             ),
         )
         exchange.watch()
         if route.operation == "count":
-            await self._count(exchange, route, call)
+            with _naming_left_out(notices):
+                await self._count(exchange, route, call)
         elif call.stream:
             await self._stream(exchange, route, call, body, notices)
         else:
-            reply = await self._delegation.complete(call)
+            with _naming_left_out(notices):
+                reply = await self._delegation.complete(call)
             notices += await self._keep(call, body, reply)
             head, data = write_reply(route.wire, reply, notices)
             await exchange.respond(CompleteResponse(200, head, data))
+
+    async def _referred(self, app: App, route: Route, body: CallBody) -> tuple[HandleRow, ...]:
+        """The rows of the stored objects that a body names."""
+        try:
+            return await check_references(self._store, app.id, body.references())
+        except AnaphoraError:
+            if not body.known:
+                raise
+        # The error is that of the whole body.
+        whole = read_whole(route.wire, body.data)
+        return await check_references(self._store, app.id, whole.references())
 
     async def _count(self, exchange: HttpExchange, route: Route, call: AppCall) -> None:
         tokens, exact = await self._delegation.count_tokens(call)
@@ -163,7 +196,8 @@ class Endpoints:
         as_list = route.wire == "gemini" and not _wants_sse(exchange)
         stream = self._delegation.stream(call)
         try:
-            head = await stream.head()
+            with _naming_left_out(notices):
+                head = await stream.head()
             asks = _asks_usage(body.value)
             out = StreamBody(route.wire, head, asks_usage=asks, as_list=as_list)
             headers = stream_headers(route.wire, head, notices, as_list=as_list)
@@ -217,6 +251,22 @@ class Endpoints:
         await exchange.respond(CompleteResponse(200, headers, body))
 
 
+@contextlib.contextmanager
+def _naming_left_out(notices: tuple[Notice, ...]) -> Iterator[None]:
+    """A provider refuses fields of a beta that was left out of the request: the error says that it
+    was."""
+    try:
+        yield
+    except RequestRejected as problem:
+        left_out = [notice.message for notice in notices if notice.code == BETA_NOT_GRANTED]
+        if not left_out:
+            raise
+        reason = f"{problem} ({'; '.join(left_out)})"
+        raise RequestRejected(
+            reason, status=problem.status, code=problem.code, param=problem.param
+        ) from None
+
+
 def _plain_path(exchange: HttpExchange) -> str:
     """The path, which must mean the same to every reader: without percent-encoding, but for `:`
     and `/` in names of models, and without empty and dot segments."""
@@ -232,6 +282,11 @@ def _plain_path(exchange: HttpExchange) -> str:
     if not path.isascii() or not path.isprintable():
         raise RequestRejected("the path has characters that are not ASCII", status=400)
     return path
+
+
+def _counted_path(path: str) -> str:
+    """Of the request whose tokens are counted: Gemini's has the model."""
+    return path.replace(":countTokens", ":generateContent")
 
 
 def _model_in(value: Any) -> str:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 
+from anaphora.daemon.checks import check_capabilities
+from anaphora.daemon.content_facts import RequestContent, scan_content
 from anaphora.daemon.grants import LlmGrant
 from anaphora.daemon.handles import not_found
 from anaphora.daemon.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
-from anaphora.errors import CapabilityDenied, NotFound, NotGranted, RequestRejected, TooLarge
+from anaphora.errors import NotFound, NotGranted, RequestRejected, TooLarge
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
@@ -38,8 +39,9 @@ from .headers import (
     query_fields,
     returned_headers,
 )
-from .references import check_references
+from .references import check_references, references
 from .routes import Route
+from .uploads import check_upload
 
 #: What the grant must allow for each kind of object.
 _PERMISSIONS: dict[HandleKind, str] = {
@@ -52,7 +54,6 @@ _PERMISSIONS: dict[HandleKind, str] = {
 }
 #: Kinds that cost money which no bound is known for.
 _UNBOUNDED: tuple[HandleKind, ...] = ("batch", "container")
-_MULTIPART = re.compile(r'multipart/form-data; *boundary="?[\w\'()+,./:=?-]{1,200}"?', re.ASCII)
 _PAGE, _LARGEST_PAGE = 20, 100
 #: Requests to a provider at the same time, for one list.
 _AT_ONCE = 8
@@ -117,7 +118,7 @@ class StoredObjects:
                     charge.settle(_cached_tokens(_fields(response.body)))
         else:
             response = await sent
-        await self._register(route.kind, response, app, provider, len(data))
+        await self._register(route.kind, response, app, provider, body)
         return self._rewritten(exchange, provider, response)
 
     async def _use(
@@ -137,6 +138,9 @@ class StoredObjects:
             content, data, body = await self._content(exchange, route, app, row.provider)
             if data:
                 headers = (*headers, ("content-type", content))
+        if route.kind == "conversation" and body is not None:
+            # Before it is sent: the provider may keep what its answer does not confirm.
+            await self._store.grow_handle(row, _most_tokens(body))
         sent = self._forwarder.send(
             row.provider,
             exchange.method,
@@ -151,9 +155,6 @@ class StoredObjects:
             response = await sent
         if route.operation == "delete":
             await self._store.remove_handle(route.kind, route.name, app.id)
-        elif route.kind == "conversation" and data and row.tokens is not None:
-            grown = msgspec.structs.replace(row, tokens=row.tokens + len(data))
-            await self._store.add_handle(grown)
         elif route.kind == "batch":
             await self._register_results(response, app, row.provider)
         if _is_file(route):
@@ -186,9 +187,7 @@ class StoredObjects:
         takes_files = route.kind == "file" or (route.kind == "container" and route.rest)
         kind = exchange.headers.get("content-type", "")
         if takes_files and not kind.lower().startswith("application/json"):
-            if _MULTIPART.fullmatch(kind) is None:
-                reason = "the content type must be multipart/form-data with a boundary"
-                raise RequestRejected(reason, status=415)
+            check_upload(kind, data)
             if exchange.headers.get("content-encoding", "identity") != "identity":
                 raise RequestRejected("an upload must not be compressed", status=415)
             if len(data) > MAX_BODY:
@@ -200,7 +199,7 @@ class StoredObjects:
         if app.grant.llm.approved_prompt is not None and route.kind == "conversation":
             reason = "a conversation may hold a system text, and the grant approves one prompt"
             raise NotGranted(reason, param="conversation")
-        rows = await check_references(self._store, app.id, body.value)
+        rows = await check_references(self._store, app.id, references(body.value))
         if any(row.provider != provider for row in rows):
             reason = "the request names stored objects of another provider"
             raise RequestRejected(reason, status=400)
@@ -228,15 +227,20 @@ class StoredObjects:
         return provider
 
     async def _register(
-        self, kind: HandleKind, response: ProviderResponse, app: App, provider: str, size: int
+        self,
+        kind: HandleKind,
+        response: ProviderResponse,
+        app: App,
+        provider: str,
+        body: JsonBody | None,
     ) -> None:
         fields = _fields(response.body)
         id = str(fields.get("id") or fields.get("name") or "").rpartition("/")[2]
         if not id:
             raise NotFound("the provider's answer names no object", status=502)
         tokens: int | None = None
-        if kind == "conversation":
-            tokens = size  # a token is at least a byte
+        if kind == "conversation" and body is not None:
+            tokens = _most_tokens(body)
         elif kind == "cached_content":
             tokens = _cached_tokens(fields)
         row = HandleRow(
@@ -331,6 +335,18 @@ def _is_file(route: Route) -> bool:
     return route.rest.endswith(("content", "results"))
 
 
+def _most_tokens(body: JsonBody) -> int | None:
+    """What the items of a conversation can have: a token is at least a byte. None where they hold
+    more than text."""
+    found = RequestContent()
+    items = body.members.get("items", msgspec.Raw(b"null"))
+    scan_content("openai_responses", "input", items, found)
+    media = found.media
+    if media.images or media.documents or media.audio or found.handles:
+        return None
+    return len(body.data)
+
+
 def base_url(exchange: HttpExchange) -> str:
     """The address that the app sent its request to."""
     return f"{exchange.scope.get('scheme', 'http')}://{exchange.headers.get('host', '')}"
@@ -338,13 +354,7 @@ def base_url(exchange: HttpExchange) -> str:
 
 def _check_capability(app: App, route: Route) -> None:
     assert route.kind is not None
-    if "llm_complete" not in app.grant.capabilities or app.grant.missing:
-        raise CapabilityDenied(
-            "the app is not granted llm_complete",
-            capability="llm_complete",
-            app=app.id,
-            method=route.path,
-        )
+    check_capabilities(app.grant, ["llm_complete"], route.path)
     needed = _PERMISSIONS.get(route.kind)
     if needed is not None and needed not in app.grant.llm.permissions:
         name = route.kind.replace("_", " ")

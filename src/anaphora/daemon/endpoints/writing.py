@@ -18,7 +18,7 @@ from anaphora import wire as wires
 from anaphora.daemon.stream_usage import UsageFilter
 from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError
-from anaphora.values import Notice, ReplyFail, ReplyStart
+from anaphora.values import Notice, Reply, ReplyFail, ReplyStart, Thinking
 from anaphora.wire.sse import EventDecoder
 
 from .errors import as_upstream
@@ -32,6 +32,8 @@ _LAST_OBJECTS: dict[str, tuple[Any, ...]] = {
     "ollama": ((b"\n",), b'"done":true', b'"done": true'),
     "gemini": ((b"\r\n\r\n", b"\n\n"), b'"finishReason"'),
 }
+#: How the ids of replies begin.
+_IDS = {"anthropic": "msg_", "openai_chat": "chatcmpl-", "openai_responses": "resp_"}
 _REPLY_TYPES = {"gemini": "application/json; charset=UTF-8"}
 
 
@@ -42,7 +44,9 @@ def write_reply(
     if reply.body is not None and reply.wire == wire:
         body = reply.body
     else:
-        body = wires.get(wire).write_reply(reply.reply, time.time())
+        named = _named(reply.reply, wire, reply.request_id)
+        body = wires.get(wire).write_reply(named, time.time())
+        notices += _left_out(wire, reply.reply)
     headers = returned_headers(reply.headers) if reply.wire == wire else {}
     headers["content-type"] = _REPLY_TYPES.get(wire, _JSON)
     headers |= own_headers(
@@ -72,6 +76,26 @@ def stream_headers(
     )
 
 
+def _named(value: Reply | ReplyStart, wire: str, request_id: str) -> Any:
+    """A reply, or its beginning, with an id: Ollama gives none."""
+    if value.id or wire not in _IDS:
+        return value
+    return msgspec.structs.replace(value, id=_IDS[wire] + request_id.removeprefix("req_"))
+
+
+def _left_out(wire: str, reply: Reply) -> tuple[Notice, ...]:
+    """A notice where the wire has no place for the reasoning of another provider."""
+    codec = wires.get(wire)
+    if not _thinks(reply) or _thinks(codec.read_reply(codec.write_reply(reply))):
+        return ()
+    text = "the reasoning of another provider has no place in this format; left out"
+    return (Notice("thinking_left_out", text),)
+
+
+def _thinks(reply: Reply) -> bool:
+    return any(isinstance(part, Thinking) and part.text for part in reply.message.parts)
+
+
 class StreamBody:
     """The bytes of one stream. `asks_usage`: the caller of Chat asked for a chunk with the usage,
     which is not in the provider's bytes otherwise. `as_list`: a stream of Gemini without `alt=sse`
@@ -81,6 +105,7 @@ class StreamBody:
         self, wire: str, head: StreamHead, *, asks_usage: bool = True, as_list: bool = False
     ) -> None:
         self._wire = wire
+        self._request_id = head.request_id
         self._known = head.notices
         self._passes = head.passes_bytes and head.wire == wire
         self._writer = wires.get(wire).writer()
@@ -122,8 +147,10 @@ class StreamBody:
 
     def _write(self, event: Any) -> bytes:
         self._ended = self._ended or isinstance(event, ReplyFail)
-        if isinstance(event, ReplyStart) and event.created is None:
-            event = msgspec.structs.replace(event, created=time.time())
+        if isinstance(event, ReplyStart):
+            event = _named(event, self._wire, self._request_id)
+            if event.created is None:
+                event = msgspec.structs.replace(event, created=time.time())
         return self._writer.write(event)
 
     def _late_fields(self, reply: AppReply) -> dict[str, Any]:
@@ -132,7 +159,10 @@ class StreamBody:
             fields["cost_usd"] = f"{reply.cost_usd:f}"
         if reply.verdict is not None:
             fields["verdict"] = json.loads(verdict_text(reply.verdict))
-        if late := tuple(notice for notice in reply.notices if notice not in self._known):
+        late = tuple(notice for notice in reply.notices if notice not in self._known)
+        if not self._passes:
+            late += _left_out(self._wire, reply.reply)
+        if late:
             fields["notices"] = json.loads(notices_text(late))
         return fields
 

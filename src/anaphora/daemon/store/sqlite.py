@@ -190,6 +190,16 @@ class SqliteStore:
             for kind, id, app, provider, created, tokens in rows
         ]  # fmt: skip
 
+    async def grow_handle(
+        self, row: HandleRow, growth: int | None, size: int | None = None
+    ) -> None:
+        await self._change(
+            "UPDATE handles SET tokens = CASE WHEN ?1 IS NOT NULL AND tokens IS ?2 THEN ?1"
+            " ELSE tokens + ?3 END WHERE kind = ?4 AND id = ?5 AND provider = ?6 AND app = ?7",
+            size, row.tokens, growth, row.kind, row.id, row.provider, row.app,
+            kept=True,
+        )  # fmt: skip
+
     async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None:
         await self._change(
             "DELETE FROM handles WHERE kind = ? AND id = ? AND app = ?", kind, id, app

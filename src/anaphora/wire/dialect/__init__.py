@@ -16,10 +16,10 @@ from anaphora.errors import Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Envelope, Plan, Rendered, Request
 from anaphora.values import Message, Reply, Usage
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.errors import with_retry_hints
 from anaphora.wire.markers import marker_bytes
 from anaphora.wire.reading import (
-    Members,
     converts_errors,
     encode_members,
     object_members,
@@ -90,7 +90,7 @@ class DialectCodec:
         return decode_marks(call, self.dialect.wire, markers) if markers else call
 
     def split(
-        self, body: bytes | Members, headers: tuple[tuple[str, str], ...] = (), path: str = ""
+        self, body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = ""
     ) -> Rendered:
         more = {"markers": self.dialect.markers} if self.dialect.wire == "openai_chat" else {}
         rendered: Rendered = self._codec.split(body, headers, path, **more)

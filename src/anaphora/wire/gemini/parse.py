@@ -45,6 +45,7 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     LenientDecoder,
@@ -366,9 +367,7 @@ _MEDIA = {"image": Kind.IMAGE, "audio": Kind.AUDIO}
 
 
 @converts_errors(request_error)
-def split(
-    body: bytes | Members, headers: tuple[tuple[str, str], ...] = (), path: str = ""
-) -> Rendered:
+def split(body: SplitInput, headers: tuple[tuple[str, str], ...] = (), path: str = "") -> Rendered:
     """The request as chunks. The path names the model."""
     model, stream = read_path(path)
     request = RequestSplit(MEMO, body)

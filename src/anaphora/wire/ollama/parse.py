@@ -39,12 +39,12 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.values.media import image_media_type
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.openai import decode_base64, function_name, split_tools
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
-    Members,
     OtherBlock,
     Unknown,
     converts_errors,
@@ -386,7 +386,7 @@ _cache_params = MEMO.remember(PARAM_SETS)(TABLE.sent_cache_params)
 
 @converts_errors(request_error)
 def split(
-    body: bytes | Members,
+    body: SplitInput,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
 ) -> Rendered:

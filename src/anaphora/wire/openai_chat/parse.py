@@ -58,6 +58,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.markers import (
     DialectMarkers,
     PlacedMark,
@@ -459,7 +460,7 @@ _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 @converts_errors(request_error)
 def split(
-    body: bytes | Members,
+    body: SplitInput,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
     markers: DialectMarkers | None = None,

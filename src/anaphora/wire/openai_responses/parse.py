@@ -57,6 +57,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
+from anaphora.wire.elements import SplitInput
 from anaphora.wire.markers import PlacedMark
 from anaphora.wire.openai import (
     SystemPlace,
@@ -538,7 +539,7 @@ _cache_params = MEMO.remember(PARAM_SETS)(PARAMS.sent_cache_params)
 
 @converts_errors(request_error)
 def split(
-    body: bytes | Members,
+    body: SplitInput,
     headers: tuple[tuple[str, str], ...] = (),
     path: str = "",  # noqa: ARG001
 ) -> Rendered:
