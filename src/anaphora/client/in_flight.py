@@ -45,6 +45,13 @@ class PreparedRequest(msgspec.Struct, kw_only=True, eq=False):
     prepare_again_on: tuple[type[AnaphoraError], ...] = ()
     """Errors after which the call is prepared once more: a stored response or a cache handle that
     it refers to is gone, or the prompt is too long and can be compacted."""
+    _blocks: tuple[BlockShare, ...] | None = None
+
+    def block_shares(self) -> tuple[BlockShare, ...]:
+        """The prompt's tokens by block, counted once."""
+        if self._blocks is None:
+            self._blocks = block_shares(self.rendered)
+        return self._blocks
 
 
 class InFlight:
@@ -105,7 +112,7 @@ class InFlight:
         """The record of a call that was answered, with all notices so far. Never fails."""
         blocks: tuple[BlockShare, ...] = ()
         if observed:
-            blocks = self.guarded("record_failed", (), block_shares, prepared.rendered)
+            blocks = self.guarded("record_failed", (), prepared.block_shares)
         notices += self.target.notices + self.take_notices()
         try:
             self.record = self.full_record(prepared, notices, blocks)

@@ -24,7 +24,7 @@ from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.limits import Admission
 from anaphora.client.observe import CallAudit, EndedCall, Watchers
-from anaphora.client.response import Record, Response, block_shares
+from anaphora.client.response import Record, Response
 from anaphora.client.turn import Caller, TurnRequest
 from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
@@ -292,7 +292,7 @@ class DelegatedCall(Caller):
             cost.kind,
             usage=usage,
             read_by_others=self._hidden,
-            labels=label_costs(block_shares(prepared.rendered), cost, price),
+            labels=label_costs(prepared.block_shares(), cost, price),
             saved=0 if saved is None else nano_usd_up(saved),
         )
         if not self._hidden:
@@ -400,7 +400,8 @@ class DelegatedCall(Caller):
 
 def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
     """Headers of the provider's response that apps may see."""
-    redactor = flight.target.endpoint.redactor
-    return tuple(
-        (name, redactor(flight.headers[name])) for name in REQUEST_IDS if name in flight.headers
-    )
+    headers, redactor = flight.headers, flight.target.endpoint.redactor
+    names = [name for name in REQUEST_IDS if name in headers]
+    if len(names) == 1 and flight.request_id is not None:
+        return ((names[0], flight.request_id),)
+    return tuple((name, redactor(headers[name])) for name in names)

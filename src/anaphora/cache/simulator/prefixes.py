@@ -34,10 +34,7 @@ class PrefixCache:
     def __init__(self, rules: CacheRules, most: int | None = None) -> None:
         self._rules = rules
         self._units = rules.automatic_breakpoint.value == "units"
-        # A self-hosted server always computes the last token: the output follows it.
-        self._uncached_tail = 1 if rules.isolation.value == "server" else 0
-        ttl, ttls = rules.default_ttl, rules.ttls.value
-        self.lifetime = float(TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0)
+        self.lifetime = lifetime_of(rules)
         """Seconds after its last use in which a prompt can be read: by the rules, unless bills have
         shown another."""
         self.replies_cached: bool | None = None
@@ -190,12 +187,28 @@ class PrefixCache:
         shared = prompt.tokens(lookup.position)
         if lookup.inside:
             shared = prompt.tokens_within(lookup.position + 1, lookup.inside)
-        read = self._rules.whole_granules(min(shared, max(0, total - self._uncached_tail)))
-        short: Reason = "not_whole_granule" if read else "below_minimum"
-        return Outcome(
-            spans_of(
-                Span(0, read, "read", "found"),
-                Span(read, shared, "uncached", short),
-                Span(shared, total, "uncached", lookup.reason, None, lookup.detail),
-            )
+        return prefix_outcome(self._rules, total, shared, lookup.reason, lookup.detail)
+
+
+def lifetime_of(rules: CacheRules) -> float:
+    """Seconds after its last use in which a prompt can be read."""
+    ttl, ttls = rules.default_ttl, rules.ttls.value
+    return float(TTL_SECONDS[ttl.value if ttl is not None else ttls[0]] if ttls else 0)
+
+
+def prefix_outcome(
+    rules: CacheRules, total: int, shared: int, reason: Reason, detail: str = ""
+) -> Outcome:
+    """The outcome where the first `shared` of `total` tokens can be read, in whole granules.
+    `reason` is why not more can be."""
+    # A self-hosted server always computes the last token: the output follows it.
+    uncached_tail = 1 if rules.isolation.value == "server" else 0
+    read = rules.whole_granules(min(shared, max(0, total - uncached_tail)))
+    short: Reason = "not_whole_granule" if read else "below_minimum"
+    return Outcome(
+        spans_of(
+            Span(0, read, "read", "found"),
+            Span(read, shared, "uncached", short),
+            Span(shared, total, "uncached", reason, None, detail),
         )
+    )

@@ -154,20 +154,8 @@ class Simulator(HandleSimulator):
         `reasoning` are the tokens of hidden reasoning in the reply, which some providers do not
         cache. `scope` separates accounts, workspaces or servers.
         """
-        moments = _moments(at, began, ended)
-        readable_from: Moment = self.rules.readable_from.value
-        if readable_from == "response_start" and began is None:
-            readable_from = "response_end"  # it began before that
-        lives_from = moments[self.rules.ttl_from.value]
-        assumed = self.rules.response_seconds
-        if began is None and ended is not None and assumed is not None:
-            lives_from = min(ended, at + assumed.value)
-        made = MadeCall(
-            at,
-            moments[readable_from] + self._delay,
-            lives_from,
-            moments["response_start"],
-            reasoning,
+        made = made_call(
+            self.rules, at, began=began, ended=ended, reasoning=reasoning, delay=self._delay
         )
         return self._make(prompt, made, scope).outcome
 
@@ -244,6 +232,28 @@ class Simulator(HandleSimulator):
         """A number between 0 and 1, from the seed and the number of the call."""
         drawn = blake3(f"{self._seed} {self._calls}".encode()).digest(8)
         return int.from_bytes(drawn) / 2**64
+
+
+def made_call(
+    rules: CacheRules,
+    at: float,
+    *,
+    began: float | None = None,
+    ended: float | None = None,
+    reasoning: int | None = None,
+    delay: float = 0.0,
+) -> MadeCall:
+    """A call of that time, as the rules count it: see `Simulator.call`."""
+    moments = _moments(at, began, ended)
+    readable_from: Moment = rules.readable_from.value
+    if readable_from == "response_start" and began is None:
+        readable_from = "response_end"  # it began before that
+    lives_from = moments[rules.ttl_from.value]
+    assumed = rules.response_seconds
+    if began is None and ended is not None and assumed is not None:
+        lives_from = min(ended, at + assumed.value)
+    readable = moments[readable_from] + delay
+    return MadeCall(at, readable, lives_from, moments["response_start"], reasoning)
 
 
 def _moments(at: float, began: float | None, ended: float | None) -> dict[Moment, float]:

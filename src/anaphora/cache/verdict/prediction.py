@@ -6,6 +6,8 @@ from msgspec.structs import replace
 
 from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
+from anaphora.cache.simulator.extension import simulate_extension
+from anaphora.cache.simulator.simulator import made_call
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Rendered
 from anaphora.tokens import Bills, Counts
@@ -21,6 +23,12 @@ def predict(
     earlier: SentCall, later: SentCall, rules: CacheRules, outcome: Outcome | None
 ) -> Prediction:
     """What the later call should read, from these two calls and nothing else."""
+    if outcome is None:
+        start, then, reasoning = _times(earlier, later)
+        made = made_call(rules, start, began=earlier.began, reasoning=reasoning)
+        pair = simulate_extension(rules, earlier, later, made, then, later.rendered.bills)
+        if pair is not None:
+            return predict_read(pair[0], earlier.usage, pair[1], rules)
     simulator = Simulator(rules)
     # The later prompt carries the bill of the earlier one.
     before = RenderedPrompt(replace(earlier.rendered, bills=later.rendered.bills), earlier.marks)
@@ -55,19 +63,21 @@ def _simulate_pair(
     simulator: Simulator, before: RenderedPrompt, earlier: SentCall, later: SentCall
 ) -> tuple[Outcome, Outcome]:
     """The earlier call in an empty cache, and the later one after it."""
+    start, then, reasoning = _times(earlier, later)
+    wrote = simulator.call(
+        before, at=start, began=earlier.began, reasoning=reasoning, scope=earlier.route
+    )
+    after = RenderedPrompt(later.rendered, later.marks)
+    return wrote, simulator.predict(after, at=then, scope=later.route)
+
+
+def _times(earlier: SentCall, later: SentCall) -> tuple[float, float, int | None]:
+    """When the two calls were sent, and the hidden reasoning of the earlier one."""
     start = earlier.at if earlier.at is not None else 0.0
     then = start + _UNKNOWN_GAP
     if earlier.at is not None and later.at is not None:
         then = max(start, later.at)
-    wrote = simulator.call(
-        before,
-        at=start,
-        began=earlier.began,
-        reasoning=None if earlier.usage is None else earlier.usage.reasoning,
-        scope=earlier.route,
-    )
-    after = RenderedPrompt(later.rendered, later.marks)
-    return wrote, simulator.predict(after, at=then, scope=later.route)
+    return start, then, None if earlier.usage is None else earlier.usage.reasoning
 
 
 def predict_read(

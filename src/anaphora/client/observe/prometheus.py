@@ -1,14 +1,16 @@
 """Counters and histograms for Prometheus: calls, tokens, costs, verdicts, times.
 
 The number of series is bounded: of providers, models and block labels the first 200 each have their
-own, every further one counts as `other`.
+own, every further one counts as `other`. Counting is an addition to a dictionary; what was added
+reaches prometheus_client when the series are collected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from threading import Lock
+from typing import Any
 
 from anaphora.client.response import Record
 
@@ -30,7 +32,28 @@ _CALL = ("provider", "model")
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 _QUEUED = (0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300)
 
+#: Observations of times that are kept until the next collection.
+_MOST_OBSERVED = 3000
+
 _lock = Lock()
+
+
+class _Counter(Counter):
+    """Adds what was counted before it is collected."""
+
+    add_pending: Callable[[], None] = staticmethod(lambda: None)
+
+    def collect(self) -> Iterable[Any]:
+        self.add_pending()
+        return super().collect()
+
+
+class _Histogram(Histogram):
+    add_pending: Callable[[], None] = staticmethod(lambda: None)
+
+    def collect(self) -> Iterable[Any]:
+        self.add_pending()
+        return super().collect()
 
 
 class Metrics:
@@ -61,17 +84,23 @@ class _Families:
         self.providers = BoundedNames(MAX_MODELS)
         self.models = BoundedNames(MAX_MODELS)
         self.labels = BoundedNames(MAX_LABELS)
+        self._lock = Lock()
+        self._added: dict[Counter, float] = {}
+        self._observed: list[tuple[Histogram, float]] = []
+        """What is not in the series yet."""
 
-        families: list[Counter | Histogram] = []
+        families: list[_Counter | _Histogram] = []
 
         # `cache`: a series is found four times as fast as by `labels`.
         def counter(name: str, help: str, by: tuple[str, ...] = _CALL) -> Callable[..., Counter]:
-            family = Counter(f"anaphora_{name}", help, by, registry=None)
+            family = _Counter(f"anaphora_{name}", help, by, registry=None)
+            family.add_pending = self._add_pending
             families.append(family)
             return cache(family.labels)
 
         def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Callable[..., Histogram]:
-            family = Histogram(f"anaphora_{name}", help, _CALL, buckets=buckets, registry=None)
+            family = _Histogram(f"anaphora_{name}", help, _CALL, buckets=buckets, registry=None)
+            family.add_pending = self._add_pending
             families.append(family)
             return cache(family.labels)
 
@@ -94,15 +123,38 @@ class _Families:
         _register(families, registry)
 
     def count(self, record: Record) -> None:
+        with self._lock:
+            self._count(record)
+        if len(self._observed) > _MOST_OBSERVED:
+            self._add_pending()
+
+    def _add_pending(self) -> None:
+        with self._lock:
+            added, self._added = self._added, {}
+            observed, self._observed = self._observed, []
+        for counter, amount in added.items():
+            counter.inc(amount)
+        for histogram, seconds in observed:
+            histogram.observe(seconds)
+
+    def _add(self, counter: Counter, amount: float = 1) -> None:
+        if amount < 0:
+            raise ValueError("a counter only rises")
+        self._added[counter] = self._added.get(counter, 0.0) + float(amount)
+
+    def _observe(self, histogram: Histogram, seconds: float) -> None:
+        self._observed.append((histogram, seconds))
+
+    def _count(self, record: Record) -> None:
         call = self.providers(label(record.provider)), self.models(word(record.model))
-        self.calls(*call, outcome(record.error)).inc()
-        self.seconds(*call).observe(record.seconds)
-        self.queued(*call).observe(queued(record))
+        self._add(self.calls(*call, outcome(record.error)))
+        self._observe(self.seconds(*call), record.seconds)
+        self._observe(self.queued(*call), queued(record))
         if record.first is not None:
-            self.first(*call).observe(record.first)
+            self._observe(self.first(*call), record.first)
         for attempt in record.attempts:
             provider = self.providers(label(attempt.provider))
-            self.attempts(provider, outcome(attempt.error)).inc()
+            self._add(self.attempts(provider, outcome(attempt.error)))
         usage, verdict = record.usage, record.verdict
         for kind, tokens in (
             ("uncached", usage.uncached),
@@ -111,28 +163,28 @@ class _Families:
             ("output", usage.output),
         ):
             if tokens is not None:
-                self.tokens(*call, kind).inc(tokens)
+                self._add(self.tokens(*call, kind), tokens)
         for name, tokens in shares(record.blocks, MAX_LABELS).items():
-            self.blocks(*call, self.labels(name)).inc(tokens)
+            self._add(self.blocks(*call, self.labels(name)), tokens)
         if record.cost_usd is None:
-            self.unpriced(*call).inc()
+            self._add(self.unpriced(*call))
         else:
-            self.cost_usd(*call).inc(float(record.cost_usd))
+            self._add(self.cost_usd(*call), float(record.cost_usd))
         if record.saved is not None:
             # A counter only rises, so a call that wrote more than it saved has its own.
             counter = self.saved if record.saved >= 0 else self.unsaved
-            counter(*call).inc(abs(float(record.saved)))
+            self._add(counter(*call), abs(float(record.saved)))
         if verdict is not None:
             cause = verdict.cause or "none"
-            self.verdicts(verdict.result, cause).inc()
+            self._add(self.verdicts(verdict.result, cause))
             for kind, tokens in verdict.losses.items():
-                self.lost(kind).inc(tokens)
+                self._add(self.lost(kind), tokens)
                 if verdict.cost_usd is not None:
                     share = float(verdict.cost_usd) * tokens / verdict.lost
-                    self.lost_usd(kind).inc(max(0.0, share))
+                    self._add(self.lost_usd(kind), max(0.0, share))
 
 
-def _register(families: list[Counter | Histogram], registry: CollectorRegistry) -> None:
+def _register(families: Sequence[Counter | Histogram], registry: CollectorRegistry) -> None:
     """All of them, or none when a name is taken."""
     done = []
     try:

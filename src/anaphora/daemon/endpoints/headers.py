@@ -47,6 +47,7 @@ _QUERY = frozenset(
 _QUERY_VALUE = re.compile(r"[\w.,:@\[\]/-]{0,256}", re.ASCII)
 #: Longest header that we write.
 _MOST = 4096
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def forwarded_headers(
@@ -172,4 +173,4 @@ def verdict_text(verdict: Verdict) -> str:
 
 def _ascii(value: object) -> str:
     """JSON of printable ASCII characters."""
-    return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
+    return _encode(value).replace("\x7f", "\\u007f")
