@@ -43,7 +43,11 @@ class StreamingProvider:
 
     def handle(self, connection: UpstreamConnection) -> None:
         request = connection.read_request()
-        text = _text(json.loads(request.partition(b"\r\n\r\n")[2])["messages"][-1]["content"])
+        try:
+            body = json.loads(request.partition(b"\r\n\r\n")[2])
+        except ValueError:  # cancelled before it was sent
+            return
+        text = _text(body["messages"][-1]["content"])
         order, count, size = text.split(" ") if " " in text else (text, "2", "0")
         self._asked.release()
         if order != "silence":
