@@ -12,11 +12,17 @@ from msgspec.structs import replace
 
 from anaphora import wire as wires
 from anaphora.cli.grants import command as grants
-from anaphora.daemon.checks import check_grant, check_prompt, is_granted, prompt_fingerprint
+from anaphora.daemon.checks import (
+    check_capabilities,
+    check_grant,
+    check_prompt,
+    is_granted,
+    prompt_fingerprint,
+)
 from anaphora.daemon.facts import HandleRef, RequestFacts, read_facts
-from anaphora.daemon.grants import LlmGrant
+from anaphora.daemon.grants import AppGrant, LlmGrant
 from anaphora.daemon.store import HandleKind
-from anaphora.errors import NotGranted
+from anaphora.errors import CapabilityDenied, NotGranted
 from anaphora.rendered import Rendered
 from anaphora.wire.reading import decode_members
 
@@ -284,3 +290,15 @@ def test_command_prints_the_fingerprint_to_approve(tmp_path: Path) -> None:
     assert printed.output == f"{APPROVED.approved_prompt}\n"
     as_json = CliRunner().invoke(grants, ["fingerprint", str(file), "--json"])
     assert json.loads(as_json.output) == {"approved_prompt": APPROVED.approved_prompt}
+
+
+def test_a_capability_that_the_app_requires_is_not_blamed_on_the_method() -> None:
+    grant = AppGrant(
+        app="shop",
+        capabilities=frozenset({"llm_complete"}),
+        requires=frozenset({"llm_stream"}),
+    )
+    with pytest.raises(CapabilityDenied, match="shop requires llm_stream, which it is not granted"):
+        check_capabilities(grant, ["llm_complete"], "/v1/messages")
+    with pytest.raises(CapabilityDenied, match="is not granted llm_stream, which"):
+        check_capabilities(grant, ["llm_complete", "llm_stream"], "llm.complete")

@@ -213,6 +213,21 @@ def test_reading_a_usual_body_costs_a_few_parses() -> None:
         assert best(lambda body=body: read_json(body, JSON)) < 6 * parse
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": "a"}] * 100_001},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 100_000}]},
+        {"contents": [{"parts": [{"text": "a"}] * 60_000}] * 2},
+        {"tools": [{"name": "a"}] * 100_001},
+    ],
+)
+def test_request_with_too_many_blocks_is_refused(fields: dict[str, Any]) -> None:
+    """It would keep the calls of all apps waiting for seconds."""
+    with pytest.raises(TooLarge, match="more than 100,000"):
+        parse_object(msgspec.json.encode(fields))
+
+
 # ── Uploads ──────────────────────────────────────────────────────────────────────────────────────
 
 PART = 'Content-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nHello\r\n'

@@ -203,6 +203,9 @@ def changed(**params: Any) -> dict[str, Any]:
     (changed(provider="nobody"), "provider"),
     (changed(model=""), "model"),
     (changed(model="\t"), "model"),
+    (changed(model="x" * 257), "model"),
+    (changed(provider="x" * 257), "provider"),
+    (changed(messages=[HELLO[0]] * 100_001), "messages"),
     (changed(model=...), ""),
     (changed(model="claude-opus-4-5"), "model"),
 ])  # fmt: skip

@@ -91,7 +91,10 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "providers", "none"
     yield "models", _listed(result["models"])
     yield "tools", _listed(result["tools"])
-    yield "answer", f"up to {_number(result['max_tokens'], 'tokens')}, {result['n']} at a time"
+    longest = "the model's longest"
+    if result["max_tokens"] is not None:
+        longest = f"up to {result['max_tokens']:,} tokens"
+    yield "answer", f"{longest}, {result['n']} at a time"
     yield (
         "rate",
         (

@@ -14,11 +14,11 @@ from fnmatch import fnmatchcase
 
 from blake3 import blake3
 
-from anaphora.errors import NotGranted
+from anaphora.errors import CapabilityDenied, NotGranted
 from anaphora.rendered import Rendered
 
 from .facts import RequestFacts
-from .grants import LlmGrant, Permission
+from .grants import AppGrant, LlmGrant, Permission
 
 #: The begin of every fingerprint of a prompt; a later way to compute it gets another number.
 PROMPT_PREFIX = "prompt1:"
@@ -56,6 +56,18 @@ def check_grant(
     for path in facts.unknown:
         if not is_granted(path, grant.fields):
             raise _missing(f"field {path!r}", "allow (fields)", path)
+
+
+def check_capabilities(grant: AppGrant, needed: Sequence[str], method: str) -> None:
+    """Raises `CapabilityDenied` where an app has not the capabilities that a method needs, or one
+    that it requires itself."""
+    for capability in (*needed, *sorted(grant.missing)):
+        if capability in grant.capabilities:
+            continue
+        reason = f"{grant.app} is not granted {capability}, which {method} needs"
+        if capability not in needed:
+            reason = f"{grant.app} requires {capability}, which it is not granted"
+        raise CapabilityDenied(reason, capability=capability, app=grant.app, method=method)
 
 
 def check_prompt(facts: RequestFacts, rendered: Rendered, grant: LlmGrant) -> None:

@@ -219,8 +219,7 @@ def scan_content(
     if elements is None or elements.name != name:
         if _is_plain(wire, name, raw):
             return
-    elif _is_plain(wire, name, elements.joined(elements.plain)):
-        elements.plain = len(elements.raws)
+    elif are_plain(wire, elements):
         return
     try:
         value = msgspec.json.decode(raw)
@@ -247,6 +246,16 @@ def scan_content(
                 for key, each in item.items()
                 if key != opaque and key not in _CITED and isinstance(each, (dict, list))
             ]
+
+
+def are_plain(wire: str, elements: ListElements) -> bool:
+    """Whether messages hold only text and tool calls; those that are known to are not read."""
+    count = len(elements.raws)
+    if elements.plain < count:
+        if not _is_plain(wire, elements.name, elements.joined(elements.plain)):
+            return False
+        elements.plain = count
+    return True
 
 
 def _is_plain(wire: str, name: str, raw: bytes | msgspec.Raw) -> bool:

@@ -19,7 +19,6 @@ from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.transport import HttpTransport
 from anaphora.errors import (
-    CapabilityDenied,
     Denied,
     InvalidRequest,
     NotGranted,
@@ -30,7 +29,7 @@ from anaphora.redaction import quoted
 from anaphora.tokens import Counts
 
 from .caller import CallTools, DelegatedCall
-from .checks import check_grant, is_granted
+from .checks import check_capabilities, check_grant, is_granted
 from .conversations import CallMemory
 from .counting import provider_count
 from .denials import DenialLog
@@ -217,7 +216,8 @@ class CallService:
         if self._draining:
             raise StoreUnavailable("the daemon is stopping")
         app = call.app
-        check_capabilities(call)
+        needed = ["llm_complete", *(["llm_stream"] if call.stream else [])]
+        check_capabilities(app.grant, needed, call.method)
         names, named, model = app.grant.llm.providers, call.provider, call.model
         if named is None and model in names and model in self._pool.routes:
             named, model = model, None  # the name of a route stands for its models
@@ -369,18 +369,3 @@ class DelegatedStream:
     async def aclose(self) -> None:
         if self._pieces is not None:
             await self._pieces.aclose()
-
-
-def check_capabilities(call: AppCall) -> None:
-    """Raises where the app has not the capabilities that a call needs, or one that it requires."""
-    app = call.app
-    needed = ["llm_complete", *(["llm_stream"] if call.stream else [])]
-    missing = [one for one in needed if one not in app.grant.capabilities]
-    missing += sorted(app.grant.missing)
-    if missing:
-        raise CapabilityDenied(
-            f"{app.id} has no capability {missing[0]}",
-            capability=missing[0],
-            app=app.id,
-            method=call.method,
-        )

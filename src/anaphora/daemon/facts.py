@@ -26,6 +26,7 @@ from anaphora.wire.reading import (
 )
 
 from .content_facts import MediaCounts, RequestContent, holds_content, scan_content
+from .known_facts import facts_before, remember_facts
 from .known_fields import KnownFields, known_fields
 from .request_facts import HandleRef, Named, RequestFacts
 from .store import HandleKind
@@ -52,10 +53,17 @@ def read_facts(
     """The facts of a request. `wire` may be the name of a dialect, whose fields are known too;
     `members` are those of the body, and `path` may name the model, as Gemini's does. `elements` are
     those of its messages, where they were read before."""
-    reading = _Reading(known_fields(wire), path, elements)
-    reading.read(members)
-    reading.read_headers(headers)
-    return reading.facts()
+    known, given = known_fields(wire), tuple(headers)
+    asked = wire, path, given
+    facts = None if elements is None else facts_before(asked, known.wire, members, elements)
+    if facts is None:
+        reading = _Reading(known, path, elements)
+        reading.read(members)
+        reading.read_headers(given)
+        facts = reading.facts()
+        if elements is not None:
+            remember_facts(asked, members, elements, facts)
+    return facts
 
 
 class _Reading:

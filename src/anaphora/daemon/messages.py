@@ -12,7 +12,10 @@ import msgspec
 
 LLM_COMPLETE_METHOD = "nexo/admin/llm/complete"
 
-_Name = Annotated[str, msgspec.Meta(pattern=r"\S")]
+#: Longer than every name of a model: names are kept in memory and in the audit log.
+LONGEST_NAME = 256
+MOST_MESSAGES = 100_000
+_Name = Annotated[str, msgspec.Meta(pattern=r"\S", max_length=LONGEST_NAME)]
 
 
 class LlmChatMessage(msgspec.Struct, frozen=True):

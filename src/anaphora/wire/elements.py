@@ -25,6 +25,9 @@ class ListElements(msgspec.Struct, eq=False, kw_only=True):
     plain: int = 0
     """How many of the first elements are known to hold only text and tool calls."""
 
+    facts: object = None
+    """What the rest of a body asks for that had such a list, for whoever reads that."""
+
     def begin(self, count: int) -> ListElements:
         """The first elements, to which others may be added."""
         return ListElements(
@@ -32,6 +35,7 @@ class ListElements(msgspec.Struct, eq=False, kw_only=True):
             raws=self.raws[:count],
             digests=self.digests[:count],
             plain=min(self.plain, count),
+            facts=self.facts,
         )
 
     def joined(self, first: int) -> bytes:

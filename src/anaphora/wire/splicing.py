@@ -327,10 +327,13 @@ class _Splicing:
                 headers = ((place, plan.key),)
             elif place is not None:
                 added.append(place + string(plan.key))
+        if not added:
+            return headers
         end = document_span(self._body).end - 1
+        names = self._members() if self._decoded is None or self._root else self._decoded
         for field in added:
             name = next(iter(decode_members(b"{" + field[1:] + b"}")))
-            if name not in self._members():
+            if name not in names:
                 self._edits.append((end, end, field))
         return headers
 

@@ -21,6 +21,9 @@ from anaphora.wire.reading import Members, decode_members
 #: A compressed body may become this many times larger, and never larger than `MAX_BODY`.
 _MAX_RATIO = 100
 _SMALLEST_LIMIT = 1024 * 1024
+#: Messages, blocks and tools of a request: as many as Anthropic takes messages.
+MOST_ELEMENTS = 100_000
+_LISTS = ("messages", "input", "contents", "system", "tools")
 MAX_BODY = 32 * 1024 * 1024
 
 #: Headers that must not be sent twice: two readers could each use another of them.
@@ -79,6 +82,7 @@ def parse_object(body: bytes) -> JsonBody:
     if not isinstance(value, dict):
         raise rejected("the body must be a JSON object")
     _check_spellings(value)
+    _check_count(value)
     return JsonBody(body, decode_members(body), value)
 
 
@@ -100,6 +104,22 @@ def decompressed(body: bytes, encoding: str | None, most: int = MAX_BODY) -> byt
     except InvalidCompression as problem:
         raise rejected(f"the request body: {problem}") from None
     return data
+
+
+def _check_count(value: dict[str, Any]) -> None:
+    """Each message, block and tool takes time in which no other app is answered."""
+    count = 0
+    for name in _LISTS:
+        listed = value.get(name)
+        if isinstance(listed, list):
+            count += len(listed)
+            for each in listed:
+                inner = each.get("content") or each.get("parts") if isinstance(each, dict) else None
+                if isinstance(inner, list):
+                    count += len(inner)
+    if count > MOST_ELEMENTS:
+        reason = f"the request has more than {MOST_ELEMENTS:,} messages, blocks and tools"
+        raise TooLarge(reason, status=413)
 
 
 def _check_spellings(value: dict[str, Any]) -> None:

@@ -75,6 +75,9 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
         )
     text = shown_message(problem)
     match problem:
+        case errors.InvalidRequest(path="provider" | "model"):
+            code = "model_not_found"
+            return errors.NotFound(text, status=404, code=code, param=problem.path)
         case errors.InvalidRequest():
             return errors.RequestRejected(text, status=400, param=problem.path or None)
         case errors.Throttled():

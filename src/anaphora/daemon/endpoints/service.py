@@ -144,7 +144,7 @@ class Endpoints:
             stream=_is_stream(route, body),
             request=WireRequest(
                 wire=route.wire,
-                path=route.path,
+                path=_counted_path(route.path) if route.operation == "count" else route.path,
                 body=body.data,
                 members=body.members,
                 headers=headers,
@@ -282,6 +282,11 @@ def _plain_path(exchange: HttpExchange) -> str:
     if not path.isascii() or not path.isprintable():
         raise RequestRejected("the path has characters that are not ASCII", status=400)
     return path
+
+
+def _counted_path(path: str) -> str:
+    """Of the request whose tokens are counted: Gemini's has the model."""
+    return path.replace(":countTokens", ":generateContent")
 
 
 def _model_in(value: Any) -> str:

@@ -15,13 +15,14 @@ from typing import Any
 
 import msgspec
 
+from anaphora.daemon.checks import check_capabilities
 from anaphora.daemon.content_facts import RequestContent, scan_content
 from anaphora.daemon.grants import LlmGrant
 from anaphora.daemon.handles import not_found
 from anaphora.daemon.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
-from anaphora.errors import CapabilityDenied, NotFound, NotGranted, RequestRejected, TooLarge
+from anaphora.errors import NotFound, NotGranted, RequestRejected, TooLarge
 from anaphora.serving.exchange import CompleteResponse, HttpExchange
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS
@@ -353,13 +354,7 @@ def base_url(exchange: HttpExchange) -> str:
 
 def _check_capability(app: App, route: Route) -> None:
     assert route.kind is not None
-    if "llm_complete" not in app.grant.capabilities or app.grant.missing:
-        raise CapabilityDenied(
-            "the app is not granted llm_complete",
-            capability="llm_complete",
-            app=app.id,
-            method=route.path,
-        )
+    check_capabilities(app.grant, ["llm_complete"], route.path)
     needed = _PERMISSIONS.get(route.kind)
     if needed is not None and needed not in app.grant.llm.permissions:
         name = route.kind.replace("_", " ")

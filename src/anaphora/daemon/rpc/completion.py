@@ -10,14 +10,20 @@ from msgspec import Meta
 from anaphora.client.arguments import tools_of
 from anaphora.client.parameters import params_of
 from anaphora.client.structured import output_of
-from anaphora.daemon.messages import LlmCompleteInput, LlmCompleteResponse, LlmUsage
+from anaphora.daemon.messages import (
+    LONGEST_NAME,
+    MOST_MESSAGES,
+    LlmCompleteInput,
+    LlmCompleteResponse,
+    LlmUsage,
+)
 from anaphora.daemon.values import AppReply
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
 from anaphora.values import CachePolicy, Message, Notice, Refusal, StopReason, Text
 from anaphora.wire.message_dicts import read_message
 
-_Name: TypeAlias = Annotated[str, Meta(pattern=r"\S")]
+_Name: TypeAlias = Annotated[str, Meta(pattern=r"\S", max_length=LONGEST_NAME)]
 _Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**32 - 1)]
 _Object: TypeAlias = dict[str, Any]
 
@@ -47,7 +53,7 @@ class RpcSystemBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """A part of the system prompt, and how long a provider should cache it."""
 
     text: str
-    label: str = "system"
+    label: Annotated[str, Meta(max_length=LONGEST_NAME)] = "system"
     cache: Literal["none", "5m", "1h"] = "none"
 
 
@@ -170,6 +176,8 @@ def _message(message: RpcChatMessage, path: str) -> Message:
 
 def _prompt(blocks: list[PromptBlock], messages: tuple[Message, ...]) -> PromptIR:
     """The leading system messages join the system prompt, behind what was given as such."""
+    if len(messages) > MOST_MESSAGES:
+        raise InvalidRequest(f"a prompt may have {MOST_MESSAGES:,} messages", path="messages")
     leading = 0
     for index, message in enumerate(messages):
         if message.role != "system" or not all(isinstance(part, Text) for part in message.parts):

@@ -19,6 +19,7 @@ import msgspec
 
 from anaphora.client.failures import line_of, log
 from anaphora.daemon.admin import AdminMethod
+from anaphora.daemon.checks import check_capabilities
 from anaphora.daemon.endpoints.body import json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
 from anaphora.daemon.grants import Capability
@@ -267,14 +268,7 @@ def _check_allowed(method: RpcMethod, request: RpcRequest, app: App | None) -> N
             app="",
             method=method.name,
         )
-    for capability in (*needed, *sorted(app.grant.missing)):
-        if capability not in app.grant.capabilities:
-            raise CapabilityDenied(
-                f"{app.id} is not granted {capability}, which {method.name} needs",
-                capability=capability,
-                app=app.id,
-                method=method.name,
-            )
+    check_capabilities(app.grant, needed, method.name)
 
 
 class _Streaming(msgspec.Struct, frozen=True):
