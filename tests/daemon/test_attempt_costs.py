@@ -72,6 +72,11 @@ def test_broken_reply_costs_its_multiple() -> None:
     assert cost(partial, surcharge=fast, bound=5) == 5
 
 
+def test_all_answers_of_a_broken_reply_are_charged() -> None:
+    partial = broken(Text("12345678"), uncached=100)
+    assert cost(partial, answers=3) == 100 * 1_000 + 3 * 2 * 10_000
+
+
 def test_unseen_thinking_costs_the_held_output() -> None:
     partial = broken(Text("12345678"), uncached=100)
     assert cost(partial, unseen_tokens=500) == 100 * 1_000 + 500 * 10_000

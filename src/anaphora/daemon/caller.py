@@ -317,6 +317,7 @@ class DelegatedCall(Caller):
             bound=hold.hold.bound,
             input_tokens=self._bound.input_tokens,
             unseen_tokens=self._bound.output_tokens if unseen else 0,
+            answers=1 if self._builder.facts is None else self._builder.facts.n,
             bytes_per_token=target.profile.bytes_per_token.value,
             surcharge=self._surcharge(target, partial),
         )

@@ -69,13 +69,14 @@ def cost_of_failure(
     bound: int,
     input_tokens: int,
     unseen_tokens: int = 0,
+    answers: int = 1,
     bytes_per_token: float,
     surcharge: Surcharge | None = NO_SURCHARGE,
 ) -> AttemptCost:
     """The cost of an attempt that was sent and not answered in full. `input_tokens` is the most
     that its prompt can have; `unseen_tokens` the most that its output can have, where a part of it
-    is not shown."""
-    received = 0 if partial is None else _received(partial, bytes_per_token)
+    is not shown; `answers` is how many were asked for, of which `partial` is the first."""
+    received = 0 if partial is None else answers * _received(partial, bytes_per_token)
     usage = Usage() if partial is None else partial.usage
     if not received and isinstance(error, Upstream):
         return AttemptCost(nano_usd=0, kind="free")
