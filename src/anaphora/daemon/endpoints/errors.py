@@ -71,14 +71,13 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
             retry_after=problem.retry_after,
         )
     if isinstance(problem, Upstream):
-        kind, status = type(problem), problem.status
-        if status is not None and status < _FIRST_ERROR:
-            status = None
-        if kind is errors.Overloaded and status not in _OVERLOADED:
+        kind = type(problem)
+        told = None if (problem.status or 0) < _FIRST_ERROR else problem.status
+        if kind is errors.Overloaded and told not in _OVERLOADED:
             kind = Upstream
         return kind(
             shown_message(problem),
-            status=status,
+            status=told,
             # Each wire has its own code for it, which clients look for.
             code=None if kind is errors.ContextOverflow else _masked(problem.code),
             param=_masked(problem.param),
