@@ -264,6 +264,60 @@ def test_failure_in_a_response_of_200_is_an_error(
     assert KEY not in response.text
 
 
+def test_an_error_of_anthropic_in_a_response_of_200_is_an_error(
+    daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    provider.fail(200, {"type": "error", "error": {"type": "overloaded_error", "message": "No"}})
+    with daemon.client() as http:
+        response = http.post("/v1/messages", json=ASK)
+    assert response.status_code == 529
+    assert response.json()["error"]["type"] == "overloaded_error"
+
+
+def test_a_prompt_that_is_too_long_is_known_to_clients_of_every_wire(
+    daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    """Claude Code compacts a conversation at these words; clients of OpenAI look for the code."""
+    at = {**daemon.headers(), "anaphora-provider": "openai-chat"}
+    text = "This model's maximum context length is 9 tokens."
+    code = "context_length_exceeded"
+    provider.fail(400, {"error": {"message": text, "type": "invalid_request_error", "code": code}})
+    with daemon.client(headers=at) as http:
+        response = http.post("/v1/messages", json={**ASK, "model": "gpt-5.2"})
+    assert response.json()["error"]["message"] == f"prompt is too long: {text}"
+    message = "prompt is too long: 10 tokens > 9 maximum"
+    error = {"type": "invalid_request_error", "message": message}
+    provider.fail(400, {"type": "error", "error": error})
+    with daemon.client() as http:
+        response = http.post("/v1/chat/completions", json=ASK)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == code
+
+
+def test_errors_do_not_name_the_providers_address(
+    daemon: TestedDaemon, provider: FailingProvider, upstream: SocketUpstream
+) -> None:
+    provider.stream(START, BLOCK, DELTA)
+    with daemon.client() as http:
+        for streamed in (False, True):
+            response = http.post("/v1/messages", json={**ASK, "stream": streamed})
+            assert "broke off" in response.text
+            assert upstream.url.partition("//")[2] not in response.text
+
+
+def test_errors_of_other_wires_have_a_type_of_anthropic(
+    daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    chunk = {"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": None}]}
+    error = {"error": {"message": "Busy", "type": "server_error", "code": "server_error"}}
+    provider.stream_pieces(f"data: {json.dumps(chunk)}\n\ndata: {json.dumps(error)}\n\n")
+    at = {**daemon.headers(), "anaphora-provider": "openai-chat"}
+    with daemon.client(headers=at) as http:
+        response = http.post("/v1/messages", json={**ASK, "model": "gpt-5.2", "stream": True})
+    assert "Half" in response.text
+    assert '"error":{"type":"overloaded_error"' in response.text
+
+
 def test_codes_of_errors_are_masked_too(daemon: TestedDaemon, provider: FailingProvider) -> None:
     provider.fail(400, {"error": {"message": "No", "type": "x", "code": TOLD, "param": TOLD}})
     with daemon.client(headers={**daemon.headers(), "anaphora-provider": "openai"}) as http:

@@ -30,6 +30,12 @@ _OVERLOADED = (None, 503, 529)
 _ACCOUNTS = re.compile(r"\b(?:org|proj|wrkspc|projects|acct|user)[-_/][\w-]{6,}", re.ASCII)
 _WORDS = re.compile(r"[^\s'\"`,;()<>]+")
 _LONGEST = 2_000
+_UNREACHED = "the provider could not be reached"
+_BROKEN = {
+    "body": "the provider's response broke off",
+    "idle": "the provider stopped sending its response",
+}
+_TOO_LONG = "prompt is too long"
 #: A provider may report a failure in a response of 200.
 _FIRST_ERROR = 400
 
@@ -37,6 +43,8 @@ _FIRST_ERROR = 400
 def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> CompleteResponse:
     """A problem in the format of a wire."""
     error = as_upstream(problem)
+    if wire_name == "anthropic" and isinstance(error, errors.ContextOverflow):
+        error = _too_long(error)
     error.request_id = request_id
     status, headers, body = wire.get(wire_name).write_error(error)
     headers |= own_headers(wire_name, request_id)
@@ -45,7 +53,7 @@ def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> C
         headers.pop("retry-after", None)
     elif error.retry_after is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after))  # SDKs read whole seconds
-    if error.status is not None and error.status >= _FIRST_ERROR:
+    if error.status is not None:
         status = error.status
     return CompleteResponse(status, headers, body)
 
@@ -64,12 +72,14 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
         )
     if isinstance(problem, Upstream):
         kind = type(problem)
-        if kind is errors.Overloaded and problem.status not in _OVERLOADED:
+        told = None if (problem.status or 0) < _FIRST_ERROR else problem.status
+        if kind is errors.Overloaded and told not in _OVERLOADED:
             kind = Upstream
         return kind(
             shown_message(problem),
-            status=problem.status,
-            code=_masked(problem.code),
+            status=told,
+            # Each wire has its own code for it, which clients look for.
+            code=None if kind is errors.ContextOverflow else _masked(problem.code),
             param=_masked(problem.param),
             retry_after=problem.retry_after,
         )
@@ -86,12 +96,23 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
             return errors.Overloaded(text, status=503, retry_after=problem.wait)
         case errors.Timeout():
             return Upstream(text, status=504)
-        case errors.Transport() | errors.Parse():
-            return Upstream(text, status=502)
+        case errors.Transport():
+            # Its message names the provider's address.
+            return Upstream(_BROKEN.get(problem.phase, _UNREACHED), status=502)
+        case errors.Parse():
+            return Upstream("the provider's response cannot be read", status=502)
         case errors.InvalidConfig():
             # Names files of the home.
             return errors.Overloaded("the provider is not configured correctly", status=503)
     return Upstream(f"internal error: {type(problem).__name__}", status=500)
+
+
+def _too_long(error: errors.ContextOverflow) -> errors.ContextOverflow:
+    """In the words by which Anthropic's clients know that they have to shorten a conversation."""
+    text = str(error)
+    if _TOO_LONG not in text:
+        text = f"{_TOO_LONG}: {text}"
+    return errors.ContextOverflow(text, status=error.status, param=error.param)
 
 
 def shown_message(problem: AnaphoraError) -> str:

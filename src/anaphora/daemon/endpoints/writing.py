@@ -17,7 +17,7 @@ import msgspec
 from anaphora import wire as wires
 from anaphora.daemon.stream_usage import UsageFilter
 from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, Upstream
 from anaphora.values import Notice, Reply, ReplyFail, ReplyStart, Thinking
 from anaphora.wire.sse import EventDecoder
 
@@ -107,7 +107,8 @@ class StreamBody:
         self._wire = wire
         self._request_id = head.request_id
         self._known = head.notices
-        self._passes = head.passes_bytes and head.wire == wire
+        self._same_wire = head.wire == wire
+        self._passes = head.passes_bytes and self._same_wire
         self._writer = wires.get(wire).writer()
         self._ended = False
         self._filter: _UsageChunks | _LastObject | _JsonList | None = None
@@ -134,7 +135,8 @@ class StreamBody:
         if self._ended:
             return b""
         error = as_upstream(problem)
-        event = ReplyFail(type(error).__name__, str(error), error.code)
+        code = error.code if self._same_wire else _own_code(self._wire, error)
+        event = ReplyFail(type(error).__name__, str(error), code)
         data = self._write(event)
         return data if self._filter is None else self._filter.feed(data)
 
@@ -165,6 +167,13 @@ class StreamBody:
         if late:
             fields["notices"] = json.loads(notices_text(late))
         return fields
+
+
+def _own_code(wire: str, error: Upstream) -> str | None:
+    """The code of an error from another wire: a stream of Anthropic has its type there."""
+    if wire != "anthropic":
+        return None
+    return str(json.loads(wires.get(wire).write_error(error)[2])["error"]["type"])
 
 
 def _comment(fields: Mapping[str, Any]) -> bytes:
