@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphora import wire
+from anaphora.daemon.endpoints import body as body_module
 from anaphora.daemon.endpoints.body_memory import BodyMemory, CallBody, read_whole
 from anaphora.daemon.facts import read_facts
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, TooLarge
 from anaphora.rendered import Rendered
 from anaphora.wire.elements import DecodedBody
 
@@ -181,6 +182,20 @@ def test_messages_of_the_body_before_are_known() -> None:
     assert read(memory, chat("one", "two"), "another app") == 0
     memory.clear()
     assert read(memory, chat("one", "two", "three")) == 0
+
+
+def test_known_messages_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like those that are new: the number of messages and blocks of a request is limited."""
+    monkeypatch.setattr(body_module, "MOST_ELEMENTS", 6)
+    memory, blocks = BodyMemory(), [{"type": "text", "text": "?" * 5000}] * 2
+    messages = [{"role": "user", "content": blocks}, {"role": "user", "content": "?"}]
+    body: dict[str, Any] = {"model": "m", "messages": messages}
+    assert read(memory, json.dumps(body).encode()) == 0
+    messages.append({"role": "user", "content": "?"})
+    assert read(memory, json.dumps(body).encode()) == 2
+    messages += [{"role": "user", "content": "?"}] * 2
+    with pytest.raises(TooLarge, match="more than 6 messages"):
+        read(memory, json.dumps(body).encode())
 
 
 def test_kept_bodies_are_bounded() -> None:

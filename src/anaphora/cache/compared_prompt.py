@@ -34,6 +34,8 @@ class ComparedPrompt(RenderedPrompt):
 
     def common_chunks(self, other: ComparedPrompt) -> int:
         both = range(min(len(self), len(other)))
+        if both and self.key(both[-1]) == other.key(both[-1]):
+            return len(both)  # mostly one continues the other
         return bisect_left(both, True, key=lambda index: self.key(index) != other.key(index))
 
     def blocks(self, begin: int) -> set[int]:

@@ -86,7 +86,8 @@ class _RecentConversations:
     __slots__ = ("_order", "_with_block")
 
     def __init__(self) -> None:
-        self._order: OrderedDict[_Conversation, None] = OrderedDict()
+        self._order: OrderedDict[_Conversation, list[int]] = OrderedDict()
+        """With the blocks that it may be the latest one of."""
         self._with_block: dict[int, _Conversation] = {}
         """The latest conversation that has a block."""
 
@@ -104,15 +105,14 @@ class _RecentConversations:
 
     def use(self, conversation: _Conversation, blocks: set[int]) -> None:
         """Makes a conversation the latest; these blocks are new in it."""
-        self._order[conversation] = None
+        self._order.setdefault(conversation, []).extend(blocks)
         self._order.move_to_end(conversation)
         self._with_block.update(dict.fromkeys(blocks, conversation))
         if len(self._order) > _MOST_COMPARED:
             self.drop(next(iter(self._order)))
 
     def drop(self, conversation: _Conversation) -> None:
-        self._order.pop(conversation, None)
-        for block in conversation.blocks:
+        for block in self._order.pop(conversation, ()):
             if self._with_block.get(block) is conversation:
                 del self._with_block[block]
 

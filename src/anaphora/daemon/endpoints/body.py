@@ -76,13 +76,13 @@ def json_bytes(body: bytes, headers: Mapping[str, str], *, most: int = MAX_BODY)
     return decompressed(body, headers.get("content-encoding"), most)
 
 
-def parse_object(body: bytes) -> JsonBody:
-    """A JSON object without duplicate keys."""
+def parse_object(body: bytes, counted: int = 0) -> JsonBody:
+    """A JSON object without duplicate keys. `counted` messages and blocks are not in it."""
     value = decode_strict(body)
     if not isinstance(value, dict):
         raise rejected("the body must be a JSON object")
     _check_spellings(value)
-    _check_count(value)
+    _check_count(value, counted)
     return JsonBody(body, decode_members(body), value)
 
 
@@ -106,20 +106,23 @@ def decompressed(body: bytes, encoding: str | None, most: int = MAX_BODY) -> byt
     return data
 
 
-def _check_count(value: dict[str, Any]) -> None:
+def _check_count(value: dict[str, Any], count: int) -> None:
     """Each message, block and tool takes time in which no other app is answered."""
-    count = 0
     for name in _LISTS:
         listed = value.get(name)
         if isinstance(listed, list):
-            count += len(listed)
-            for each in listed:
-                inner = each.get("content") or each.get("parts") if isinstance(each, dict) else None
-                if isinstance(inner, list):
-                    count += len(inner)
+            count += sum(map(count_of, listed))
     if count > MOST_ELEMENTS:
         reason = f"the request has more than {MOST_ELEMENTS:,} messages, blocks and tools"
         raise TooLarge(reason, status=413)
+
+
+def count_of(element: Any) -> int:
+    """A message with its blocks, or a tool."""
+    if not isinstance(element, dict):
+        return 1
+    inner = element.get("content") or element.get("parts")
+    return 1 + len(inner) if isinstance(inner, list) else 1
 
 
 def _check_spellings(value: dict[str, Any]) -> None:

@@ -22,12 +22,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from anaphora.errors import RequestRejected
+from anaphora.errors import AnaphoraError
 from anaphora.wire.elements import ListElements
 from anaphora.wire.reading import decode_elements
 from anaphora.wire.spans import document_span, member_spans
 
-from .body import JsonBody, parse_object
+from .body import JsonBody, count_of, parse_object
 from .references import Reference, references
 
 #: The field of each wire that holds the conversation.
@@ -42,7 +42,7 @@ _LISTS = {
 #: may change. In a new body they are looked for at more multiples, as it may have grown.
 _GRIDS, _WINDOW = (4096, 65536), 1024
 _KEPT_PLACES, _PLACES = 3, 16
-#: Bytes of the messages that are kept, of all apps.
+#: Bytes of the bodies that are kept, of all apps.
 _MOST_BYTES = 8 * 1024 * 1024
 _BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
@@ -62,7 +62,9 @@ class KeptBody(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     elements: ListElements
     references: tuple[tuple[int, Reference], ...]
     """What the messages refer to, with the index of the message."""
-    end: int
+    counts: list[int]
+    """The messages and blocks up to the end of each message."""
+    size: int
     keys: tuple[_Key, ...]
 
 
@@ -107,7 +109,7 @@ class BodyMemory:
 
     @property
     def size(self) -> int:
-        """The bytes of the kept messages."""
+        """The bytes of the kept bodies."""
         return self._bytes
 
     def clear(self) -> None:
@@ -143,23 +145,27 @@ class BodyMemory:
         keys = tuple(self._places(app, wire, body.data, end, _KEPT_PLACES))
         if not keys:
             return
+        name, values = elements.name, body.value[elements.name]
+        counts = [] if before is None else before.counts[:known]
+        counted = accumulate(map(count_of, values), initial=counts[-1] if counts else 0)
+        counts += list(counted)[1:]
         named = body.known_references
         if refers:
-            name = elements.name
-            values = enumerate(body.value[name], known)
-            named += [(index, one) for index, each in values for one in references({name: [each]})]
+            new_ones = enumerate(values, known)
+            named += [(at, one) for at, each in new_ones for one in references({name: [each]})]
         kept = KeptBody(
             head=body.data[: body.begin],
             between=between,
             elements=elements,
             references=tuple(named),
-            end=end,
+            counts=counts,
+            size=len(body.data) + body.begin,  # what is around the messages may be kept twice
             keys=keys,
         )
         if before is not None and known == len(before.elements.raws):
             self._forget(before)  # all of it is in this one
         self._found.update(dict.fromkeys(keys, kept))
-        self._bytes += end
+        self._bytes += kept.size
         self._kept[kept] = None
         while self._bytes > self._most_bytes:
             self._forget(next(iter(self._kept)))
@@ -184,7 +190,7 @@ class BodyMemory:
         if kept not in self._kept:
             return
         del self._kept[kept]
-        self._bytes -= kept.end
+        self._bytes -= kept.size
         for key in kept.keys:
             if self._found.get(key) is kept:
                 del self._found[key]
@@ -222,8 +228,8 @@ def _read_rest(kept: KeptBody, data: bytes) -> CallBody | None:
         return None
     rest = head + data[following.end() :]
     try:
-        read = parse_object(rest)
-    except RequestRejected:
+        read = parse_object(rest, kept.counts[known - 1])
+    except AnaphoraError:
         return None
     if name == "input" and "type" in read.value:
         return None  # what the messages refer to may depend on it
