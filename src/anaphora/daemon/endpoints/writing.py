@@ -18,11 +18,12 @@ from anaphora import wire as wires
 from anaphora.daemon.stream_usage import UsageFilter
 from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, Upstream
-from anaphora.values import Notice, Reply, ReplyFail, ReplyStart, Thinking
+from anaphora.values import Notice, Reply, ReplyFail, ReplyStart, Thinking, ThinkingDelta
 from anaphora.wire.sse import EventDecoder
 
 from .errors import as_upstream
 from .headers import notices_text, own_headers, returned_headers, verdict_text
+from .part_order import PartOrder
 
 _JSON = "application/json"
 _SSE = "text/event-stream; charset=utf-8"
@@ -32,6 +33,9 @@ _LAST_OBJECTS: dict[str, tuple[Any, ...]] = {
     "ollama": ((b"\n",), b'"done":true', b'"done": true'),
     "gemini": ((b"\r\n\r\n", b"\n\n"), b'"finishReason"'),
 }
+#: Wires whose parts follow each other in a stream, and those whose texts end with the reply.
+_ORDERED = ("anthropic", "openai_responses")
+_UNORDERED = ("openai_chat", "ollama")
 #: How the ids of replies begin.
 _IDS = {"anthropic": "msg_", "openai_chat": "chatcmpl-", "openai_responses": "resp_"}
 _REPLY_TYPES = {"gemini": "application/json; charset=UTF-8"}
@@ -111,6 +115,9 @@ class StreamBody:
         self._passes = head.passes_bytes and self._same_wire
         self._writer = wires.get(wire).writer()
         self._ended = False
+        self._shows_thinking = False
+        ordered = wire in _ORDERED and head.wire in _UNORDERED
+        self._order = PartOrder() if ordered else None
         self._filter: _UsageChunks | _LastObject | _JsonList | None = None
         if wire == "openai_chat" and not asks_usage and not self._passes:
             self._filter = _UsageChunks()
@@ -153,7 +160,11 @@ class StreamBody:
             event = _named(event, self._wire, self._request_id)
             if event.created is None:
                 event = msgspec.structs.replace(event, created=time.time())
-        return self._writer.write(event)
+        events = [event] if self._order is None else self._order.feed(event)
+        data = b"".join(map(self._writer.write, events))
+        if data and isinstance(event, ThinkingDelta):
+            self._shows_thinking = True
+        return data
 
     def _late_fields(self, reply: AppReply) -> dict[str, Any]:
         fields: dict[str, Any] = {"request_id": reply.request_id}
@@ -162,7 +173,7 @@ class StreamBody:
         if reply.verdict is not None:
             fields["verdict"] = json.loads(verdict_text(reply.verdict))
         late = tuple(notice for notice in reply.notices if notice not in self._known)
-        if not self._passes:
+        if not self._passes and not self._shows_thinking:
             late += _left_out(self._wire, reply.reply)
         if late:
             fields["notices"] = json.loads(notices_text(late))
