@@ -16,8 +16,9 @@ from anaphora.daemon.endpoints import body as body_module
 from anaphora.daemon.endpoints.body_memory import BodyMemory, CallBody, read_whole
 from anaphora.daemon.facts import read_facts
 from anaphora.errors import AnaphoraError, TooLarge
-from anaphora.rendered import Rendered
+from anaphora.rendered import Mark, Plan
 from anaphora.wire.elements import DecodedBody
+from anaphora.wire.splicing import splice
 
 T = TypeVar("T")
 
@@ -116,21 +117,21 @@ def seen(name: str, body: CallBody) -> Any:
     return body.data, value, members, list(members), raws, body.begin
 
 
-def used(name: str, body: CallBody) -> Any:
+def used(name: str, body: CallBody, decoded: DecodedBody) -> Any:
     """What the daemon makes of it."""
-    path, elements = PATHS[name], body.elements
-    found: list[Any] = []
-    makers: tuple[Callable[[], Any], ...] = (
-        lambda: sorted((one.kind, one.id, one.param) for one in body.references()),
-        lambda: read_facts(name, body.members, path, (), elements),
-        lambda: wire.get(name).split(DecodedBody(body.members, elements), (), path),
-    )
-    for make in makers:
-        made, problem = attempt(make)
-        if isinstance(made, Rendered):
-            made = list(made), made.marks, made.data()
-        found.append((made, problem))
-    return found
+    path = PATHS[name]
+    rendered, problem = attempt(lambda: wire.get(name).split(decoded, (), path))
+    made: list[Any] = [
+        attempt(lambda: sorted((one.kind, one.id, one.param) for one in body.references())),
+        attempt(lambda: read_facts(name, body.members, path, (), decoded.elements)),
+        problem,
+    ]
+    if rendered is not None:
+        made += [list(rendered), rendered.marks, rendered.data()]
+        places = [chunk.index for chunk in rendered if chunk.splice is not None]
+        plan = Plan(marks=tuple(Mark(place, next(iter(rendered.markers))) for place in places))
+        made.append(attempt(lambda: splice(body.data, plan, rendered, decoded=decoded).body))
+    return made
 
 
 def attempt(make: Callable[[], T]) -> tuple[T | None, Any]:
@@ -154,8 +155,8 @@ def test_body_is_read_as_if_it_were_the_first(name: str, conversation: list[Body
         if whole is None or body is None:
             continue
         assert seen(name, body) == seen(name, whole)
-        expected = used(name, read_whole(name, data))
-        assert used(name, body) == expected
+        expected = used(name, whole, DecodedBody(whole.members))
+        assert used(name, body, DecodedBody(body.members, body.elements)) == expected
         referred, refused = expected[0]
         if refused is None:
             memory.keep("app", name, body, refers=bool(referred))

@@ -127,9 +127,8 @@ class RequestBuilder:
         path = request.path
         if endpoint.base_wire == "gemini":
             path = path_of(target.model, stream=stream)
-        rendered = for_model(
-            endpoint.wire.split(DecodedBody(members, request.elements), (), path), target.profile
-        )
+        decoded = DecodedBody(members, request.elements)
+        rendered = for_model(endpoint.wire.split(decoded, (), path), target.profile)
         own, now = own_plan(rendered, rules, members), time.time()
         hints = hints_of({}, members)
         read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
@@ -139,7 +138,7 @@ class RequestBuilder:
             slots = rules.slots.value
             if plan.automatic is not None:
                 slots -= rules.automatic_slots.value
-            spliced = splice(body, plan, read.rendered, dialect, slots=slots, members=members)
+            spliced = splice(body, plan, read.rendered, dialect, slots=slots, decoded=decoded)
             body, headers = spliced.body, spliced.headers
             notices += spliced.notices
             plan = replace(plan, marks=spliced.marks)

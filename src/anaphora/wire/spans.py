@@ -8,9 +8,12 @@ has a key twice, is an error.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import add
 from typing import NamedTuple
+
+import msgspec
 
 from anaphora.errors import InvalidRequest
 
@@ -141,6 +144,31 @@ def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:
     if _expect(body, _after_space(body, position), _CLOSE_LIST, path) != span.end:
         raise _ambiguous(path)
     return found
+
+
+def known_element_span(
+    body: bytes, span: ByteSpan, elements: Sequence[msgspec.Raw], position: int, path: str
+) -> ByteSpan:
+    """One of the elements of a list that were read before, found from the end of the list."""
+    end = span.end - 1
+    start = end = _before_space(body, end)
+    for index in range(len(elements) - 1, position - 1, -1):
+        end = start
+        if index < len(elements) - 1:
+            end = _before_space(body, start)
+            if body[end - 1] != _COMMA:
+                raise _ambiguous(path)
+            end = _before_space(body, end - 1)
+        start = end - memoryview(elements[index]).nbytes
+    if start <= span.start or not body.startswith(elements[position], start):
+        raise _ambiguous(path)
+    return ByteSpan(start, end)
+
+
+def _before_space(body: bytes, position: int) -> int:
+    while body[position - 1] in b" \t\n\r":
+        position -= 1
+    return position
 
 
 def _after_space(body: bytes, position: int) -> int:

@@ -25,6 +25,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, Ttl
 
+from .elements import DecodedBody
 from .markers import MarkerPlaces
 from .reading import DECODE_ERRORS, Members, decode_members, encode_members, request_error
 from .spans import (
@@ -33,6 +34,7 @@ from .spans import (
     document_span,
     element_spans,
     is_text,
+    known_element_span,
     member_spans,
 )
 
@@ -80,10 +82,10 @@ def splice(
     *,
     replace: bool = False,
     slots: int | None = None,
-    members: Members | None = None,
+    decoded: DecodedBody | None = None,
 ) -> SplicedBody:
-    """`rendered` is the request, split by the codec of its wire or dialect; `members` are those of
-    the body, where they were read before."""
+    """`rendered` is the request, split by the codec of its wire or dialect; `decoded` is the body,
+    where it was read before."""
     places = places_of(rendered.wire)
     notices: list[Notice] = []
     if plan.held is not None or plan.preludes:
@@ -94,7 +96,7 @@ def splice(
             notices.append(Notice("markers_left_out", "this provider takes no markers"))
     if places is None:
         return SplicedBody(body=body, marks=rendered.marks, notices=tuple(notices))
-    work = _Splicing(body, rendered, places, dialect, notices, members)
+    work = _Splicing(body, rendered, places, dialect, notices, decoded)
     work.place(plan, replace=replace, slots=slots)
     headers = work.fields(plan, replace=replace)
     return SplicedBody(
@@ -112,10 +114,11 @@ class _Splicing:
         places: MarkerPlaces,
         dialect: Dialect | None,
         notices: list[Notice],
-        members: Members | None,
+        decoded: DecodedBody | None,
     ) -> None:
         self._body = body
-        self._decoded = members
+        self._decoded = None if decoded is None else decoded.members
+        self._known = None if decoded is None else decoded.elements
         self._rendered = rendered
         self._places = places
         self._dialect = dialect
@@ -240,7 +243,7 @@ class _Splicing:
             if run.section != "messages":
                 return _Target(field, b"[" + places.text, b"]")
             return _Target(field, b"[" + places.message + places.text, b"]}]")
-        item = self._elements(field, path)[position]
+        item = self._element(field, name, position)
         if block is None:
             return self._nested(item, chunk, inside)
         path = f"{path}[{position}]"
@@ -298,6 +301,12 @@ class _Splicing:
 
     def _member(self, name: str) -> ByteSpan:
         return self._members()[name].value
+
+    def _element(self, span: ByteSpan, name: str, position: int) -> ByteSpan:
+        known, path = self._known, f"$.{name}"
+        if known is None or known.name != name:
+            return self._elements(span, path)[position]
+        return known_element_span(self._body, span, known.raws, position, path)
 
     def _elements(self, span: ByteSpan, path: str) -> list[ByteSpan]:
         known = self._lists.get(span.start)
