@@ -337,8 +337,8 @@ def test_a_client_that_disconnects_ends_the_providers_stream(
             daemon.client() as http,
             http.stream("POST", "/v1/messages", json={**ASK, "stream": True}) as response,
         ):
-            read = b""
-            for data in response.iter_raw():
+            read, pieces = b"", response.iter_raw()  # kept: without it the connection is closed
+            for data in pieces:
                 read += data
                 if b"Half an ans" in read:
                     break

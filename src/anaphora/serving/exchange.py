@@ -64,8 +64,8 @@ class HttpExchange:
     """A request, its response, and whether that has begun."""
 
     __slots__ = (
-        "_ended", "_limits", "_reading", "_reason", "_send", "_unread", "_watcher", "_working",
-        "_writer", "_writing_since",
+        "_ended", "_limits", "_reading", "_reason", "_send", "_unread", "_watch_due", "_watcher",
+        "_working", "_writer", "_writing_since",
         "header_pairs", "headers", "method", "path", "query_string", "receive", "response_headers",
         "scope", "started", "status",
     )  # fmt: skip
@@ -95,6 +95,7 @@ class HttpExchange:
             self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
         )
         self._reading: asyncio.Timeout | None = None
+        self._watch_due: asyncio.TimerHandle | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._working: asyncio.Task[Any] | None = None
         self._writer: asyncio.Task[Any] | None = None
@@ -227,6 +228,11 @@ class HttpExchange:
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch())
 
+    def watch_later(self, seconds: float) -> None:
+        """The same after some time: most requests have been answered by then, and need no task for
+        it. A client that disconnects before is noticed then."""
+        self._watch_due = asyncio.get_running_loop().call_later(seconds, self.watch)
+
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which is cancelled when the client disconnects (see `watch`) or the
         server stops: raises `ClientDisconnected` or `ServerStopping` then."""
@@ -273,6 +279,8 @@ class HttpExchange:
                 self._reading.reschedule(0)
 
     def close(self) -> None:
+        if self._watch_due is not None:
+            self._watch_due.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
 

@@ -157,8 +157,8 @@ def _changed(earlier: SentCall, rules: CacheRules, change: Change) -> Cause:
 
 def _trailing_system(earlier: SentCall, rules: CacheRules, change: Change | None) -> Cause | None:
     """The last marker ended the request on a system message, which is not found again there."""
-    reused, marks = rules.trailing_system_reused, _marker_chunks(earlier, rules)
-    if reused is None or reused.value or not marks:
+    reused = rules.trailing_system_reused
+    if reused is None or reused.value or not (marks := _marker_chunks(earlier, rules)):
         return None
     prompt = RenderedPrompt(earlier.rendered, earlier.marks)
     if not prompt.is_trailing_system(marks[-1]):
@@ -175,8 +175,8 @@ def _parameters(
 ) -> list[tuple[Cause, Section]]:
     """Changed parameters that the cache depends on, and the first section each invalidates."""
     order = rules.hash_order.value
-    was = dict(earlier.rendered.envelope.cache_params)
-    now = dict(later.rendered.envelope.cache_params)
+    before, after = (each.rendered.envelope.cache_params for each in (earlier, later))
+    was, now = (dict(before), dict(after)) if before != after else ({}, {})
     causes: list[tuple[Cause, Section]] = []
     for name in dict.fromkeys([*was, *now]):
         if was.get(name) == now.get(name):
@@ -329,8 +329,10 @@ def not_cached(
 def _lookback(earlier: SentCall, later: SentCall, rules: CacheRules) -> Cause | None:
     """The last write is farther from every marker than the provider looks back."""
     figure, unit = rules.lookback_positions, rules.lookback_unit
+    if figure is None or unit is None:
+        return None
     marks, next_marks = _marker_chunks(earlier, rules), _marker_chunks(later, rules)
-    if figure is None or unit is None or not marks or not next_marks:
+    if not marks or not next_marks:
         return None
     written = marks[-1]
     if unit.value == "breakpoints":

@@ -41,6 +41,8 @@ from .stored import StoredObjects
 from .writing import StreamBody, stream_headers, write_reply
 
 _JSON = "application/json"
+#: Seconds after which a call is watched: it ends when its client disconnects.
+_WATCH_SECONDS = 0.25
 #: Where the id of a request is kept for errors that the server writes.
 _REQUEST_ID = "anaphora.request_id"
 _OLLAMA_VERSION = b'{"version":"0.12.0"}'
@@ -151,7 +153,7 @@ class Endpoints:
                 elements=body.elements,
             ),
         )
-        exchange.watch()
+        exchange.watch_later(_WATCH_SECONDS)
         if route.operation == "count":
             with _naming_left_out(notices):
                 await self._count(exchange, route, call)
