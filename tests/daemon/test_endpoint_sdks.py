@@ -244,6 +244,22 @@ def test_reasoning_of_other_wires_is_sent_back(target: str, daemon: TestedDaemon
         assert again.status_code == 200, again.text
 
 
+@pytest.mark.parametrize("target", ["anthropic", "openai_responses"])
+def test_requests_of_codex(target: str, daemon: TestedDaemon) -> None:
+    """It sends fields of its own with every request."""
+    provider, model = TARGETS[target]
+    message = {
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": "Hello?"}],
+        "internal_chat_message_metadata_passthrough": {"turn_id": "1"},
+    }
+    body = {"model": model, "store": False, "client_metadata": {"a": "1"}, "input": [message]}
+    with daemon.client(headers={**daemon.headers(), "anaphora-provider": provider}) as http:
+        response = http.post("/v1/responses", json=body)
+    assert response.status_code == 200, response.text
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_reasoning_without_a_place_is_a_notice(stream: bool, daemon: TestedDaemon) -> None:
     body = {

@@ -179,7 +179,7 @@ def test_own_headers_are_bounded_ascii() -> None:
         "anthropic", "req_1", notices=notices, verdict=verdict, cost_usd=Decimal("1E-7")
     )
     assert all(value.isascii() and value.isprintable() for value in headers.values())
-    assert max(map(len, headers.values())) < 5_000
+    assert max(map(len, headers.values())) <= 4_096
     listed = json.loads(headers["anaphora-notices"])
     more = int(listed[-1]["message"].split()[0])
     assert listed[-1]["code"] == "more_notices"

@@ -36,9 +36,9 @@ _JSON_TYPE = re.compile(
 )
 #: Members whose names are chosen by the app, and lists whose elements are checked.
 _FREE_NAMES = frozenset(
-    "metadata labels parameters parametersJsonSchema parameters_json_schema response_schema"
-    " responseSchema responseJsonSchema response_json_schema input_schema schema json_schema format"
-    " output_schema logit_bias variables headers".split()
+    "metadata client_metadata labels parameters parametersJsonSchema parameters_json_schema"
+    " response_schema responseSchema responseJsonSchema response_json_schema input_schema schema"
+    " json_schema format output_schema logit_bias variables headers".split()
 )
 _TOOL_LISTS = frozenset(("tools", "functionDeclarations", "function_declarations"))
 

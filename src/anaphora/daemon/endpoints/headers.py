@@ -47,6 +47,8 @@ _QUERY = frozenset(
 _QUERY_VALUE = re.compile(r"[\w.,:@\[\]/-]{0,256}", re.ASCII)
 #: Longest header that we write.
 _MOST = 4096
+#: Of which the notice takes that tells how many did not fit.
+_FOR_THE_LAST = 100
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -148,7 +150,7 @@ def notices_text(notices: tuple[Notice, ...]) -> str:
         fields = {"code": notice.code, "message": notice.message}
         text = _ascii(fields | ({"path": notice.path} if notice.path else {}))
         size += len(text) + 1
-        if size > _MOST:
+        if size > _MOST - _FOR_THE_LAST:
             rest = f"{len(notices) - index} more notices do not fit in this header"
             written.append(_ascii({"code": "more_notices", "message": rest}))
             break
