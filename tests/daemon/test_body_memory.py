@@ -209,6 +209,14 @@ def test_kept_bodies_are_bounded() -> None:
     assert read(memory, chat("00a", "two", "three", "four")) == 0
 
 
+def test_very_long_body_takes_no_place() -> None:
+    memory = BodyMemory(most_bytes=40_000)
+    read(memory, chat("one", "two"))
+    read(memory, chat("other" * 2, "two" * 3, "three" * 3))
+    assert len(memory) == 1
+    assert read(memory, chat("one", "two", "three")) == 2
+
+
 def test_grown_body_replaces_the_one_before() -> None:
     memory, texts = BodyMemory(), ["one"]
     for number in range(20):

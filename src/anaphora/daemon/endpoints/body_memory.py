@@ -43,7 +43,7 @@ _LISTS = {
 _GRIDS, _WINDOW = (4096, 65536), 1024
 _KEPT_PLACES, _PLACES = 3, 16
 #: Bytes of the bodies that are kept, of all apps.
-_MOST_BYTES = 8 * 1024 * 1024
+_MOST_BYTES = 6 * 1024 * 1024
 _BLANK = b" \t\n\r"
 _SEPARATOR = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 #: What may follow an element: a comma and another one, or the end of the list.
@@ -126,7 +126,8 @@ class BodyMemory:
     def keep(self, app: str, wire: str, body: CallBody, *, refers: bool) -> None:
         """Remembers a body; `refers` tells whether it names stored objects."""
         before, elements, known = body.before, body.elements, body.known
-        if elements is None or len(elements.raws) < 2:
+        size = len(body.data) + body.begin  # what is around the messages may be kept twice
+        if elements is None or len(elements.raws) < 2 or size > self._most_bytes // 2:
             return
         if before is not None and known == len(elements.raws) == len(before.elements.raws):
             self._use(before)  # the same messages again
@@ -159,13 +160,13 @@ class BodyMemory:
             elements=elements,
             references=tuple(named),
             counts=counts,
-            size=len(body.data) + body.begin,  # what is around the messages may be kept twice
+            size=size,
             keys=keys,
         )
         if before is not None and known == len(before.elements.raws):
             self._forget(before)  # all of it is in this one
         self._found.update(dict.fromkeys(keys, kept))
-        self._bytes += kept.size
+        self._bytes += size
         self._kept[kept] = None
         while self._bytes > self._most_bytes:
             self._forget(next(iter(self._kept)))
@@ -219,7 +220,8 @@ def _read_rest(kept: KeptBody, data: bytes) -> CallBody | None:
     if not data.startswith(beginning):
         sizes = (_size(raw) + len(kept.between) for raw in raws)
         ends = [each - len(kept.between) for each in accumulate(sizes, initial=begin)][1:]
-        known = bisect_right(ends, 0, key=lambda end: int(not data.startswith(beginning[:end])))
+        view = memoryview(beginning)
+        known = bisect_right(ends, 0, key=lambda end: int(not data.startswith(view[:end])))
         if not known:
             return None
         end = ends[known - 1]
