@@ -9,12 +9,10 @@ import pytest
 from anaphora import wire as wires
 from anaphora.catalog import tool_overhead
 from anaphora.catalog.billing_bounds import (
-    calls_own_tools,
-    media_of,
+    bounds_of,
     overhead_of,
     price_multiple,
     server_tool_of,
-    thinking_of,
 )
 
 
@@ -26,8 +24,14 @@ def test_overhead_covers_the_estimate(wire: str) -> None:
 
 
 def test_last_row_that_matches_counts() -> None:
-    assert media_of("openai", "gpt-4o-mini-2024-07-18").image > media_of("openai", "gpt-5.2").image
-    assert media_of("some host", "model").image == media_of("openai", "gpt-4o-mini").image
+    assert (
+        bounds_of("openai", "gpt-4o-mini-2024-07-18").media.image
+        > bounds_of("openai", "gpt-5.2").media.image
+    )
+    assert (
+        bounds_of("some host", "model").media.image
+        == bounds_of("openai", "gpt-4o-mini").media.image
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,9 +51,9 @@ def test_tool_without_a_row_is_unknown(provider: str, type: str, model: str, kno
 
 
 def test_models_that_search_by_themselves() -> None:
-    assert calls_own_tools("groq", "groq/compound-mini")
-    assert calls_own_tools("openrouter", "openai/gpt-5.2:online")
-    assert not calls_own_tools("openai", "gpt-5.2")
+    assert bounds_of("groq", "groq/compound-mini").calls_own_tools
+    assert bounds_of("openrouter", "openai/gpt-5.2:online").calls_own_tools
+    assert not bounds_of("openai", "gpt-5.2").calls_own_tools
 
 
 def test_multiples_of_the_price() -> None:
@@ -59,5 +63,5 @@ def test_multiples_of_the_price() -> None:
 
 
 def test_thinking_on_top_of_the_limit() -> None:
-    assert thinking_of("alibaba", "qwen3-max") > 0
-    assert thinking_of("openai", "gpt-5.2") == 0
+    assert bounds_of("alibaba", "qwen3-max").thinking > 0
+    assert bounds_of("openai", "gpt-5.2").thinking == 0

@@ -1,7 +1,7 @@
 """The most that parts of a request can be billed: dated rows of `billing_bounds.toml`.
 
     overhead_of("anthropic").request           tokens that are billed and have no text
-    media_of("openai", "gpt-6.1-sol").image    tokens of the largest image
+    bounds_of("openai", "gpt-6.1-sol").media.image    tokens of the largest image
     server_tool_of("anthropic", "web_search_20260209", "claude-opus-5-5").usd_per_call
     price_multiple("anthropic", "speed", "fast")
 
@@ -97,48 +97,41 @@ class PriceMultiple(_Row, frozen=True, kw_only=True):
 _Found = TypeVar("_Found", bound=_Row)
 
 
-@functools.cache
+class ModelBounds(msgspec.Struct, frozen=True):
+    """What the rows say of one model."""
+
+    media: MediaBounds
+    thinking: int = 0
+    """Tokens of thinking on top of the limit of the output; 0 where that includes it."""
+    calls_own_tools: bool = False
+    """It calls tools of its host without being asked."""
+    answers_with_media: bool = False
+    """It answers with images or sounds without being asked: they have prices of their own."""
+
+
+@functools.lru_cache(maxsize=1024)
+def bounds_of(provider: str, model: str) -> ModelBounds:
+    tables = _tables()
+    media: MediaBounds | None = _last(tables[1], provider, model)
+    assert media is not None, "the first row fits every model"
+    thinking: ThinkingBounds | None = _last(tables[5], provider, model)
+    return ModelBounds(
+        media=media,
+        thinking=0 if thinking is None else thinking.tokens,
+        calls_own_tools=_last(tables[3], provider, model) is not None,
+        answers_with_media=_last(tables[6], provider, model) is not None,
+    )
+
+
 def overhead_of(wire: str) -> Overhead:
     rows: tuple[Overhead, ...] = _tables()[0]
     return [row for row in rows if row.wire in ("", wire)][-1]
 
 
-@functools.lru_cache(maxsize=1024)
-def thinking_of(provider: str, model: str) -> int:
-    """Tokens of thinking on top of the limit of the output; 0 where that includes it."""
-    rows: tuple[ThinkingBounds, ...] = _tables()[5]
-    row = _last(rows, provider, model)
-    return 0 if row is None else row.tokens
-
-
-@functools.lru_cache(maxsize=1024)
-def media_of(provider: str, model: str) -> MediaBounds:
-    rows: tuple[MediaBounds, ...] = _tables()[1]
-    found = _last(rows, provider, model)
-    assert found is not None, "the first row fits every model"
-    return found
-
-
-@functools.lru_cache(maxsize=1024)
 def server_tool_of(provider: str, type: str, model: str) -> ServerToolBounds | None:
     """None: it is not known what this tool can cost."""
     rows: tuple[ServerToolBounds, ...] = _tables()[2]
     return _last((row for row in rows if _matches(type, row.types)), provider, model)
-
-
-@functools.lru_cache(maxsize=1024)
-def calls_own_tools(provider: str, model: str) -> bool:
-    """Whether a model calls tools of its host without being asked."""
-    rows: tuple[ToolModel, ...] = _tables()[3]
-    return _last(rows, provider, model) is not None
-
-
-@functools.lru_cache(maxsize=1024)
-def answers_with_media(provider: str, model: str) -> bool:
-    """Whether a model answers with images or sounds without being asked: they have prices of their
-    own."""
-    rows: tuple[MediaModel, ...] = _tables()[6]
-    return _last(rows, provider, model) is not None
 
 
 def price_multiple(provider: str, field: str, value: str) -> Decimal | None:

@@ -18,12 +18,9 @@ import msgspec
 
 from anaphora.catalog import Price, Rates
 from anaphora.catalog.billing_bounds import (
-    answers_with_media,
-    calls_own_tools,
-    media_of,
+    bounds_of,
     overhead_of,
     server_tool_of,
-    thinking_of,
 )
 from anaphora.catalog.prices import EXACT
 from anaphora.client.endpoint import Target
@@ -130,7 +127,7 @@ def _prompt_tokens(facts: RequestFacts, rendered: Rendered, target: Target) -> i
     if media.audio:
         raise _NoBound("audio has prices of its own, which are unknown")
     if media.images or media.documents:
-        most = media_of(target.endpoint.system, target.model)
+        most = bounds_of(target.endpoint.system, target.model).media
         tokens += media.images * most.image
         documents = media.documents * most.document
         window = target.profile.context_tokens
@@ -148,7 +145,7 @@ def _stored(facts: RequestFacts, stored_tokens: int | None) -> int:
 
 
 def _output_tokens(facts: RequestFacts, target: Target) -> int:
-    if answers_with_media(target.endpoint.system, target.model):
+    if bounds_of(target.endpoint.system, target.model).answers_with_media:
         raise _NoBound(f"{target.model} may answer with images or sounds of unknown prices")
     limit = facts.max_tokens
     if limit is None:
@@ -156,7 +153,7 @@ def _output_tokens(facts: RequestFacts, target: Target) -> int:
         if known is None or facts.unlimited_output:
             raise _NoBound(f"the output has no limit: set {facts.max_tokens_field}")
         limit = known.value
-    thinking = facts.thinking_budget or thinking_of(target.endpoint.system, target.model)
+    thinking = facts.thinking_budget or bounds_of(target.endpoint.system, target.model).thinking
     return (limit + thinking + facts.predicted) * facts.n
 
 
@@ -171,7 +168,7 @@ def _context(target: Target) -> int:
 
 
 def _server_tools(facts: RequestFacts, target: Target) -> _ToolCosts:
-    if calls_own_tools(target.endpoint.system, target.model):
+    if bounds_of(target.endpoint.system, target.model).calls_own_tools:
         raise _NoBound(f"{target.model} calls tools of its host, without a limit")
     tools = facts.server_tools
     if facts.remote_mcp:
