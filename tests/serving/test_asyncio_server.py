@@ -97,7 +97,8 @@ def connect(path: Path, data: bytes) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(10)
     connection.connect(str(path))
-    connection.sendall(data)
+    if data:  # the peer may have closed the connection already
+        connection.sendall(data)
     return connection
 
 
