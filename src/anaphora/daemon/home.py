@@ -148,7 +148,7 @@ class Home(msgspec.Struct, frozen=True):
         """Raises `InvalidConfig` where another user may change a file of the home: who writes
         llm.yaml decides where the keys are sent."""
         if not stat.S_IMODE(self.path.stat().st_mode) & 0o077:
-            return  # nobody else gets to it
+            return  # no other user can reach it
         try:
             found = path.stat()
         except OSError:

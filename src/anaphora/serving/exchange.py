@@ -81,7 +81,7 @@ class HttpExchange:
             for name, value in scope["headers"]
         ]
         self.headers: dict[str, str] = dict(self.header_pairs)
-        #: Sent with every response, whoever writes it.
+        #: Sent with every response, also with those that the server writes.
         self.response_headers: dict[str, str] = {}
         self.started = False
         #: Of the response; 0 until it begins.

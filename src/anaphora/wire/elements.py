@@ -1,7 +1,7 @@
 """The elements of a request's list of messages, and what is known of them.
 
-A client without state sends the whole conversation again at every turn. Whoever recognises that a
-list begins like one that was read before passes on what was found out about those elements.
+A client without state sends the whole conversation again at every turn. A reader that recognises
+the beginning of an earlier list passes on what was found out about its elements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ListElements(msgspec.Struct, eq=False, kw_only=True):
     """How many of the first elements are known to hold only text and tool calls."""
 
     facts: object = None
-    """What the rest of a body asks for that had such a list, for whoever reads that."""
+    """What the rest of a body with such a list asks for, kept for a later reader."""
 
     def begin(self, count: int) -> ListElements:
         """The first elements, to which others may be added."""
