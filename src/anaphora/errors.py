@@ -10,6 +10,7 @@
     │   └── MissingSecret         a key that is missing where llm.yaml names it
     ├── Transport                 the connection failed before the response was complete
     ├── Throttled                 client-side limits: the call could not start in time
+    ├── BudgetExceeded            `max_cost_usd`: the call was not sent
     ├── Unavailable               the circuit breaker of the provider is open
     ├── Timeout                   the caller's time limit, in milliseconds, was exceeded
     ├── Upstream                  the provider responded with an error (status, code, request id)
@@ -46,7 +47,10 @@ Messages contain no keys, prompt text or reply text.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 Phase: TypeAlias = Literal["connect", "send", "first_byte", "body", "idle"]
 """How far a request got: no connection, not sent, no response, a response that broke off or stopped
@@ -134,6 +138,14 @@ class Throttled(AnaphoraError):
     def __init__(self, message: str, *, wait: float) -> None:
         super().__init__(message)
         self.wait = wait
+
+
+class BudgetExceeded(AnaphoraError):
+    """The call was not sent: with it, `max_cost_usd` (here `limit`) could have been exceeded."""
+
+    def __init__(self, message: str, *, limit: Decimal) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class Unavailable(AnaphoraError):
@@ -279,11 +291,16 @@ class GrantRateLimited(Denied):
 
 
 class StoreUnavailable(Denied):
-    """The daemon cannot write to its store, or is stopping: no call without a hold."""
+    """The daemon cannot write to its store, or is stopping: no call without a hold. `public` is
+    what apps are told, where the message names the address of a database."""
 
     kind = "unavailable"
     default_status = 503
     retryable = True
+
+    def __init__(self, message: str, *, public: str | None = None, **fields: Any) -> None:
+        super().__init__(message, **fields)
+        self.public = message if public is None else public
 
 
 class Parse(AnaphoraError):

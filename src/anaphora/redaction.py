@@ -17,13 +17,16 @@ import base64
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, ParamSpec, TypeVar, cast
 
 from anaphora.errors import AnaphoraError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+#: In the flags of a coroutine function's code.
+_COROUTINE = 0x80
 
 #: Replaces a secret.
 MASK = "<secret>"
@@ -181,9 +184,31 @@ def without_frames(error: AnaphoraError) -> None:
         error.__context__ = None
 
 
+def _hides_arguments_of_coroutine(
+    function: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    @functools.wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(*args, **kwargs)
+        except AnaphoraError as error:
+            problem = error
+        del args, kwargs
+        without_frames(problem)
+        try:
+            raise problem
+        finally:
+            del problem
+
+    return call
+
+
 def hides_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """The function; tracebacks of its errors show none of its arguments and local variables, as
-    collectors that save them would."""
+    """The function, which may be a coroutine function; tracebacks of its errors show none of its
+    arguments and local variables, as collectors that save them would."""
+    if function.__code__.co_flags & _COROUTINE:  # without the import of inspect
+        coroutine = cast(Callable[P, Coroutine[Any, Any, Any]], function)
+        return cast(Callable[P, T], _hides_arguments_of_coroutine(coroutine))
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import datetime
 
+from anaphora.errors import InvalidRequest
+
 from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider, tool_overhead
 from .load import SHIPPED, Catalog, decode, is_overflow, overflow_of
 from .makers import (
@@ -77,6 +79,20 @@ def provider_named(name: str) -> str | None:
     return SHIPPED.dialects.provider_named(name, SHIPPED.catalog.providers)
 
 
+def known_model(text: str) -> tuple[str, str]:
+    """Provider and model of `provider/model`. Raises `InvalidRequest` for one that is not known; a
+    provider without a list of models serves any."""
+    name, _, model = text.partition("/")
+    if not model:
+        raise InvalidRequest(f"{text[:100]!r} is not of the form provider/model", path="model")
+    provider = provider_named(name)
+    if provider is None:
+        raise InvalidRequest(f"unknown provider {name[:100]!r}", path="model")
+    if models(provider) and not profile(provider, model).known:
+        raise InvalidRequest(f"unknown model {model[:100]!r} of {provider}", path="model")
+    return provider, model
+
+
 def default_model(provider: str, today: datetime.date) -> str | None:
     """The first model of a provider that has not retired."""
     for profile in models(provider):
@@ -114,6 +130,7 @@ __all__ = [
     "is_maker",
     "is_overflow",
     "is_self_named",
+    "known_model",
     "maker_of",
     "may_serve",
     "models",

@@ -81,6 +81,13 @@ class Price(Rates, frozen=True, kw_only=True):
                 fitting = tier
         return fitting
 
+    def of_output(self, usage: Usage) -> Decimal | None:
+        """The part of the cost that is for the output; None if it is unknown."""
+        rate = self.at(usage.input or 0).output
+        if usage.output is None or rate is None:
+            return None
+        return _times(rate, usage.output).scaleb(-6, EXACT)
+
     def of(
         self, usage: Usage, *, unsplit: Ttl | None = None, marked: bool = True
     ) -> Decimal | None:

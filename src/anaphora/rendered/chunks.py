@@ -20,6 +20,20 @@ from .hashing import digest
 from .log import ChunkLog
 from .plan import Envelope, Mark
 
+#: The label of a block whose text is not known here.
+UNKNOWN_LABEL = "not known on this node"
+#: In place of the text of such a block: a byte that no JSON has.
+_UNKNOWN = b"\0"
+
+
+def placeholder(digest: bytes, size: int) -> bytes:
+    """As many bytes as a block has whose text is not known here; others for another block."""
+    return (_UNKNOWN + digest).ljust(size, _UNKNOWN)[: max(1, size)]
+
+
+def is_placeholder(data: bytes) -> bool:
+    return _UNKNOWN in data
+
 
 class DeferredTool(msgspec.Struct, frozen=True, gc=False):
     """A tool that is in the body, but not in the prompt until a block of a message refers to it: no
@@ -183,10 +197,10 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def size(self) -> int:
         """The bytes of all chunks; the body adds markers, closing brackets and parameters."""
-        return sum(run.size for run in self.runs)
+        return sum([run.size for run in self.runs])
 
     def __len__(self) -> int:
-        return sum(run.count for run in self.runs)
+        return sum([run.count for run in self.runs])
 
     def __iter__(self) -> Iterator[Chunk]:
         return (self.chunk(index) for index in range(len(self)))

@@ -165,7 +165,7 @@ class ToolRegistry:
             strict=strict,
             cache=cache,
         )
-        return self._put([_schema_entry(name, tool, handler, timeout)], replace)[0]
+        return self._put([schema_entry(name, tool, handler, timeout)], replace)[0]
 
     def add_mcp(
         self,
@@ -187,7 +187,7 @@ class ToolRegistry:
         for item in mcp_tools(listing, prefix=prefix, sort_properties=sort_properties):
             tool = msgspec.structs.replace(item.tool, cache=cache)
             handler = mcp_handler(call, item.listed)
-            entries.append(_schema_entry(item.name, tool, handler, timeout))
+            entries.append(schema_entry(item.name, tool, handler, timeout))
         return self._put(entries, replace)
 
     def add_all(self, other: ToolRegistry) -> tuple[Tool, ...]:
@@ -250,7 +250,7 @@ class ToolRegistry:
             self.current = tools
 
 
-def _schema_entry(
+def schema_entry(
     name: str, tool: Tool, handler: Callable[[dict[str, Any]], Any], timeout: float | None
 ) -> ToolEntry:
     arguments = SchemaArguments(tool.schema, path=f"tools.{name}.schema")

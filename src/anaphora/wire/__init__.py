@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import msgspec
 
@@ -63,11 +63,19 @@ class WireFeatures(msgspec.Struct, frozen=True):
     """A call can write the cache without producing a reply."""
     adds_breakpoints: bool = False
     """The provider marks the last message by itself, unless the cache mode is explicit."""
+    batches: Literal["inline", "file"] | None = None
+    """How the wire's own provider takes a batch: the requests in one body, or in a file that is
+    uploaded first; None: it has no batches."""
 
 
 _FEATURES = {
-    "anthropic": WireFeatures(requires_max_tokens=True, max_temperature=1.0, prewarms=True),
-    "openai_responses": WireFeatures(stores_responses=True, prewarms=True, adds_breakpoints=True),
+    "anthropic": WireFeatures(
+        requires_max_tokens=True, max_temperature=1.0, prewarms=True, batches="inline"
+    ),
+    "openai_chat": WireFeatures(batches="file"),
+    "openai_responses": WireFeatures(
+        stores_responses=True, prewarms=True, adds_breakpoints=True, batches="file"
+    ),
 }
 
 

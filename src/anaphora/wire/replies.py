@@ -40,6 +40,8 @@ TEXT_LIMIT = 8 * 1024 * 1024
 ARGUMENTS_LIMIT = 4 * 1024 * 1024
 _MAX_NOTICES = 64
 _NO_USAGE = Usage()
+#: Sums of such counts fit into 64 bits.
+_LARGEST_COUNT = 2**53
 
 
 class OpenPart:
@@ -144,6 +146,12 @@ class ReplyBuilder:
         self._parts[index] = part
         return [*events, PartStart(index, kind), PartEnd(index, part)]
 
+    def read_usage(self, read: Callable[[bytes, str], Usage], raw: bytes, path: str) -> list[Event]:
+        """New counts; those of a usage that cannot be read are unknown, and that is a notice."""
+        usage, notices = read_counts(read, raw, path)
+        self.notices |= {notice.path: notice for notice in notices}
+        return self.update_usage(usage)
+
     def update_usage(self, usage: Usage) -> list[Event]:
         self.usage = usage
         return [UsageUpdate(usage)] if self.started else []
@@ -223,9 +231,25 @@ def reply_events(reply: Reply) -> list[Event]:
 # ── Token counts ─────────────────────────────────────────────────────────────────────────────────
 
 
+def read_counts(
+    read: Callable[[bytes, str], Usage], raw: bytes, path: str
+) -> tuple[Usage, tuple[Notice, ...]]:
+    """The usage in `raw`. Where it cannot be read the counts are unknown: the answer beside it is
+    paid for, and is not lost."""
+    try:
+        return read(raw, path), ()
+    except Parse as problem:
+        return Usage(), (unreadable_usage(str(problem).removeprefix(f"{path}: "), path),)
+
+
+def unreadable_usage(reason: str, path: str) -> Notice:
+    text = f"the usage cannot be read, so tokens and cost are unknown: {reason}"
+    return Notice("usage_unreadable", text, path)
+
+
 def valid_count(tokens: int | None) -> int | None:
-    """A token count; a negative one is unknown."""
-    return None if tokens is None or tokens < 0 else tokens
+    """A token count; one that is negative or impossibly large is unknown."""
+    return None if tokens is None or not 0 <= tokens <= _LARGEST_COUNT else tokens
 
 
 def positive_counts(written: dict[WriteTtl, int]) -> dict[WriteTtl, int]:

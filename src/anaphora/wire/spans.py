@@ -80,7 +80,7 @@ def member_spans(
             members = decode_members(memoryview(body)[span.start : span.end])
         except DECODE_ERRORS as problem:
             raise request_error(f"not a JSON object: {decode_reason(problem)}", path) from None
-    found = _compact_members(body, span, members)
+    found = _usual_members(body, span, members)
     if found is not None:
         return found
     found = {}
@@ -102,21 +102,23 @@ def member_spans(
     return found
 
 
-def _compact_members(body: bytes, span: ByteSpan, members: Members) -> dict[str, MemberSpan] | None:
-    """The same where there is no white space, and keys are written the usual way."""
+def _usual_members(body: bytes, span: ByteSpan, members: Members) -> dict[str, MemberSpan] | None:
+    """The same where keys are written the usual way, and blanks nowhere or behind colons and
+    commas."""
+    blank = b" " if body.startswith(b'": ', body.find(b'"', span.start + 2)) else b""
     found: dict[str, MemberSpan] = {}
-    position = span.start + 1
+    position, comma = span.start + 1, b"," + blank
     for name, raw in members.items():
-        key = b'"%b":' % name.encode()
+        key = b'"%b":%b' % (name.encode(), blank)
         start = position + len(key)
         end = start + memoryview(raw).nbytes
         if not body.startswith(key, position) or not body.startswith(raw, start):
             return None
-        if body[end] != (_COMMA if len(found) + 1 < len(members) else _CLOSE):
+        if not body.startswith(comma if len(found) + 1 < len(members) else b"}", end):
             return None
         found[name] = MemberSpan(position, start, end)
-        position = end + 1
-    return found if position == span.end and found else None
+        position = end + len(comma)
+    return found if found and end + 1 == span.end else None
 
 
 def element_spans(body: bytes, span: ByteSpan, path: str) -> list[ByteSpan]:

@@ -134,11 +134,8 @@ class RequestSplit:
         )
         self.runs: list[ChunkRun] = []
         self.marks: list[Mark] = []
-
-    @property
-    def count(self) -> int:
+        self.count = 0
         """How many chunks there are so far."""
-        return sum(run.count for run in self.runs)
 
     def take(self, name: str) -> bytes:
         """Removes and returns a field; `null` where it is missing."""
@@ -179,6 +176,7 @@ class RequestSplit:
         first = self.count
         self.marks += [Mark(first + mark.chunk, mark.ttl, mark.splice) for mark in marks]
         self.runs.append(run)
+        self.count += run.count
 
     def add_messages(
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.errors import Parse
-from anaphora.values import Message, Reply, StopReason, Usage, WriteTtl
+from anaphora.values import Message, Notice, Reply, StopReason, Usage, WriteTtl
 from anaphora.wire.reading import LenientDecoder, converts_errors, reply_error
-from anaphora.wire.replies import positive_counts, valid_count
+from anaphora.wire.replies import positive_counts, read_counts, valid_count
 
 from .parse import BlockReader
 from .types import NULL, WIRE, MessageReply, UsageCounts
@@ -32,6 +32,9 @@ def read_reply(body: bytes) -> Reply:
     reply, unknown = _REPLY.decode(body, "$", reply_error)
     inner = unknown.take_elements("content") if unknown is not None else {}
     parts = BlockReader("$", reply_error).content(reply.content, inner)
+    usage, notices = Usage(), tuple[Notice, ...]()
+    if reply.usage != NULL:
+        usage, notices = read_counts(read_usage, bytes(reply.usage), "$.usage")
     return Reply(
         id=reply.id,
         model=reply.model,
@@ -39,7 +42,8 @@ def read_reply(body: bytes) -> Reply:
         stop_reason=read_stop(reply.stop_reason, reply.stop_sequence),
         stop_reason_raw=reply.stop_reason,
         stop_sequence=reply.stop_sequence,
-        usage=Usage() if reply.usage == NULL else read_usage(bytes(reply.usage), "$.usage"),
+        usage=usage,
+        notices=notices,
         extras=unknown.extras(WIRE, nulls=True) if unknown is not None else None,
     )
 

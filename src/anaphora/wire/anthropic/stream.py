@@ -223,7 +223,7 @@ class StreamReader:
         if raw == types.NULL:
             return []
         usage = msgspec.json.decode(raw)
-        if not isinstance(usage, dict):
-            raise Parse("usage is not an object", path="stream.usage")
-        self._usage.update({name: value for name, value in usage.items() if value is not None})
-        return self._build.update_usage(read_usage(dumps(self._usage), "stream.usage"))
+        if isinstance(usage, dict):
+            self._usage.update({name: value for name, value in usage.items() if value is not None})
+            raw = msgspec.Raw(dumps(self._usage))
+        return self._build.read_usage(read_usage, bytes(raw), "stream.usage")

@@ -188,12 +188,16 @@ class DialectReader:
         self._codec = codec
 
     def feed(self, data: bytes) -> list[Event]:
-        return [self._decoded(event) for event in self._inner.feed(data)]
+        return self._decoded(self._inner.feed(data))
 
     def close(self) -> list[Event]:
-        return [self._decoded(event) for event in self._inner.close()]
+        return self._decoded(self._inner.close())
 
-    def _decoded(self, event: Event) -> Event:
+    def _decoded(self, events: list[Event]) -> list[Event]:
+        # Most events are deltas, which are the wire's.
+        return [event if type(event) is PartDelta else self._own(event) for event in events]
+
+    def _own(self, event: Event) -> Event:
         dialect = self._codec.dialect
         if isinstance(event, UsageUpdate):
             return UsageUpdate(read_counts(event.usage, dialect.usage))

@@ -17,6 +17,7 @@ from anaphora.errors import InvalidRequest, Parse
 from anaphora.values import (
     Event,
     Message,
+    Notice,
     Part,
     PartDelta,
     PartEnd,
@@ -46,7 +47,7 @@ from anaphora.wire.reading import (
     extras_of,
     reply_error,
 )
-from anaphora.wire.replies import valid_count
+from anaphora.wire.replies import read_counts, valid_count
 from anaphora.wire.sse import encode_event
 
 from .errors import error_of, write_failure
@@ -134,13 +135,17 @@ def read_reply(body: bytes) -> Reply:
             # Blocked without a reason: only the usage is known.
             stop = "other"
             rest["candidates"] = Raw(b"[]")
+    counts, notices = Usage(), tuple[Notice, ...]()
+    if usage != b"null":
+        counts, notices = read_counts(read_usage, usage, "$.usageMetadata")
     return Reply(
         id=reply_id,
         model=response.modelVersion or "",
         message=Message(id=reply_id, role="assistant", parts=tuple(parts)),
         stop_reason=stop,
         stop_reason_raw=raw_reason,
-        usage=Usage() if usage == b"null" else read_usage(usage, "$.usageMetadata"),
+        usage=counts,
+        notices=notices,
         extras=extras_of(WIRE, rest),
     )
 

@@ -114,7 +114,7 @@ class StreamReader:
                 events += added
         if (usage := bytes(chunk.usageMetadata)) not in (self._usage, b"null"):
             self._usage = usage
-            events += build.update_usage(read_usage(usage, "stream.usageMetadata"))
+            events += build.read_usage(read_usage, usage, "stream.usageMetadata")
         if unknown is not None:
             events += self._read_rest(unknown, bool(candidates))
 

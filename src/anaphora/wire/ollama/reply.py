@@ -10,7 +10,7 @@ import datetime
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.values import Extras, Message, Reply, StopReason, ToolCall, Usage
+from anaphora.values import Extras, Message, Notice, Reply, StopReason, ToolCall, Usage
 from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
     LenientDecoder,
@@ -22,6 +22,7 @@ from anaphora.wire.reading import (
     known_text,
     reply_error,
 )
+from anaphora.wire.replies import unreadable_usage
 
 from .errors import from_success
 from .messages import write_assistant
@@ -50,7 +51,7 @@ def read_reply(body: bytes) -> Reply:
         raise reply_error("is missing", "$.message")
     parts = read_answer(response.message, known_text(rest, "created_at") or None)
     called = any(isinstance(part, ToolCall) for part in parts)
-    stop, usage, extras = read_end(response, rest, called=called)
+    stop, usage, extras, notices = read_end(response, rest, called=called)
     return Reply(
         id="",
         model=response.model or "",
@@ -58,22 +59,31 @@ def read_reply(body: bytes) -> Reply:
         stop_reason=stop,
         stop_reason_raw=response.done_reason,
         usage=usage,
+        notices=notices,
         extras=extras,
     )
 
 
 def read_end(
     response: ChatResponse, rest: Members, *, called: bool
-) -> tuple[StopReason, Usage, Extras | None]:
-    """Stop reason, usage and extras, of a complete answer or a stream's last line. One count covers
-    all input tokens; cached tokens are not reported."""
-    prompt, output = response.prompt_eval_count, response.eval_count
-    counts = zip(_COUNTS, (prompt, output), strict=True)
-    known = {name: count for name, count in counts if count is not None}
+) -> tuple[StopReason, Usage, Extras | None, tuple[Notice, ...]]:
+    """Stop reason, usage, extras and notices, of a complete answer or a stream's last line. One
+    count covers all input tokens; cached tokens are not reported."""
+    known: dict[str, int] = {}
+    notices: tuple[Notice, ...] = ()
+    for name in _COUNTS:
+        count = getattr(response, name)
+        if type(count) is int:
+            known[name] = count
+        elif count is not None:
+            reason = f"expected a whole number, got {type(count).__name__}"
+            notices += (unreadable_usage(reason, f"$.{name}"),)
+    prompt, output = map(known.get, _COUNTS)
     usage = Usage(uncached=prompt, output=output, raw=dumps(known).decode() if known else None)
     if response.done is False:
-        return "other", usage, extras_of(WIRE, {"done": msgspec.Raw(b"false"), **rest})
-    return _read_stop(response.done_reason, called=called), usage, extras_of(WIRE, rest)
+        extras = extras_of(WIRE, {"done": msgspec.Raw(b"false"), **rest})
+        return "other", usage, extras, notices
+    return _read_stop(response.done_reason, called=called), usage, extras_of(WIRE, rest), notices
 
 
 def _read_stop(reason: str | None, *, called: bool) -> StopReason:

@@ -205,9 +205,10 @@ class StreamReader:
             self._top["logprobs"] = msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
         response = ChatResponse(done=True, **self._counts)
         build.stop_reason_raw = response.done_reason
-        build.stop_reason, build.usage, build.extras = read_end(
+        build.stop_reason, build.usage, build.extras, notices = read_end(
             response, self._top, called=bool(self._calls)
         )
+        build.notices |= {notice.path: notice for notice in notices}
         events: list[Event] = []
         for index in sorted(build.open):
             events += build.end(index)

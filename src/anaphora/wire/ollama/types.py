@@ -5,7 +5,7 @@ The structs reject unknown fields, so that none is lost: the reader collects tho
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -118,8 +118,9 @@ class ChatResponse(_Object, frozen=True):
     message: Raw = NULL
     done: bool | None = None
     done_reason: str | None = None
-    prompt_eval_count: int | None = None
-    eval_count: int | None = None
+    prompt_eval_count: Any = None
+    """A number; an answer is kept where it is not."""
+    eval_count: Any = None
 
 
 # ── Extras ───────────────────────────────────────────────────────────────────────────────────────

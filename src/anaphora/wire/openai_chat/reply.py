@@ -10,7 +10,7 @@ import msgspec
 
 from anaphora.canonical import dumps, string
 from anaphora.errors import Parse
-from anaphora.values import Message, Refusal, Reply, StopReason, Text, Usage
+from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
 from anaphora.wire.openai import counted_usage
 from anaphora.wire.openai_errors import from_json
 from anaphora.wire.parts import following, own_members, own_usage
@@ -26,7 +26,7 @@ from anaphora.wire.reading import (
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import positive_counts, valid_count
+from anaphora.wire.replies import positive_counts, read_counts, valid_count
 
 from .parse import MessageReader
 from .render import sort_parts
@@ -77,6 +77,9 @@ def read_reply(body: bytes) -> Reply:
     reply_id = take_text(fields, "id", "$")
     model = take_text(fields, "model", "$")
     usage = bytes(fields.pop("usage", NULL))
+    counts, notices = Usage(), tuple[Notice, ...]()
+    if usage != b"null":
+        counts, notices = read_counts(read_usage, usage, "$.usage")
     fields.pop("object", None)
     fields = {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
     if unknown is not None and (beside := unknown.remaining()):
@@ -89,7 +92,8 @@ def read_reply(body: bytes) -> Reply:
         message=Message(id=reply_id, role="assistant", parts=parts),
         stop_reason=read_stop(choice.finish_reason),
         stop_reason_raw=choice.finish_reason,
-        usage=Usage() if usage == b"null" else read_usage(usage, "$.usage"),
+        usage=counts,
+        notices=notices,
         extras=extras_of(WIRE, fields),
     )
 

@@ -140,7 +140,7 @@ class StreamReader:
         for index, choice in enumerate(choices or ()):
             events += self._on_choice(choice, unknown.get(index))
         if usage is not None:
-            events += self._build.update_usage(read_usage(bytes(usage), "stream.usage"))
+            events += self._build.read_usage(read_usage, bytes(usage), "stream.usage")
         if error is not None:
             events += self._build.fail(from_json(error))
 
@@ -162,7 +162,7 @@ class StreamReader:
         if delta.index:
             return []
         if delta.usage is not NULL and (usage := bytes(delta.usage)) != b"null":
-            events += self._build.update_usage(read_usage(usage, "stream.choices.usage"))
+            events += self._build.read_usage(read_usage, usage, "stream.choices.usage")
         self._finished = self._finished or delta.finish_reason is not None
         return events
 
@@ -180,7 +180,7 @@ class StreamReader:
             )
         events = self._choice.end_parts()
         if self._build.usage == Usage() and (usage := _groq_usage(self._fields)):
-            events += self._build.update_usage(read_usage(usage, "stream.x_groq.usage"))
+            events += self._build.read_usage(read_usage, usage, "stream.x_groq.usage")
         fields = self._fields
         if self._choice.fields:
             fields["choice"] = msgspec.Raw(dumps(self._choice.fields))

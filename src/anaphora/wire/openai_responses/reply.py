@@ -14,6 +14,7 @@ from anaphora.canonical import dumps, string
 from anaphora.errors import Parse, Upstream
 from anaphora.values import (
     Message,
+    Notice,
     Opaque,
     Part,
     Reply,
@@ -37,7 +38,7 @@ from anaphora.wire.reading import (
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import positive_counts, valid_count
+from anaphora.wire.replies import positive_counts, read_counts, valid_count
 
 from .parse import ItemReader
 from .render import (
@@ -84,9 +85,9 @@ def read_reply(body: bytes) -> Reply:
     for index, raw in enumerate(reply.output or ()):
         parts += read_output(raw, f"$.output[{index}]")
     # A usage that is no object stays among the other fields.
-    usage = Usage()
+    usage, notices = Usage(), tuple[Notice, ...]()
     if bytes(reply.usage)[:1] == b"{":
-        usage = read_usage(bytes(rest.pop("usage")), "$.usage")
+        usage, notices = read_counts(read_usage, bytes(rest.pop("usage")), "$.usage")
     stop, stop_reason_raw = _read_stop(reply.status, reply.incomplete_details, parts)
     return Reply(
         id=reply.id or "",
@@ -95,6 +96,7 @@ def read_reply(body: bytes) -> Reply:
         stop_reason=stop,
         stop_reason_raw=stop_reason_raw,
         usage=usage,
+        notices=notices,
         extras=extras_of(WIRE, rest),
     )
 
