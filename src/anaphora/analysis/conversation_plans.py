@@ -13,7 +13,7 @@ or begins like an earlier one, that has tools or a reply in it, or that asks for
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -23,7 +23,7 @@ from anaphora import catalog
 from anaphora.analysis.request_log import LoggedCall, counts_tokens, wire_at
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.plan import AppMemory, MatchedCallPlanner
-from anaphora.cache.plan.memory import ConversationState
+from anaphora.cache.plan.memory import ConversationState, SavedPlanner
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, for_model
@@ -41,7 +41,7 @@ _MOST_CALLS, _MOST_BYTES = 4096, 32 * 1024 * 1024
 #: be seen: an edited last message is nothing usual.
 _MOST_CHANGING, _TIMES_SEEN = 4, 2
 #: Fields by which a request continues what is stored at the provider.
-_STORED = ("previous_response_id", "conversation", "prompt")
+STORED_FIELDS = ("previous_response_id", "conversation", "prompt")
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -72,6 +72,8 @@ class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
     """A later call continues it; another one branches off."""
     bills: Bills = ()
     """(estimated, billed) tokens of the conversation."""
+    beginning: bytes | None = None
+    """The key of what its prompt shares with others."""
 
 
 def read_request(
@@ -123,7 +125,7 @@ def read_split(
     rendered = plannable(rendered, members, rules, dialect)
     marks = places_of(rendered.wire) is not None and bool(rendered.markers)
     keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
-    stored = any(name in members and bytes(members[name]) != b"null" for name in _STORED)
+    stored = any(name in members and bytes(members[name]) != b"null" for name in STORED_FIELDS)
     return ReadRequest(
         provider=provider,
         dialect=dialect,
@@ -138,8 +140,13 @@ class ConversationPlans:
     """Plans the requests of all programs, each conversation with its own history. Bounded. Not for
     use by several threads at once."""
 
-    def __init__(self, own_markers: OwnMarkers = "keep") -> None:
+    def __init__(
+        self, own_markers: OwnMarkers = "keep", *, numbers: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`numbers` returns the first number of a model's conversations, where other processes
+        continue them."""
         self._own_markers = own_markers
+        self._numbers = numbers
         self._index: PrefixIndex[PlannedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
         self._memories: OrderedDict[Hashable, AppMemory] = OrderedDict()
 
@@ -194,12 +201,46 @@ class ConversationPlans:
         if planner.reuse_expected:
             plan = call.plan = planner.plan(rendered, at=at)
         planner.sent_matched(rendered, plan, at=at)
+        call.beginning = planner.beginning
         return call
+
+    def refreshed(self, call: PlannedCall, seconds: float) -> None:
+        """What a call wrote is kept alive for so many seconds more."""
+        if (written := call.state.written) is not None:
+            chunk, key, expires = written
+            call.state.written = chunk, key, expires + seconds
+
+    def save(self, call: PlannedCall, request: ReadRequest, *, scope: Hashable) -> SavedPlanner:
+        """What another process needs to plan the next call of the conversation."""
+        memory = self._memory(_own_scope(request, scope), request.rules)
+        return memory.save(call.state, call.beginning)
+
+    def adopt(self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable) -> PlannedCall:
+        """The last call of a conversation that another process saved, which `request` may
+        continue."""
+        memory = self._memory(_own_scope(request, scope), request.rules)
+        return PlannedCall(
+            plan=None, state=memory.adopt(saved), chunks=0, beginning=saved.beginning
+        )
+
+    def adopt_beginning(
+        self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable
+    ) -> None:
+        """What another process knows of conversations that begin like `request`."""
+        memory = self._memory(_own_scope(request, scope), request.rules)
+        memory.adopt_beginning(saved)
+
+    def count_everywhere(
+        self, calls: int, request: ReadRequest, *, scope: Hashable, at: float
+    ) -> None:
+        """The calls of the last minute in all processes."""
+        memory = self._memory(_own_scope(request, scope), request.rules)
+        memory.count_everywhere(calls, at)
 
     def _memory(self, scope: Hashable, rules: CacheRules) -> AppMemory:
         memory = self._memories.get(scope)
         if memory is None:
-            memory = self._memories[scope] = AppMemory(rules)
+            memory = self._memories[scope] = AppMemory(rules, self._numbers())
             if len(self._memories) > _MOST_MEMORIES:
                 self._memories.popitem(last=False)
         self._memories.move_to_end(scope)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from anaphora import catalog, wire
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.compared_prompt import ComparedPrompt
-from anaphora.cache.verdict import Diagnosis, SentCall, Verdict, comparable, diagnosis_of, judge
+from anaphora.cache.verdict import (
+    Diagnosis,
+    Prediction,
+    SentCall,
+    Verdict,
+    comparable,
+    diagnosis_of,
+    judge_and_predict,
+)
 from anaphora.catalog import CacheRules, Dialect, Price, Profile
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
@@ -19,6 +27,7 @@ from anaphora.tokens import for_model
 from anaphora.values import Reply
 from anaphora.wire import Wire
 from anaphora.wire.detect import detect
+from anaphora.wire.elements import DecodedBody
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, known_text, object_members, request_error
 
@@ -130,9 +139,8 @@ class ResponseChains:
         return completed
 
     def keep(self, members: Members, hints: CallHints, reply: Reply, written: bytes) -> None:
-        """Keeps the input of a reply and its output, from the reply as it was written. On other
-        wires replies have no output to continue, and replies that are not stored have no id to
-        continue them by."""
+        """Keeps the input of a reply of the Responses API and its output, from the reply as it was
+        written. Replies that are not stored have no id to continue them by."""
         output = _raw_fields(written).get("output")
         if output is None or members.get("store") == _FALSE:
             return
@@ -189,10 +197,10 @@ def request_of(
     place: str,
     defaults: RequestDefaults = _NO_DEFAULTS,
     chains: ResponseChains | None = None,
-    members: Members | None = None,
+    body: DecodedBody | None = None,
 ) -> SentRequest:
-    """A request and its bill, from the bytes that were sent. `members` are those of its body, where
-    they were read before."""
+    """A request and its bill, from the bytes that were sent. `body` is what was read from them
+    before."""
     if defaults.origin is not None:
         codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
     else:
@@ -200,12 +208,13 @@ def request_of(
     provider = defaults.provider or provider
     if (reason := unsupported(provider, logged.model)) is not None:
         raise InvalidRequest(reason, path="provider")
-    if members is None:
-        members = object_members(logged.request, "$", request_error)
+    if body is None:
+        body = DecodedBody(object_members(logged.request, "$", request_error))
+    members = body.members
     hints, chained = hints_of(logged.headers, members), None
     if hints.previous_reply and chains is not None:
         chained = chains.complete(members, hints)
-    rendered = codec.split(chained or members, path=defaults.path or logged.path)
+    rendered = codec.split(chained or body, path=defaults.path or logged.path)
     model = defaults.model or logged.model or rendered.model
     if not model:
         raise InvalidRequest("the request names no model; pass --model", path="model")
@@ -213,7 +222,7 @@ def request_of(
     rules = catalog.rules(provider, model, rendered.wire)
     rendered = for_model(rendered, profile)
     reply, failure = _reply(codec, logged)
-    if chains is not None and reply is not None:
+    if chains is not None and reply is not None and wire.features(rendered.wire).stores_responses:
         written = codec.write_reply(reply) if logged.stream else logged.response
         chains.keep(members, hints, reply, written)
     sent = SentCall(
@@ -273,6 +282,9 @@ def own_plan(rendered: Rendered, rules: CacheRules, members: Members) -> Plan:
     return Plan(marks=rendered.marks, automatic=automatic)
 
 
+_Scope: TypeAlias = tuple[str, ...]
+
+
 class RequestPairs:
     """Finds for each request the one before it: of its model at its host, else of the model or host
     that its conversation changed from."""
@@ -281,6 +293,9 @@ class RequestPairs:
         """`most_bytes` limits the prompts of the requests that are remembered."""
         self._near: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
         self._anywhere: PrefixIndex[SentRequest] = PrefixIndex(most_calls, most_bytes)
+        self._only: dict[_Scope, _Scope | None] = {}
+        """The one model and host of a provider whose requests were seen; None where there are
+        several, and only then are they remembered anywhere."""
 
     @property
     def size(self) -> int:
@@ -289,22 +304,40 @@ class RequestPairs:
 
     def add(self, request: SentRequest) -> EarlierCall[SentRequest] | None:
         """Remembers a request, and returns the one before it."""
-        sent, hints, reply = request.sent, request.hints, request.reply_id
+        sent = request.sent
+        prompt = ComparedPrompt(sent.rendered, Plan())
         scope = request.provider, request.wire
         own = *scope, request.model, sent.route
-        prompt = ComparedPrompt(sent.rendered, Plan())
-        earlier = self._near.add(
-            sent.rendered, request, scope=own, hints=hints, reply_id=reply, prompt=prompt
-        )
-        other = self._anywhere.add(
-            sent.rendered, request, scope=scope, hints=hints, reply_id=reply, prompt=prompt
-        )
+        if self._only.setdefault(scope, own) not in (own, None):
+            self._only[scope] = None
+            for each in self._near.calls():
+                if (each.provider, each.wire) == scope:
+                    _remember(self._anywhere, each, scope)
+        earlier = _remember(self._near, request, own, prompt)
+        if self._only[scope] is None:
+            other = _remember(self._anywhere, request, scope, prompt)
+            if other is not None and other.continues and not (earlier and earlier.continues):
+                # The same prompt for another model is a conversation of its own.
+                grown = len(sent.rendered) > len(other.call.sent.rendered)
+                earlier = other if grown else earlier
         prompt.hashed = None
-        if other is not None and other.continues and not (earlier and earlier.continues):
-            # The same prompt for another model is a conversation of its own.
-            grown = len(sent.rendered) > len(other.call.sent.rendered)
-            earlier = other if grown else earlier
         return earlier
+
+
+def _remember(
+    index: PrefixIndex[SentRequest],
+    request: SentRequest,
+    scope: _Scope,
+    prompt: ComparedPrompt | None = None,
+) -> EarlierCall[SentRequest] | None:
+    return index.add(
+        request.sent.rendered,
+        request,
+        scope=scope,
+        hints=request.hints,
+        reply_id=request.reply_id,
+        prompt=prompt,
+    )
 
 
 def paired(
@@ -318,15 +351,20 @@ def paired(
 
 def judge_request(
     earlier: EarlierCall[SentRequest] | None, request: SentRequest, price: Price | None
-) -> tuple[SentCall | None, Verdict]:
-    """The verdict on a request, and what it is judged against."""
-    sent = request.sent
-    before = comparable(earlier, sent.rendered, request.rules, at=sent.at)
-    return before, judge(
+) -> tuple[SentCall | None, Verdict, Prediction | None]:
+    """The verdict on a request, what it is judged against, and the prediction by their markers,
+    where that was made for the verdict."""
+    sent, rules = request.sent, request.rules
+    before = comparable(earlier, sent.rendered, rules, at=sent.at)
+    verdict, expected = judge_and_predict(
         before,
         sent,
-        request.rules,
+        rules,
         price=price,
         profile=request.profile,
         diagnosis=request.diagnosis,
     )
+    marked = (each.marks.marks or each.marks.automatic for each in (before, sent) if each)
+    if not rules.slots.value and any(marked):
+        expected = None  # markers do not count for the verdict there
+    return before, verdict, expected

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from math import ceil
 
+from anaphora.rendered import Rendered
+
 from .prefix import equal_around
 from .simulator import RenderedPrompt
 
@@ -18,6 +20,10 @@ class ComparedPrompt(RenderedPrompt):
     """A prompt whose blocks are compared with those of other calls."""
 
     hashed: tuple[int, set[int]] | None = None
+
+    @property
+    def rendered(self) -> Rendered:
+        return self._rendered
 
     @property
     def messages(self) -> int:
@@ -41,7 +47,7 @@ class ComparedPrompt(RenderedPrompt):
     def blocks(self, begin: int) -> set[int]:
         """Hashes of the blocks from there on, without what glues each to the one before."""
         if self.hashed is None or self.hashed[0] != begin:
-            self.hashed = begin, set(map(hash, self._slices(begin, len(self))))
+            self.hashed = begin, set(map(hash, self.slices(begin, len(self))))
         return self.hashed[1]
 
     def begins_like(self, other: ComparedPrompt) -> bool:
@@ -51,7 +57,7 @@ class ComparedPrompt(RenderedPrompt):
         system = self._system()
         if system and system == other._system():
             return True
-        blocks = [prompt._slices(0, prompt.leading + 1) for prompt in (self, other)]
+        blocks = [prompt.slices(0, prompt.leading + 1) for prompt in (self, other)]
         first, second = map(b"".join, blocks)
         half = min(len(first), len(second)) / 2
         if not half:
@@ -68,7 +74,7 @@ class ComparedPrompt(RenderedPrompt):
             return False
         if min(self._size(position), other._size(position)) < _LONG_BLOCK:
             return False
-        mine, theirs = self._block(position), other._block(position)
+        mine, theirs = self.block(position), other.block(position)
         least = max(_LONG_BLOCK, len(mine) / 2, len(theirs) / 2)
         if min(len(mine), len(theirs)) < least:
             return False
@@ -82,18 +88,19 @@ class ComparedPrompt(RenderedPrompt):
         run, first = self._run_of(position)
         return run.log.ends[position - first] - run.log.start(position - first)
 
-    def _block(self, position: int) -> bytes:
-        return self._slices(position, position + 1)[0]
+    def block(self, position: int) -> bytes:
+        return self.slices(position, position + 1)[0]
 
     def _system(self) -> list[bytes]:
         return [
             block
             for run, first in self._runs
             if run.section == "system"
-            for block in self._slices(first, first + run.count)
+            for block in self.slices(first, first + run.count)
         ]
 
-    def _slices(self, begin: int, end: int) -> list[bytes]:
+    def slices(self, begin: int, end: int) -> list[bytes]:
+        """The blocks, without what glues each to the one before."""
         slices: list[bytes] = []
         for run, first in self._runs:
             if first < end and first + run.count > begin:

@@ -69,13 +69,7 @@ def comparable(
         return sent
     if earlier.chunks < len(sent.rendered):
         sent = _beginning(sent, earlier.chunks)
-        explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
-        tokens = Counts(sent.rendered).tokens(cached_chunks(sent))
-        if tokens < rules.minimum_tokens.value or (explicit and not sent.marks.marks):
-            return None
-        was, now = (dict(each.envelope.cache_params) for each in (sent.rendered, later))
-        changed = (name for name in {*was, *now} if was.get(name) != now.get(name))
-        if any(rules.voided_by(name) for name in changed):  # type: ignore[arg-type]
+        if not may_be_shared(sent, later, rules):
             return None
     if latest.at is None or sent.at is None:
         return sent
@@ -84,6 +78,17 @@ def comparable(
         return sent
     answered = sent.began is None or sent.began <= used
     return replace(sent, at=used, began=None if answered else sent.began)
+
+
+def may_be_shared(beginning: SentCall, later: Rendered, rules: CacheRules) -> bool:
+    """Whether the beginning of another conversation can have been cached for this prompt too."""
+    explicit = rules.mechanism.value == "explicit" and rules.slots.value > 0
+    tokens = Counts(beginning.rendered).tokens(cached_chunks(beginning))
+    if tokens < rules.minimum_tokens.value or (explicit and not beginning.marks.marks):
+        return False
+    was, now = (dict(each.envelope.cache_params) for each in (beginning.rendered, later))
+    changed = (name for name in {*was, *now} if was.get(name) != now.get(name))
+    return not any(rules.voided_by(name) for name in changed)  # type: ignore[arg-type]
 
 
 def _beginning(sent: SentCall, chunks: int) -> SentCall:

@@ -162,6 +162,8 @@ class PrefixIndex(Generic[Call]):
         self._ends: dict[bytes, int] = {}
         self._replies: dict[tuple[Hashable, str], int] = {}
         self._conversations: dict[bytes, _RecentConversations] = {}
+        self._last_lookup: tuple[Rendered, Hashable, CallHints, int, _Lookup[Call]] | None = None
+        """What `find` found last, and the last call then: mostly the same prompt is added next."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -171,6 +173,10 @@ class PrefixIndex(Generic[Call]):
         """The bytes of the remembered prompts."""
         return self._bytes
 
+    def calls(self) -> list[Call]:
+        """The remembered calls, the least recent first."""
+        return [each.call for each in self._calls.values()]
+
     def find(
         self, rendered: Rendered, *, scope: Hashable = None, hints: CallHints | None = None
     ) -> EarlierCall[Call] | None:
@@ -179,8 +185,10 @@ class PrefixIndex(Generic[Call]):
         Calls of different scopes are never compared. A scope is what the cache belongs to, such as
         account, provider and model; None stands for the prompt's wire and model.
         """
-        prompt = ComparedPrompt(rendered, Plan())
-        return self._look_up(prompt, _scope(rendered, scope), hints or CallHints()).earlier
+        scope, hints = _scope(rendered, scope), hints or CallHints()
+        found = self._look_up(ComparedPrompt(rendered, Plan()), scope, hints)
+        self._last_lookup = rendered, scope, hints, self._number, found
+        return found.earlier
 
     def add(
         self,
@@ -194,9 +202,13 @@ class PrefixIndex(Generic[Call]):
     ) -> EarlierCall[Call] | None:
         """Remembers a call, and returns what `find` would have. `prompt` is what indexes have in
         common that remember the same call."""
-        scope = _scope(rendered, scope)
-        compared = ComparedPrompt(rendered, Plan()) if prompt is None else prompt
-        found = self._look_up(compared, scope, hints or CallHints())
+        scope, hints = _scope(rendered, scope), hints or CallHints()
+        last, self._last_lookup = self._last_lookup, None
+        if last is not None and last[0] is rendered and last[1:4] == (scope, hints, self._number):
+            found, compared = last[4], last[4].prompt if prompt is None else prompt
+        else:
+            compared = ComparedPrompt(rendered, Plan()) if prompt is None else prompt
+            found = self._look_up(compared, scope, hints)
         continued, earlier = found.continued, found.earlier
         self._number += 1
         conversation, before, known = _Conversation(), 0, compared.leading + 1

@@ -11,10 +11,17 @@ how long, and that the next call finds it: within the look-back, and before it e
 
 from __future__ import annotations
 
-from .advice import Advice, at_compaction, before_fan_out, until_next
+from .advice import (
+    Advice,
+    at_compaction,
+    before_fan_out,
+    refresh_margin,
+    refreshes,
+    until_next,
+)
 from .memory import AppMemory, Gaps
 from .planner import Planner, reuse_requested
-from .single_calls import MatchedCallPlanner, SingleCallPlanner, plan_once
+from .single_calls import MatchedCallPlanner, SingleCallPlanner, is_conversation, plan_once
 
 __all__ = [
     "Advice",
@@ -25,7 +32,10 @@ __all__ = [
     "SingleCallPlanner",
     "at_compaction",
     "before_fan_out",
+    "is_conversation",
     "plan_once",
+    "refresh_margin",
+    "refreshes",
     "reuse_requested",
     "until_next",
 ]

@@ -13,6 +13,9 @@ from anaphora.wording import counted
 
 from .memory import Gaps, write_price
 
+#: Refreshes of one pause at most.
+_MOST_REFRESHES = 64
+
 
 class Advice(msgspec.Struct, frozen=True):
     kind: Literal["prewarm", "keep_alive", "let_go", "compact", "keep_history"]
@@ -23,13 +26,13 @@ class Advice(msgspec.Struct, frozen=True):
     """Dollars for a million input tokens."""
 
     @property
-    def cost_usd(self) -> Decimal | None:
-        """What it saves in dollars; None where the price is unknown."""
+    def saves_usd(self) -> Decimal | None:
+        """The same in dollars; None where the price is unknown."""
         return None if self.price is None else self.price * Decimal(str(self.saves)) / 1_000_000
 
     def __str__(self) -> str:
-        cost = self.cost_usd
-        worth = f"{self.saves:,.0f} input tokens" if cost is None else f"${cost:.4f}"
+        usd = self.saves_usd
+        worth = f"{self.saves:,.0f} input tokens" if usd is None else f"${usd:.4f}"
         return f"{self.kind.replace('_', ' ')}: {self.why} (saves {worth})"
 
 
@@ -49,21 +52,81 @@ def before_fan_out(
     return Advice("prewarm", saves, why, price)
 
 
-def until_next(
-    rules: CacheRules, tokens: int, ttl: Ttl, gaps: Gaps, *, at: float, price: Decimal | None = None
-) -> Advice:
-    """Whether to keep a prefix alive by reading it once before it expires, or to let it go."""
+def refreshes(
+    rules: CacheRules,
+    ttl: Ttl,
+    gaps: Gaps,
+    *,
+    idle: float,
+    share: float = 1.0,
+    goes_on: float = 1.0,
+    done: int = 0,
+) -> tuple[int, float]:
+    """How many refreshes in a row are best, the first of them `idle` seconds after the last call
+    and each further one when a lifetime ends; and what they are expected to save for each token of
+    the prefix, in multiples of the input price. `share` of the prefix expires, the rest lives
+    longer. All of one pause, with those that are `done`, never cost more than what expires costs to
+    write again."""
     write, read = write_price(rules, ttl), rules.read_price.value
-    first, second = gaps.within(TTL_SECONDS[ttl], at), gaps.within(2 * TTL_SECONDS[ttl], at)
-    # The refresh pays where the next call comes in the second lifetime, not in the first.
-    late = second - first
-    gain = late * (write - read) * tokens - (1 - first) * read * tokens
-    share = f"{late:.0%} of the pauses end in the {ttl} after this {ttl}"
-    if gain > 0:
-        why = f"{share}; a refresh costs {read:g} of the input price"
-        return Advice("keep_alive", gain, why, price)
-    why = f"only {share}; a refresh would cost more than it saves"
-    return Advice("let_go", -gain, why, price)
+    lost = share * (write - read)
+    spacing = TTL_SECONDS[ttl] - refresh_margin(ttl)
+    most = _MOST_REFRESHES if not read else min(_MOST_REFRESHES, int(lost / read))
+    best, gain, paid = 0, 0.0, 0.0
+    for count in range(1, most - done + 1):
+        sent_after = idle + (count - 1) * spacing
+        paid += (1 - gaps.next_within(sent_after, idle=idle, goes_on=goes_on)) * read
+        found = gaps.next_within(sent_after + spacing, idle=idle, goes_on=goes_on)
+        if (saved := found * lost - paid) > gain:
+            best, gain = count, saved
+    return best, gain
+
+
+def refresh_margin(ttl: Ttl) -> float:
+    """Seconds before the end of a lifetime at which a refresh is sent."""
+    return max(10.0, 0.05 * TTL_SECONDS[ttl])
+
+
+def until_next(
+    rules: CacheRules,
+    tokens: int,
+    ttl: Ttl,
+    gaps: Gaps,
+    *,
+    at: float,
+    expiring: int | None = None,
+    goes_on: float = 1.0,
+    price: Decimal | None = None,
+) -> Advice:
+    """Whether to keep a prefix alive by reading it before it expires, or to let it go. `expiring`
+    are those of its tokens that expire then, by default all."""
+    share = 1.0 if expiring is None else expiring / tokens
+    spacing = TTL_SECONDS[ttl] - refresh_margin(ttl)
+    elapsed = 0.0 if gaps.last is None else max(0.0, at - gaps.last)
+    idle = max(elapsed, spacing)
+    count, gain = refreshes(rules, ttl, gaps, idle=idle, share=share, goes_on=goes_on)
+    # What is saved or lost by a refresh counts where no call comes before it.
+    needed = 1 - gaps.next_within(idle, idle=elapsed, goes_on=goes_on)
+    after = f"if no call comes for {_duration(idle)}"
+    read = rules.read_price.value
+    if count:
+        found = gaps.next_within(idle + count * spacing, idle=idle, goes_on=goes_on)
+        longer = _duration(count * spacing)
+        why = (
+            f"{after}, {found:.0%} of the next ones come within another {longer}; a refresh costs"
+            f" {read:g} of the input price"
+        )
+        return Advice("keep_alive", needed * gain * tokens, why, price)
+    found = gaps.next_within(idle + spacing, idle=idle, goes_on=goes_on)
+    lost = read - found * share * (write_price(rules, ttl) - read)
+    why = (
+        f"{after}, only {found:.0%} of the next ones come within another {_duration(spacing)}; a"
+        " refresh would cost more than it saves"
+    )
+    return Advice("let_go", max(0.0, needed * lost * tokens), why, price)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.2g} min"
 
 
 def at_compaction(

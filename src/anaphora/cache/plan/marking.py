@@ -41,7 +41,7 @@ def frozen_end(rendered: Rendered, chunk: int) -> int | None:
     """The last chunk of the frozen region that can carry a marker."""
     if chunk >= rendered.cacheable or not rendered.messages_cacheable:
         return None
-    return _markable_chunk(rendered, chunk)
+    return markable_chunk(rendered, chunk)
 
 
 def previous_turn(rendered: Rendered, prompt: RenderedPrompt, tail: int) -> int | None:
@@ -50,7 +50,7 @@ def previous_turn(rendered: Rendered, prompt: RenderedPrompt, tail: int) -> int 
     run, index = rendered.locate(tail)
     opening = tail - index + run.log.opens[run.log.wire_message_of(index)]
     end = next((end for end in prompt.turn_ends() if end < opening), None)
-    return None if end is None else _markable_chunk(rendered, end)
+    return None if end is None else markable_chunk(rendered, end)
 
 
 def stable_end(rendered: Rendered) -> int | None:
@@ -106,7 +106,7 @@ def before_trailing_system(run: ChunkRun, position: int) -> int | None:
     return position if before == position else markable(run, before)
 
 
-def _markable_chunk(rendered: Rendered, chunk: int) -> int | None:
+def markable_chunk(rendered: Rendered, chunk: int) -> int | None:
     run, index = rendered.locate(chunk)
     position = markable(run, index) if in_body(rendered, run) else None
     return None if position is None else chunk - index + position

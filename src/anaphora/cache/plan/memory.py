@@ -37,6 +37,8 @@ _MOST_OPEN = 1024
 _SINGLE_CALLS = 4
 #: A conversation without a call for this many seconds counts as ended.
 _SILENCE = 600.0
+#: However long a conversation is, its end may be the next thing.
+_SUREST = 0.95
 #: How many conversations with the same beginning the average of the app is worth.
 _APP_WEIGHT = 0.03
 
@@ -58,6 +60,10 @@ class SavedUses(msgspec.Struct, frozen=True, array_like=True):
     continued: Uses
     ended: Uses
     gaps: SavedGaps
+
+    @property
+    def seen(self) -> int:
+        return self.continued + self.ended
 
 
 class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,16 +94,26 @@ class Gaps:
 
     def use(self, at: float) -> None:
         if self._last is not None:
-            gap = max(0.0, at - self._last)
-            oldest = self._gaps.pop(0) if len(self._gaps) == _MOST_GAPS else None
-            self._gaps.append(gap)
-            for seconds in self._short:
-                if gap <= seconds:
-                    self._short[seconds] += 1
-                if oldest is not None and oldest <= seconds:
-                    self._short[seconds] -= 1
+            self.add(max(0.0, at - self._last))
         self._last = at
         self.count += 1
+
+    def add(self, gap: float) -> None:
+        """A pause, whenever it was."""
+        oldest = self._gaps.pop(0) if len(self._gaps) == _MOST_GAPS else None
+        self._gaps.append(gap)
+        for seconds in self._short:
+            if gap <= seconds:
+                self._short[seconds] += 1
+            if oldest is not None and oldest <= seconds:
+                self._short[seconds] -= 1
+
+    def __len__(self) -> int:
+        """How many pauses are remembered."""
+        return len(self._gaps)
+
+    def __bool__(self) -> bool:
+        return True
 
     def within(self, seconds: float, at: float) -> float:
         """P(the use after one at `at` comes within this many seconds)."""
@@ -109,6 +125,22 @@ class Gaps:
             short += at - self._last <= seconds
         prior = _TTL_PRIORS[seconds] if seconds in _TTL_PRIORS else _prior(seconds)
         return (_PRIOR_WEIGHT * prior + short) / (_PRIOR_WEIGHT + count)
+
+    @property
+    def last(self) -> float | None:
+        """When the last use was."""
+        return self._last
+
+    def next_within(self, seconds: float, *, idle: float, goes_on: float = 1.0) -> float:
+        """P(the next use comes within so many seconds of the last one), where none came within
+        `idle` seconds; `goes_on` is how likely one comes at all."""
+
+        def share(pause: float) -> float:
+            short = sum(gap <= pause for gap in self._gaps)
+            return (_PRIOR_WEIGHT * _prior(pause) + short) / (_PRIOR_WEIGHT + len(self._gaps))
+
+        before = goes_on * share(idle)
+        return max(0.0, goes_on * share(seconds) - before) / (1 - before) if before < 1 else 0.0
 
     def typical(self, at: float) -> float:
         """The median pause; one minute before the first."""
@@ -234,7 +266,9 @@ class _Conversations:
 class AppMemory:
     """One provider, model and account: shared by all conversations there. Bounded."""
 
-    def __init__(self, rules: CacheRules) -> None:
+    def __init__(self, rules: CacheRules, first_number: int = 0) -> None:
+        """Conversations are numbered from `first_number` on; processes that share conversations
+        give each its own numbers, since cache keys may end with them."""
         self.rules = rules
         every_block = rules.automatic_breakpoint.value in ("granules", "units")
         self.costs = TtlCosts(rules)
@@ -245,7 +279,10 @@ class AppMemory:
         self._recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
         self.single_calls: SingleCallStore | None = None
         self._all = _Conversations()
-        self._started = 0
+        self.pauses = Gaps()
+        """Between two calls of one conversation, of all of them."""
+        self._started = first_number
+        self._elsewhere = 0, 0.0
 
     def start(self) -> ConversationState:
         self._started += 1
@@ -288,6 +325,29 @@ class AppMemory:
             self._open[state.number] = saved.gaps.last, saved.beginning
         return state
 
+    def adopt(self, saved: SavedPlanner) -> ConversationState:
+        """A conversation that another process may continue as well, under the number that it has
+        there. Of others like it, what was seen more often is believed."""
+        state = ConversationState(saved.number)
+        state.gaps = Gaps.restore(saved.gaps)
+        state.written, state.cache_key = saved.written, saved.cache_key
+        state.counted = saved.counted
+        if saved.all.seen > self._all.save().seen:
+            self._all.restore(saved.all)
+        self.adopt_beginning(saved)
+        if state.counted and saved.gaps.last is not None:
+            self._open[state.number] = saved.gaps.last, saved.beginning
+            self._open.move_to_end(state.number)
+        return state
+
+    def adopt_beginning(self, saved: SavedPlanner) -> None:
+        """What another process saw of conversations with one beginning."""
+        if saved.same is None or saved.beginning is None:
+            return
+        same = self._beginnings.get(saved.beginning)
+        if same is None or saved.same.gaps.count > same.gaps.count:
+            self._beginning(saved.beginning).restore(saved.same)
+
     def usual_calls(self, beginning: Hashable = None) -> float:
         """How many calls a conversation has: those with the same beginning, else all of the app."""
         app = (self._all.continued + _EXPECTED_USES) / (self._all.ended + 1)
@@ -296,10 +356,25 @@ class AppMemory:
             return 1 + app
         return 1 + (same.continued + _APP_WEIGHT * app) / (same.ended + _APP_WEIGHT)
 
+    def goes_on(self, gaps: Gaps, beginning: Hashable = None) -> float:
+        """P(a conversation with these uses has another call): as conversations with the same
+        beginning had, and the more so the more it had itself."""
+        usual, count = self.usual_calls(beginning), max(1, gaps.count)
+        return min(_SUREST, (1 - 1 / usual + count - 1) / count)
+
     def calls_per_minute(self, at: float) -> int:
         while self._recent and self._recent[0] < at - 60:
             self._recent.popleft()
-        return len(self._recent)
+        calls, since = self._elsewhere
+        return max(len(self._recent), calls if at - since < 60 else 0)
+
+    def count_call(self, at: float) -> None:
+        """Counts a call of which nothing else is remembered."""
+        self._recent.append(at)
+
+    def count_everywhere(self, calls: int, at: float) -> None:
+        """The calls of the last minute in all processes."""
+        self._elsewhere = calls, at
 
     def is_known(self, beginning: Hashable) -> bool:
         return beginning in self._beginnings
@@ -319,10 +394,17 @@ class AppMemory:
         reasoning: int | None = None,
     ) -> Outcome:
         """Records a call of a conversation, and simulates it."""
+        if state.gaps.last is not None:
+            self.pauses.add(max(0.0, at - state.gaps.last))
         beginning = self._record(prompt, shared, at)
         self._continue(state, beginning, at)
         self._simulate_pending()
         return self.simulator.call(prompt, at=at, began=began, reasoning=reasoning)
+
+    def refresh(self, prompt: PromptView, at: float, began: float | None) -> Outcome:
+        """Simulates a call that only keeps a prefix alive. It is no use of the conversation."""
+        self._simulate_pending()
+        return self.simulator.call(prompt, at=at, began=began)
 
     def predict(self, prompt: PromptView, at: float) -> Outcome:
         """What a call would read and write now. Records nothing."""

@@ -23,7 +23,7 @@ from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 from . import marking
 from .handles import HandlePlanner
 from .marking import Candidates
-from .memory import AppMemory, ConversationState, SavedPlanner
+from .memory import AppMemory, ConversationState, Gaps, SavedPlanner
 
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
@@ -107,6 +107,26 @@ class Planner:
         outcome = self._memory.call(prompt, shared, self.state, at, began, reasoning)
         self._record(prompt, plan, at)
         return outcome
+
+    def refreshed(
+        self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
+    ) -> Outcome:
+        """Records a call that kept the prefix of the last one alive."""
+        prompt = self._prompt_of(rendered)
+        prompt.mark(plan)
+        self._write(prompt, plan, at)
+        return self._memory.refresh(prompt, at, began)
+
+    @property
+    def pauses(self) -> Gaps:
+        """The pauses of the conversation, or of others before its first one."""
+        return self.state.gaps if len(self.state.gaps) else self._memory.pauses
+
+    def goes_on(self, rendered: Rendered) -> float:
+        """P(the conversation has another call); `rendered` is its last prompt."""
+        shared = self._candidates_of(rendered).shared
+        beginning = None if shared is None else self._prompt_of(rendered).key(shared)
+        return self._memory.goes_on(self.state.gaps, beginning)
 
     def predict(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
         """What the call would read and write now. Records nothing."""
@@ -272,6 +292,9 @@ class Planner:
 
     def _record(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> None:
         self.state.gaps.use(at)
+        self._write(prompt, plan, at, keyed=keyed)
+
+    def _write(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> None:
         minimum = self._rules.minimum_tokens.value
         for mark in reversed(plan.marks):
             if prompt.tokens(mark.chunk) >= minimum:

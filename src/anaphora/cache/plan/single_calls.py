@@ -70,6 +70,8 @@ class SingleCallPlanner(Planner):
         self._store = memory.single_calls
         self.reuse_expected = reuse_requested(rendered)
         """Whether the prompt asks for caching, or an earlier call began the same."""
+        self.continues = False
+        """Whether it continues or repeats the prompt of an earlier call."""
         if not rendered.runs or not rendered.markers:
             return
         prompt, minimum = self._prompt_of(rendered), memory.rules.minimum_tokens.value
@@ -79,7 +81,7 @@ class SingleCallPlanner(Planner):
         earlier = self._store.continued(rendered, ends)
         if earlier is not None:
             self.state = earlier
-            self.reuse_expected = True
+            self.reuse_expected = self.continues = True
             return
         shared = self._candidates_of(rendered).shared
         if shared is not None and prompt.tokens(shared) >= minimum:
@@ -110,7 +112,9 @@ class MatchedCallPlanner(Planner):
     ) -> None:
         """`earlier` is the state of the conversation; None for one that begins."""
         super().__init__(memory, state=earlier)
-        self._continues = earlier is not None or _is_conversation(rendered)
+        self.beginning: bytes | None = None
+        """The key of what the prompt shares with others, once it was sent."""
+        self._continues = earlier is not None or is_conversation(rendered)
         self.reuse_expected = self._continues or reuse_requested(rendered)
         """Whether the prompt asks for caching, continues an earlier call or begins like one, or is
         part of a conversation: it has tools, or a reply in it."""
@@ -122,14 +126,16 @@ class MatchedCallPlanner(Planner):
         """Records the call, for later ones of the conversation or with the same beginning."""
         long_enough = self._long_prompt(rendered)
         if long_enough is None:
+            self._memory.count_call(at)
             return
         prompt, shared = long_enough
+        self.beginning = None if shared is None else prompt.key(shared)
         record = self._memory.matched_call if self._continues else self._memory.single_call
         record(prompt, shared, self.state, at)
         self._record(prompt, plan, at)
 
 
-def _is_conversation(rendered: Rendered) -> bool:
+def is_conversation(rendered: Rendered) -> bool:
     """Whether a prompt has tools, whose results come in a next call, or replies."""
     for run in rendered.runs:
         if run.section == "tools":

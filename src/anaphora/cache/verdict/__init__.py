@@ -17,8 +17,8 @@ from anaphora.cache.prefix import SentCall, SentRecord, comparable
 from .causes import preflight
 from .changes import find_change
 from .diagnosis import diagnosis_of
-from .judgement import judge
-from .prediction import predict_usage
+from .judgement import judge, judge_and_predict
+from .prediction import predict_usage, predicted_usage
 from .values import (
     VOLATILE,
     Cause,
@@ -48,7 +48,9 @@ __all__ = [
     "find_change",
     "format_usd",
     "judge",
+    "judge_and_predict",
     "predict_usage",
+    "predicted_usage",
     "preflight",
     "saved_usd",
 ]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
 from anaphora.rendered import Chunk, Kind, Rendered
+from anaphora.rendered.chunks import UNKNOWN_LABEL, is_placeholder
 
 from .json_blocks import (
     UNREADABLE,
@@ -58,7 +59,9 @@ def change_at(earlier: Rendered, later: Rendered, offset: int) -> Change:
         section=place.section,
         label=place.label,
         path=_field_path(place.path, found.path, members=found.members),
-        before=excerpt(earlier, offset, in_text=found.character is not None),
+        before=UNKNOWN_LABEL
+        if is_placeholder(before.data)
+        else excerpt(earlier, offset, in_text=found.character is not None),
         after=excerpt(later, offset, in_text=found.character is not None),
         detail=found.name,
         character=found.character,
@@ -102,6 +105,8 @@ def _classify(earlier: Rendered, later: Rendered, before: Chunk, after: Chunk | 
     moved = _moved(earlier, later, before, after)
     if moved is not None:
         return _Found(moved[0], name=moved[1])
+    if is_placeholder(before.data):
+        return _Found("block_changed")
     if one.raw == two.raw:  # the same block in a message that opens differently
         found = _json_change(one.outer, two.outer, one.whole, two.whole)
         return found._replace(members=True)
@@ -121,6 +126,9 @@ def _is_message(chunk: Chunk, block: JsonBlock) -> bool:
 def _tools_changed(earlier: Rendered, later: Rendered) -> tuple[str, str] | None:
     """The kind of change and the names of tools; None when each is where it was."""
     was, now = _tool_names(earlier), _tool_names(later)
+    for index, name in enumerate(now[: len(was)]):
+        if was[index].startswith(UNKNOWN_LABEL) and name not in was:
+            was[index] = name  # mostly it was edited
     known, present = set(was), set(now)
     gone = [name for name in was if name not in present]
     new = [name for name in now if name not in known]

@@ -50,15 +50,40 @@ def judge(
     """What became of what the earlier call cached, by the later one's bill; by the rules where
     there is no bill. `outcome` is a simulation that knows more than these two calls, `expected` a
     prediction that was already made, `diagnosis` the provider's own."""
+    return judge_and_predict(
+        earlier,
+        later,
+        rules,
+        outcome=outcome,
+        expected=expected,
+        price=price,
+        profile=profile,
+        diagnosis=diagnosis,
+    )[0]
+
+
+def judge_and_predict(
+    earlier: SentCall | None,
+    later: SentCall,
+    rules: CacheRules,
+    *,
+    outcome: Outcome | None = None,
+    expected: Prediction | None = None,
+    price: Price | None = None,
+    profile: Profile | None = None,
+    diagnosis: Diagnosis | None = None,
+) -> tuple[Verdict, Prediction | None]:
+    """The same, and the prediction that it rests on; None where there is no earlier call."""
     billed_read = later.usage.read if later.usage is not None else None
     if earlier is None:
-        return Verdict(
+        first = Verdict(
             result="first",
             billed=billed_read,
             total=later.usage.input if later.usage is not None else None,
             saved=saved_usd(later.usage, price),
             diagnosis=diagnosis,
         )
+        return first, None
     if not rules.slots.value:
         earlier, later = _unmarked(earlier), _unmarked(later)
     if expected is None:
@@ -73,7 +98,7 @@ def judge(
     loss = _Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
         loss = _explain(earlier, later, rules, profile, expected, read, usage, result)
-    return Verdict(
+    verdict = Verdict(
         result=loss.result,
         causes=loss.causes,
         change=loss.change,
@@ -87,6 +112,7 @@ def judge(
         diagnosis=diagnosis,
         agrees=agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
     )
+    return verdict, expected
 
 
 class _Loss(NamedTuple):
@@ -161,7 +187,10 @@ def _split_causes(
 
 def _unmarked(sent: SentCall) -> SentCall:
     """The call without marks that its provider ignores."""
-    return replace(sent, plan=Plan(held=sent.marks.held))
+    plan = sent.marks
+    if plan is sent.plan and not plan.marks and plan.automatic is None and plan.key is None:
+        return sent
+    return replace(sent, plan=Plan(held=plan.held))
 
 
 def _result(read: int, expected: Prediction, granule: int) -> Result:

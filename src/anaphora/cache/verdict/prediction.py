@@ -52,7 +52,11 @@ def predict_usage(earlier: SentCall | None, later: SentCall, rules: CacheRules) 
         return Simulator(rules).predict(prompt, at=at, scope=later.route).usage()
     bills = updated_bills(earlier, rules)
     later = replace(later, rendered=replace(later.rendered, bills=bills))
-    expected = predict(earlier, later, rules, None)
+    return predicted_usage(predict(earlier, later, rules, None))
+
+
+def predicted_usage(expected: Prediction) -> Usage:
+    """The bill of the input by a prediction."""
     usage = expected.outcome.usage()
     # The slots of a server also keep replies, which the simulated outcome does not have.
     more = expected.read - (usage.read or 0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from anaphora.cache.simulator import Outcome
 from anaphora.catalog import Price
+from anaphora.catalog.prices import EXACT
 from anaphora.values import TTL_SECONDS, Section, Usage
 from anaphora.values.codec import html_of
 from anaphora.wording import counted
@@ -41,6 +42,7 @@ CHANGES: dict[str, str] = {
     "counter": "a number changed",
     "text_edited": "the text was edited",
     "value_changed": "a value changed",
+    "block_changed": "the block changed",
 }
 
 #: Changes that happen by themselves, without an edit of the prompt.
@@ -179,6 +181,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of the lost tokens; None is unknown, which is not 0."""
     saved: Decimal | None = None
     """What the cache saved on this bill, less the cost of writing to it."""
+    kept_warm_usd: Decimal | None = None
+    """The cost of calls since the previous one that kept its prefix alive; not in `saved`."""
     diagnosis: Diagnosis | None = None
     agrees: bool | None = None
     """Whether the provider's diagnosis agrees; None where there is none."""
@@ -201,6 +205,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         text += "."
         if self.lost:
             text += f" {_loss(self)}: {format_loss(self.cost_usd)}."
+        if self.kept_warm_usd is not None:
+            text += (
+                f" Keeping the prefix alive until this call cost {format_usd(self.kept_warm_usd)}."
+            )
         if self.diagnosis is not None:
             text += f" The provider reports {self.diagnosis}, {_AGREEMENT[self.agrees]}."
         return text
@@ -313,15 +321,15 @@ def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | N
     for ttl in sorted(by_ttl, key=lambda ttl: TTL_SECONDS[ttl] if ttl else 0):
         paid.insert(0, (by_ttl[ttl], rates.writing(ttl)))
     total, left = Decimal(0), lost
-    with localcontext(prec=60):
-        for tokens, rate in paid:
-            again = min(left, tokens)
-            if again and (rate is None or rates.read is None):
-                return None
-            if rate is not None and rates.read is not None:
-                total += again * (rate - rates.read)
-            left -= again
-        return total.scaleb(-6)
+    for tokens, rate in paid:
+        again = min(left, tokens)
+        if again and (rate is None or rates.read is None):
+            return None
+        if rate is not None and rates.read is not None:
+            more = EXACT.subtract(rate, rates.read)
+            total = EXACT.add(total, EXACT.multiply(more, again))
+        left -= again
+    return total.scaleb(-6, EXACT)
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:
