@@ -6,11 +6,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 from blake3 import blake3
 
-from anaphora.client.observe import EndedCall
+from anaphora.client.observe import EndedCall, OwnBill
 from anaphora.client.observe.export import block_label, label, outcome, queued, word
 from anaphora.client.response import Record
 from anaphora.rendered import Plan, Rendered
@@ -19,7 +20,7 @@ from anaphora.rendered.log import ChunkLog
 from anaphora.tokens import Counts
 from anaphora.values import Ttl, Usage
 
-from .envelope import AuditBlock, AuditEnvelope, AuditUsage, code, nano_usd
+from .envelope import AuditBlock, AuditEnvelope, AuditUsage, OwnFigures, code, nano_usd
 
 #: A run of more chunks than this has one block between two markers.
 _MOST_BLOCKS = 32
@@ -181,16 +182,16 @@ def row_of_record(
     return AuditEnvelope(
         at=round(record.at, 6),
         epoch=epoch,
-        app=label(call.app) or app,
+        app=_known_label(call.app) or app,
         node=node,
         adapter=call.adapter,
         call_id=word(call.call_id) if call.call_id else "",
-        method=label(call.method),
+        method=_known_label(call.method),
         ignored=tuple(label(name) for name in call.ignored),
-        provider=label(record.provider),
-        system=word(record.system),
-        wire=word(record.wire),
-        model=word(record.model),
+        provider=_known_label(record.provider),
+        system=_known_word(record.system),
+        wire=_known_word(record.wire),
+        model=_known_word(record.model),
         answered_by=_word(record.answered_by),
         request_id=_word(record.request_id),
         response_id=_word(record.response_id),
@@ -208,7 +209,10 @@ def row_of_record(
         usage=usage_row(record.usage),
         predicted=record.predicted,
         cost_nano_usd=nano_usd(record.cost_usd),
+        output_nano_usd=None if record.cost_usd is None else nano_usd(call.output_usd),
         saved_nano_usd=nano_usd(record.saved),
+        unbilled_nano_usd=call.unbilled_nano_usd,
+        own=None if call.own is None else own_figures(call.own),
         verdict=None if verdict is None else verdict.result,
         cause=None if verdict is None else verdict.cause,
         broke=verdict is not None and verdict.broke,
@@ -219,7 +223,22 @@ def row_of_record(
         notices=tuple(code(notice.code) for notice in record.notices),
         labels=labels,
         automatic=None if plan is None else plan.automatic,
+        conversation=word(call.conversation) if call.conversation else "",
+        turn=call.turn,
         blocks=blocks,
+    )
+
+
+#: Names that are the same from call to call; ids are not.
+_known_word = lru_cache(maxsize=512)(word)
+_known_label = lru_cache(maxsize=512)(label)
+
+
+def own_figures(bill: OwnBill) -> OwnFigures:
+    return OwnFigures(
+        usage=usage_row(bill.usage),
+        cost_nano_usd=nano_usd(bill.cost_usd),
+        saved_nano_usd=nano_usd(bill.saved),
     )
 
 

@@ -9,14 +9,23 @@ also one that leaves its JSON value the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 from blake3 import blake3
 
 from anaphora.errors import AnchorMismatch, ChainBroken
 
-from .envelope import SCHEMA_VERSION, AuditRow, Boundary, PrunedRow, SegmentRow, decode, encode
+from .envelope import (
+    SCHEMA_VERSION,
+    AuditRow,
+    Boundary,
+    PrunedChainsRow,
+    PrunedRow,
+    SegmentRow,
+    decode,
+    encode,
+)
 
 ZERO = "0" * 64
 
@@ -45,16 +54,26 @@ def seal(head: ChainHead, row: AuditRow) -> tuple[bytes, ChainHead]:
 class ChainChecker:
     """Checks lines one after another. `head` is the last row that was right."""
 
-    def __init__(self, head: ChainHead, *, anchor: ChainHead | None = None) -> None:
+    def __init__(
+        self,
+        head: ChainHead,
+        *,
+        anchors: Sequence[ChainHead] = (),
+        pruned: Iterable[Boundary] = (),
+        says_pruned_until: int | None = None,
+    ) -> None:
+        """`pruned`: what other rows than those of this chain say. Later rows of its own than
+        `says_pruned_until` do not count."""
         self.head = head
         self._start = head
-        self._anchor = anchor
-        self._pruned: list[Boundary] = []
+        self._anchors = anchors
+        self._pruned = [*pruned]
+        self._says_until = says_pruned_until
 
     def check(self, lines: Iterable[bytes], place: Callable[[int], str]) -> Iterator[int]:
         """Yields the number of lines checked, now and then. `place` names the line of an index."""
         seq, previous = self.head.seq, self.head.hash.encode()
-        anchored = None if self._anchor is None else self._anchor.seq
+        anchored = {anchor.seq for anchor in self._anchors}
         try:
             for index, line in enumerate(lines):
                 begin = b'{"schema_version":%d,"seq":%d,"row":"' % (SCHEMA_VERSION, seq + 1)
@@ -65,8 +84,8 @@ class ChainChecker:
                 if line[len(begin) : len(begin) + 4] in _LOOKED_AT:
                     self._look(line, previous.decode(), seq + 1, place(index))
                 seq, previous = seq + 1, digest
-                if seq == anchored:
-                    self._compare(digest.decode())
+                if seq in anchored:
+                    self._compare(seq, digest.decode())
                 if not seq % 1000:
                     yield index
         finally:
@@ -74,14 +93,17 @@ class ChainChecker:
 
     def finish(self) -> None:
         """Checks what only the whole chain shows: its beginning, and the anchor."""
-        start, anchor = self._start, self._anchor
+        start = self._start
         if start.seq and Boundary(start.seq, start.hash) not in self._pruned:
             raise ChainBroken(
                 f"rows 1 to {start.seq:,} are missing, and no row says that they were pruned",
                 row=1,
             )
-        if anchor is None:
-            return
+        for anchor in self._anchors:
+            self._check_anchor(anchor)
+
+    def _check_anchor(self, anchor: ChainHead) -> None:
+        start = self._start
         if anchor.seq > self.head.seq:
             raise AnchorMismatch(
                 f"the log was cut off: it ends with row {self.head.seq:,}, and the anchor names row"
@@ -89,8 +111,7 @@ class ChainChecker:
                 row=self.head.seq + 1,
             )
         if anchor.seq == start.seq:
-            if anchor.hash != start.hash:
-                self._compare(start.hash)
+            self._compare(start.seq, start.hash)
         elif anchor.seq < start.seq:
             raise AnchorMismatch(
                 f"the anchor names row {anchor.seq:,}, which was pruned; prune with --anchor, so"
@@ -98,19 +119,22 @@ class ChainChecker:
                 row=anchor.seq,
             )
 
-    def _compare(self, digest: str) -> None:
-        assert self._anchor is not None
-        if digest != self._anchor.hash:
+    def _compare(self, seq: int, digest: str) -> None:
+        if any(anchor.seq == seq and anchor.hash != digest for anchor in self._anchors):
             raise AnchorMismatch(
-                f"row {self._anchor.seq:,} is not the one that the anchor names: the log was"
-                " rewritten",
-                row=self._anchor.seq,
+                f"row {seq:,} is not the one that the anchor names: the log was rewritten", row=seq
             )
 
     def _look(self, line: bytes, previous: str, seq: int, place: str) -> None:
         content = decode(line, place).content
         if isinstance(content, PrunedRow):
+            if self._says_until is not None and seq > self._says_until:
+                return
             self._pruned += (Boundary(one.through, one.hash) for one in content.boundaries)
+        elif isinstance(content, PrunedChainsRow):
+            self._pruned += (
+                Boundary(one.seq, one.hash) for one in content.through if not one.chain
+            )
         elif isinstance(content, SegmentRow) and content.prev != previous:
             raise ChainBroken(
                 "the segment does not continue the one before it", row=seq, place=place

@@ -8,6 +8,11 @@
     lost       calls whose rows could not be written
     pruned     rows that were deleted on purpose, with the hash of the last one
 
+In PostgreSQL each node has a chain of its own, and one more chain has rows about the others:
+
+    anchor          the last rows of the chains that have grown since the anchor before
+    pruned_chains   rows of chains that were deleted on purpose, with the hash of the last one
+
 No row holds text of a prompt or a response, or a key: names and codes pass through `code`, `word`
 and `label`, texts of providers never reach a row.
 """
@@ -69,6 +74,15 @@ class AuditBlock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     from the beginning to the end of the block."""
 
 
+class OwnFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call of a daemon's app as the app may see it: reads of what other apps wrote to a shared
+    cache are no reads."""
+
+    usage: AuditUsage = AuditUsage()
+    cost_nano_usd: int | None = None
+    saved_nano_usd: int | None = None
+
+
 class AuditRow(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="row", tag="row"
 ):
@@ -125,7 +139,14 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     """Tokens that should have been read from the cache."""
     cost_nano_usd: int | None = None
     """None is unknown, which is not 0."""
+    output_nano_usd: int | None = None
+    """The part of the cost that is for the output."""
     saved_nano_usd: int | None = None
+    unbilled_nano_usd: int = 0
+    """Charged to an app in addition, for attempts of the call that were sent and have no bill:
+    an estimate where a part of a response arrived, else the most that the attempt can cost."""
+    own: OwnFigures | None = None
+    """As the app sees it, where that differs: it read what other apps wrote."""
     verdict: str | None = None
     cause: str | None = None
     broke: bool = False
@@ -143,6 +164,10 @@ class AuditEnvelope(AuditRow, frozen=True, kw_only=True, tag="call"):
     """What the application calls this call."""
     automatic: Ttl | None = None
     """The TTL of an automatic breakpoint that was requested."""
+    conversation: str = ""
+    """An id of the conversation that it belongs to; empty where that is not known."""
+    turn: int = 0
+    """Its number within the conversation."""
     blocks: tuple[AuditBlock, ...] = ()
 
 
@@ -156,11 +181,14 @@ class StartRow(AuditRow, frozen=True, kw_only=True, tag="start"):
 
 
 class RecoveryRow(AuditRow, frozen=True, kw_only=True, tag="recovery"):
-    reason: Literal["unfinished_row", "not_closed"]
+    reason: Literal["unfinished_row", "not_closed", "node_dead"]
     """`not_closed`: the log ended with a complete row, but its writer was killed; rows that were
-    not committed by then are missing."""
+    not committed by then are missing. `node_dead`: the same, of a node that another one took for
+    dead; this is the last row of its chain."""
     bytes: int = 0
     """Of the unfinished row, which was removed."""
+    by: str = ""
+    """The node that found it."""
 
 
 class StopRow(AuditRow, frozen=True, kw_only=True, tag="stop"):
@@ -193,8 +221,46 @@ class PrunedRow(AuditRow, frozen=True, kw_only=True, tag="pruned"):
     """One for each segment that was deleted."""
 
 
+class ChainMark(msgspec.Struct, frozen=True, array_like=True):
+    """A row of a chain."""
+
+    chain: int
+    seq: int
+    hash: str
+
+
+class SignedRow(AuditRow, frozen=True, kw_only=True):
+    """A row about other chains."""
+
+    key_id: str = ""
+    mac: str = ""
+    """BLAKE3 of this row and the hash before it, with a key that the database does not have: who
+    can write the database cannot write this."""
+
+
+class AnchorRow(SignedRow, frozen=True, kw_only=True, tag="anchor"):
+    node: str = ""
+    """The one that wrote it."""
+    heads: tuple[ChainMark, ...]
+    """The last rows of the chains that have grown."""
+
+
+class PrunedChainsRow(SignedRow, frozen=True, kw_only=True, tag="pruned_chains"):
+    keep_days: float
+    through: tuple[ChainMark, ...]
+    """The last row of each chain that was deleted."""
+
+
 AnyRow: TypeAlias = (
-    AuditEnvelope | StartRow | RecoveryRow | StopRow | SegmentRow | LostRow | PrunedRow
+    AuditEnvelope
+    | StartRow
+    | RecoveryRow
+    | StopRow
+    | SegmentRow
+    | LostRow
+    | PrunedRow
+    | AnchorRow
+    | PrunedChainsRow
 )
 
 
@@ -207,6 +273,8 @@ class StoredRow(msgspec.Struct, frozen=True, kw_only=True):
     content: AnyRow
     line: bytes
     """The bytes that the hash is of, and the hash."""
+    chain: int = 0
+    """Of a log in PostgreSQL, which has several."""
 
 
 class RowNumber(msgspec.Struct, frozen=True):
@@ -222,7 +290,7 @@ _decode_content = msgspec.json.Decoder(AnyRow).decode
 decode_number = msgspec.json.Decoder(RowNumber).decode
 
 
-def decode(line: bytes, place: str = "") -> StoredRow:
+def decode(line: bytes, place: str = "", chain: int = 0) -> StoredRow:
     """The row of a line. Raises `NewerSchema`, or `ChainBroken` where it is no row."""
     try:
         numbered = decode_number(line)
@@ -238,6 +306,7 @@ def decode(line: bytes, place: str = "") -> StoredRow:
         hash=numbered.hash,
         content=content,
         line=line,
+        chain=chain,
     )
 
 

@@ -53,7 +53,9 @@ COLUMNS: dict[str, str] = {
     "reasoning": "int64",
     "predicted": "int64",
     "cost_nano_usd": "int64",
+    "output_nano_usd": "int64",
     "saved_nano_usd": "int64",
+    "unbilled_nano_usd": "int64",
     "verdict": "string",
     "cause": "string",
     "broke": "bool",
@@ -63,6 +65,8 @@ COLUMNS: dict[str, str] = {
     "lost_nano_usd": "int64",
     "notices": "strings",
     "labels": "strings",
+    "conversation": "string",
+    "turn": "int64",
     "automatic": "string",
     "blocks": "blocks",
     "hash": "string",
@@ -163,5 +167,6 @@ def _cell(value: Any, kind: str) -> str:
     if kind in ("strings", "blocks"):
         return msgspec.json.encode(value).decode()
     text = str(value)
-    # A spreadsheet would run a name that begins like a formula.
-    return f"'{text}" if kind == "string" and text[:1] in ("=", "+", "-", "@") else text
+    # A spreadsheet would run a name that begins like a formula, also behind white space.
+    is_formula = kind == "string" and text.lstrip()[:1] in ("=", "+", "-", "@")
+    return f"'{text}" if is_formula else text

@@ -25,6 +25,7 @@ from .call_rows import BlockDigests, blocks_of, current_labels, prompt_digest, r
 from .chain import ChainHead
 from .envelope import AuditBlock, AuditEnvelope, AuditRow, RecoveryRow, StartRow, encode
 from .log_file import SEGMENT_BYTES, FileStore, Recovered
+from .log_postgres import PostgresLog, PostgresLogStore
 from .log_sqlite import SqliteLogStore, is_sqlite
 from .reading import check_name, hash_of_row
 from .side_files import WriterLock, key_id, read_anchor, read_or_create_key
@@ -32,9 +33,13 @@ from .writer import AuditError, LogStore, LogWriter
 
 replace = msgspec.structs.replace
 
+#: Digits of the digest that stands for the name of a conversation.
+_ID_DIGITS = 16
+
 
 class AuditLog:
-    """A log of calls: a folder, or an SQLite file where the path ends with `.db` or `.sqlite`.
+    """A log of calls: a folder, an SQLite file where the path ends with `.db` or `.sqlite`, or a
+    chain of a `PostgresLog`.
 
     A call only puts its row into a queue; a thread commits what has collected there. So nothing
     here delays or loses an answer, and a process that is killed loses the rows of its last
@@ -45,15 +50,17 @@ class AuditLog:
     anew. `keep_days` prunes segments of earlier days. `required`: while rows cannot be written,
     calls are refused before they are sent; otherwise they are made, with a notice. `on_error` gets
     an `AuditError` when writing begins to fail, in the log's thread. `collect`: rows wait so many
-    seconds for others, to be committed together.
+    seconds for others, to be committed together. `node_id` gives the epoch of a daemon's node: the
+    chain in PostgreSQL is closed with it. `anchor` and `keep_days` are not for PostgreSQL.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | PostgresLog,
         *,
         app: str = "",
         node: str | None = None,
+        node_id: Callable[[], int] | None = None,
         anchor: str | Path | None = None,
         keep_days: float | None = None,
         segment_bytes: int = SEGMENT_BYTES,
@@ -67,8 +74,11 @@ class AuditLog:
             raise InvalidRequest(f"must be > 0, got {keep_days}", path="keep_days")
         if segment_bytes < 1:
             raise InvalidRequest(f"must be ≥ 1, got {segment_bytes}", path="segment_bytes")
+        if isinstance(path, PostgresLog) and (anchor is not None or keep_days is not None):
+            reason = "has no anchor and no keep_days of one writer: see `verify` and `prune`"
+            raise InvalidRequest(reason, path=str(path))
         # Absolute: the process may change its directory.
-        self.path = Path(path).absolute()
+        self.path = path if isinstance(path, PostgresLog) else Path(path).absolute()
         self.app = label(app)
         self.node = label(platform.node() if node is None else node)
         self._required = required
@@ -76,13 +86,14 @@ class AuditLog:
             self.path,
             app=self.app,
             node=self.node,
+            node_id=node_id,
             anchor=None if anchor is None else Path(anchor).absolute(),
             keep_days=keep_days,
             segment_bytes=segment_bytes,
             on_error=on_error,
             collect=collect,
         )
-        self._digests = BlockDigests(read_or_create_key(self.path))
+        self._digests = BlockDigests(_key_of(self.path))
         self._writer.start()
         # A log that was not closed is closed when it is collected, or at exit.
         self._close = weakref.finalize(self, self._writer.close)
@@ -166,6 +177,9 @@ class AuditLog:
         blocks: tuple[AuditBlock, ...],
         prompt_hash: str,
     ) -> AuditEnvelope:
+        if call.session:
+            digest = self.digest(call.session.encode(errors="replace"))[:_ID_DIGITS]
+            call = replace(call, conversation=digest)
         return row_of_record(
             call.record,
             app=self.app,
@@ -215,11 +229,16 @@ def _checked(envelope: AuditEnvelope) -> AuditEnvelope:
     return envelope
 
 
+def _key_of(path: Path | PostgresLog) -> bytes:
+    return path.key if isinstance(path, PostgresLog) else read_or_create_key(path)
+
+
 def open_writer(
-    path: Path,
+    path: Path | PostgresLog,
     *,
     app: str = "",
     node: str = "",
+    node_id: Callable[[], int] | None = None,
     anchor: Path | None = None,
     keep_days: float | None = None,
     segment_bytes: int = SEGMENT_BYTES,
@@ -228,6 +247,52 @@ def open_writer(
 ) -> LogWriter:
     """The writer of a log, not started yet. Its first rows are committed: that it has started, and
     what the one before left unfinished."""
+    lock, store = _opened(path, segment_bytes, node, node_id)
+    try:
+        found = store.open()
+        if anchor is not None and isinstance(path, Path) and anchor.exists():
+            _check_anchor(path, anchor, found)
+        start = StartRow(
+            at=time.time(),
+            epoch=found.epoch + 1,
+            app=app,
+            node=node,
+            version=__version__,
+            key_id=key_id(_key_of(path)),
+        )
+        writer = LogWriter(
+            store,
+            lock,
+            head=found.head,
+            epoch=start.epoch,
+            start=start,
+            anchor=anchor,
+            keep_days=keep_days,
+            on_error=on_error,
+            collect=collect,
+        )
+        rows: list[AuditRow] = [start]
+        if not found.closed:
+            rows.append(_recovery(found, writer.epoch, start.at))
+        writer.write(rows)
+    except BaseException as error:
+        store.close()
+        if lock is not None:
+            lock.release()
+        if isinstance(error, OSError):
+            raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise
+    return writer
+
+
+def _opened(
+    path: Path | PostgresLog, segment_bytes: int, node: str, node_id: Callable[[], int] | None
+) -> tuple[WriterLock | None, LogStore]:
+    """The store, and the lock of a log of files."""
+    if isinstance(path, PostgresLog):
+        if not path.key:
+            raise InvalidRequest("writing needs the key of the digests", path="key")
+        return None, PostgresLogStore(path, node=node, node_id=node_id)
     check_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,45 +300,7 @@ def open_writer(
         raise Io(f"{path.parent}: cannot be created: {error.strerror or error}") from None
     lock = WriterLock(path)
     lock.acquire()
-    store: LogStore = SqliteLogStore(path) if is_sqlite(path) else FileStore(path, segment_bytes)
-    try:
-        found = store.open()
-        if anchor is not None and anchor.exists():
-            _check_anchor(path, anchor, found)
-        writer = LogWriter(
-            store,
-            lock,
-            head=found.head,
-            epoch=found.epoch + 1,
-            anchor=anchor,
-            keep_days=keep_days,
-            on_error=on_error,
-            collect=collect,
-        )
-        key = read_or_create_key(path)
-        now = time.time()
-        rows: list[AuditRow] = [
-            StartRow(
-                at=now,
-                epoch=writer.epoch,
-                app=app,
-                node=node,
-                version=__version__,
-                key_id=key_id(key),
-            )
-        ]
-        if not found.closed:
-            rows.append(_recovery(found, writer.epoch, now))
-        writer.write(rows)
-    except OSError as error:
-        store.close()
-        lock.release()
-        raise Io(f"{path}: cannot be written: {error.strerror or error}") from None
-    except BaseException:
-        store.close()
-        lock.release()
-        raise
-    return writer
+    return lock, SqliteLogStore(path) if is_sqlite(path) else FileStore(path, segment_bytes)
 
 
 def _recovery(found: Recovered, epoch: int, now: float) -> RecoveryRow:
@@ -287,7 +314,7 @@ def _recovery(found: Recovered, epoch: int, now: float) -> RecoveryRow:
 
 def _check_anchor(path: Path, anchor: Path, found: Recovered) -> None:
     """An anchor must not move on where the log is not the one that it was written for."""
-    expected = read_anchor(anchor)
+    expected = read_anchor(anchor).head
     if expected.seq > found.head.seq:
         raise AnchorMismatch(
             f"{path}: the log was cut off: it ends with row {found.head.seq:,}, and the anchor"

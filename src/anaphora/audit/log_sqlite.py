@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from anaphora.errors import ChainBroken, Io, NewerSchema
+from anaphora.sqlite_files import connect_read_only, transaction
 
 from .chain import ChainChecker, ChainHead
 from .envelope import SCHEMA_VERSION, Boundary, SegmentRow, StopRow, decode
@@ -134,7 +134,7 @@ class SqliteLogStore:
         before."""
         database = self._check_place()
         rows = [decode(lines[0])] if segment else []
-        with _transaction(database):
+        with transaction(database):
             if rows and isinstance(rows[0].content, SegmentRow):
                 first = (rows[0].seq - 1, rows[0].content.prev)
                 database.execute("INSERT INTO start VALUES (?, ?)", first)
@@ -172,7 +172,7 @@ class SqliteLogStore:
     def remove(self, boundaries: Sequence[Boundary]) -> None:
         database = self._check_place()
         last = boundaries[-1]
-        with _transaction(database):
+        with transaction(database):
             database.execute("DELETE FROM rows WHERE seq <= ?", (last.through,))
             database.execute("UPDATE start SET seq = ?, hash = ?", (last.through, last.hash))
 
@@ -183,8 +183,7 @@ class SqliteLogStore:
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    database = sqlite3.connect(uri, uri=True, isolation_level=None)
+    database = connect_read_only(path)
     try:
         database.execute("SELECT 1 FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
@@ -192,20 +191,9 @@ def _read_only(path: Path) -> sqlite3.Connection:
         if path.with_name(path.name + "-wal").exists():
             raise
         database.close()
-        database = sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None)
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        database = sqlite3.connect(uri, uri=True, isolation_level=None)
     return database
-
-
-@contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
 
 
 def _seq(line: bytes) -> int:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from .chains import prune_chains
+from .envelope import ChainMark
 from .log import open_writer
-from .reading import open_log
+from .log_postgres import PostgresLog
+from .reading import open_log, update_anchor, verify
 
 
 class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,12 +23,19 @@ class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
     """Its hash, which is now in a row of the log."""
     segments: int
     """How many were deleted."""
+    chains: tuple[ChainMark, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of a log in PostgreSQL: the last row of each chain that was pruned."""
 
 
-def prune(path: str | Path, *, keep_days: float, anchor: str | Path | None = None) -> PruneResult:
+def prune(
+    path: str | Path | PostgresLog, *, keep_days: float, anchor: str | Path | None = None
+) -> PruneResult:
     """Deletes the rows of earlier days; of a folder, whole segments. A row with the hash of the
     last of them is written first. Raises `Io` while a process writes the log: its own `keep_days`
-    prunes it."""
+    prunes it. A log in PostgreSQL can be written meanwhile; an `anchor` is verified before, and
+    follows."""
+    if isinstance(path, PostgresLog):
+        return _prune_chains(path, keep_days, None if anchor is None else Path(anchor))
     open_log(Path(path))  # raises where there is none: a writer would begin one
     writer = open_writer(
         Path(path), node=platform.node(), anchor=None if anchor is None else Path(anchor)
@@ -41,3 +51,12 @@ def prune(path: str | Path, *, keep_days: float, anchor: str | Path | None = Non
         hash="" if last is None else last.hash,
         segments=len(boundaries),
     )
+
+
+def _prune_chains(log: PostgresLog, keep_days: float, anchor: Path | None) -> PruneResult:
+    if anchor is not None and anchor.exists():
+        verify(log, anchor=anchor)
+    through = prune_chains(log, keep_days=keep_days, by=platform.node())
+    if anchor is not None:
+        update_anchor(anchor, verify(log))
+    return PruneResult(log=str(log), through=0, hash="", segments=0, chains=tuple(through))

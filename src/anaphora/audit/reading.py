@@ -3,6 +3,7 @@ with the log."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,10 +15,12 @@ import msgspec
 from anaphora.errors import ChainBroken, InvalidRequest, Io
 
 from .chain import ChainChecker, ChainHead
-from .envelope import AuditEnvelope, StoredRow, decode, decode_number
+from .chains import VerifiedChain, check_chains
+from .envelope import AuditEnvelope, ChainMark, StoredRow, decode, decode_number
 from .log_file import FileReader
+from .log_postgres import PostgresLog
 from .log_sqlite import SqliteReader, is_sqlite
-from .side_files import is_locked, read_anchor
+from .side_files import is_locked, read_anchor, write_anchor
 
 #: Names that would be a file of rows; a log is a folder of such files.
 _FILES = (".jsonl", ".json", ".ndjson", ".log", ".csv", ".txt")
@@ -54,6 +57,16 @@ class VerifiedLog(msgspec.Struct, frozen=True, kw_only=True):
     """A process was writing the log meanwhile."""
 
 
+class VerifiedChains(VerifiedLog, frozen=True, kw_only=True):
+    """A log in PostgreSQL whose chains are whole. `last` and `hash` are those of the chain of
+    anchors, `anchored` is the anchor that is kept elsewhere, and `segments` counts the chains."""
+
+    chains: tuple[VerifiedChain, ...]
+    signed_anchors: int
+    unsigned_anchors: int
+    """Those before the log's key, or all where it is not known: only their hashes are checked."""
+
+
 def check_name(path: Path) -> None:
     """Raises for a name that is no log's."""
     if path.is_dir() or is_sqlite(path):
@@ -74,20 +87,24 @@ def open_log(path: Path) -> LogReader:
 
 
 def verify(
-    path: str | Path,
+    path: str | Path | PostgresLog,
     *,
     anchor: str | Path | None = None,
+    key_since: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> VerifiedLog:
     """Checks every row. Raises `ChainBroken`, `AnchorMismatch` or `NewerSchema`. `progress` gets
-    the number of rows, now and then."""
+    the number of rows, now and then. Of a log in PostgreSQL, all chains are checked, and all
+    anchors: those from `key_since` on must be signed with the log's key, where that is known."""
+    if isinstance(path, PostgresLog):
+        return _verify_chains(path, anchor, progress, key_since)
     path = Path(path)
     writing = is_locked(path)
     # Before the log is opened, which may grow meanwhile.
-    head = None if anchor is None else read_anchor(Path(anchor))
+    head = None if anchor is None else read_anchor(Path(anchor)).head
     reader = open_log(path)
     start = reader.start()
-    checker = ChainChecker(start, anchor=head)
+    checker = ChainChecker(start, anchors=() if head is None else (head,))
     done = 0
     for section in reader.sections:
         lines = reader.lines(section)
@@ -108,8 +125,48 @@ def verify(
     )
 
 
-def rows(path: str | Path) -> Iterator[StoredRow]:
-    """Every row, without a check of the chain."""
+def update_anchor(anchor: Path, verified: VerifiedLog) -> None:
+    """Lets an anchor name the last rows of a log that was verified. Raises `Io`."""
+    head, chains = ChainHead(verified.last, verified.hash), tuple[ChainMark, ...]()
+    if isinstance(verified, VerifiedChains):
+        marks = (ChainMark(one.chain, one.last, one.hash) for one in verified.chains)
+        chains = tuple(mark for mark in marks if mark.seq)
+    try:
+        name = verified.log if chains else Path(verified.log).name
+        write_anchor(anchor, name, head, time.time(), chains)
+    except OSError as problem:
+        raise Io(f"{anchor}: cannot be written: {problem.strerror or problem}") from None
+
+
+def _verify_chains(
+    log: PostgresLog,
+    anchor: str | Path | None,
+    progress: Callable[[int], None] | None,
+    key_since: int,
+) -> VerifiedChains:
+    kept = None if anchor is None else read_anchor(Path(anchor))
+    found = check_chains(log, kept, progress, key_since)
+    return VerifiedChains(
+        log=str(log),
+        rows=sum(chain.rows for chain in found.chains),
+        first=1,
+        last=found.anchors.seq,
+        hash=found.anchors.hash,
+        segments=len(found.chains),
+        anchored=None if kept is None else kept.seq,
+        writing=any(chain.state == "open" for chain in found.chains),
+        chains=tuple(found.chains),
+        signed_anchors=found.signed,
+        unsigned_anchors=found.unsigned,
+    )
+
+
+def rows(path: str | Path | PostgresLog) -> Iterator[StoredRow]:
+    """Every row, without a check of the chain. Those of several chains are in the order in which
+    they were committed."""
+    if isinstance(path, PostgresLog):
+        yield from path.rows()
+        return
     reader = open_log(Path(path))
     seq = reader.start().seq
     for section in reader.sections:
@@ -150,7 +207,7 @@ def _names(call: AuditEnvelope) -> Iterator[str]:
 
 
 def calls(
-    path: str | Path, wanted: CallFilter | None = None
+    path: str | Path | PostgresLog, wanted: CallFilter | None = None
 ) -> Iterator[tuple[StoredRow, AuditEnvelope]]:
     for row in rows(path):
         content = row.content

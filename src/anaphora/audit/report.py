@@ -28,6 +28,7 @@ class CallSums(msgspec.Struct, kw_only=True):
     written: int = 0
     output: int = 0
     cost_nano_usd: int = 0
+    """With what was charged for attempts without a bill."""
     unpriced: int = 0
     """Calls whose cost is unknown; failed ones without usage are not among them."""
     saved_nano_usd: int = 0
@@ -36,27 +37,56 @@ class CallSums(msgspec.Struct, kw_only=True):
     lost: int = 0
     """Tokens that could have been read and were paid again, for whatever reason."""
     lost_nano_usd: int = 0
+    unbilled_nano_usd: int = 0
+    """The part of the cost that no bill confirms: for streams that were left, and requests that
+    were sent and never answered."""
+    unreported: int = 0
+    """Input tokens of bills that do not say what was read: they are in no share."""
 
     def add(self, call: AuditEnvelope) -> None:
         usage = call.usage
-        self.calls += 1
-        self.failed += call.outcome != "ok"
+        self.calls += call.repeats
+        self.failed += call.repeats if call.outcome != "ok" else 0
         self.input += usage.input
         self.read += usage.read or 0
+        self.unreported += usage.input if usage.read is None else 0
         self.written += usage.written_total
         self.output += usage.output or 0
         if call.cost_nano_usd is not None:
             self.cost_nano_usd += call.cost_nano_usd
-        elif call.outcome == "ok" or usage.output is not None:
+        elif not call.unbilled_nano_usd and (call.outcome == "ok" or usage.output is not None):
             self.unpriced += 1
+        self.cost_nano_usd += call.unbilled_nano_usd
+        self.unbilled_nano_usd += call.unbilled_nano_usd
         self.saved_nano_usd += call.saved_nano_usd or 0
         self.breaks += call.broke
         self.lost += call.lost
         self.lost_nano_usd += call.lost_nano_usd or 0
 
+    def add_sums(self, other: CallSums) -> None:
+        self.calls += other.calls
+        self.failed += other.failed
+        self.input += other.input
+        self.read += other.read
+        self.written += other.written
+        self.output += other.output
+        self.cost_nano_usd += other.cost_nano_usd
+        self.unpriced += other.unpriced
+        self.saved_nano_usd += other.saved_nano_usd
+        self.breaks += other.breaks
+        self.lost += other.lost
+        self.lost_nano_usd += other.lost_nano_usd
+        self.unbilled_nano_usd += other.unbilled_nano_usd
+        self.unreported += other.unreported
+
     @property
     def read_share(self) -> float | None:
-        return self.read / self.input if self.input else None
+        return self.read / self.reported if self.reported else None
+
+    @property
+    def reported(self) -> int:
+        """Input tokens of bills that say what was read."""
+        return self.input - self.unreported
 
 
 class AuditReport(msgspec.Struct, kw_only=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -19,7 +20,7 @@ from blake3 import blake3
 from anaphora.errors import AnchorMismatch, Io, NewerSchema
 
 from .chain import ChainHead
-from .envelope import SCHEMA_VERSION
+from .envelope import SCHEMA_VERSION, ChainMark
 
 _KEY_BYTES = 32
 #: How often a lock is tried, and the seconds in between.
@@ -142,20 +143,27 @@ def key_id(key: bytes) -> str:
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of a log, kept where who can change the log cannot change this."""
+    """A row of a log, kept where who can change the log cannot change this. Of a log in PostgreSQL,
+    the last row of the anchors, and the last rows of the chains."""
 
     schema_version: int = SCHEMA_VERSION
     log: str
     seq: int
     hash: str
     at: float
+    chains: tuple[ChainMark, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def head(self) -> ChainHead:
         return ChainHead(self.seq, self.hash)
 
+    @property
+    def marks(self) -> dict[int, ChainHead]:
+        chains = self.chains or ()
+        return {one.chain: ChainHead(one.seq, one.hash) for one in chains}
 
-def read_anchor(path: Path) -> ChainHead:
+
+def read_anchor(path: Path) -> Anchor:
     try:
         anchor = msgspec.json.decode(path.read_bytes(), type=Anchor)
     except OSError as error:
@@ -164,11 +172,15 @@ def read_anchor(path: Path) -> ChainHead:
         raise AnchorMismatch(f"{path}: not an anchor: {error}", row=0) from None
     if anchor.schema_version > SCHEMA_VERSION:
         raise NewerSchema(str(path), version=anchor.schema_version, known=SCHEMA_VERSION)
-    return anchor.head
+    return anchor
 
 
-def write_anchor(path: Path, log: Path, head: ChainHead, at: float) -> None:
-    anchor = Anchor(log=log.name, seq=head.seq, hash=head.hash, at=at)
+def write_anchor(
+    path: Path, log: str, head: ChainHead, at: float, chains: Iterable[ChainMark] = ()
+) -> None:
+    anchor = Anchor(
+        log=log, seq=head.seq, hash=head.hash, at=at, chains=tuple(chains) or msgspec.UNSET
+    )
     _replace(path, msgspec.json.encode(anchor) + b"\n")
 
 

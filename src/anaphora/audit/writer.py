@@ -27,9 +27,12 @@ from anaphora.client.failures import described, log
 from anaphora.errors import AnaphoraError, Io
 
 from .chain import ChainHead, seal
-from .envelope import AuditRow, Boundary, LostRow, PrunedRow, SegmentRow, StopRow
+from .envelope import AuditRow, Boundary, LostRow, PrunedRow, SegmentRow, StartRow, StopRow
 from .log_file import Recovered
+from .log_postgres import ChainClosed, CommitUnknown, PostgresLog
 from .side_files import WriterLock, write_anchor
+
+replace = msgspec.structs.replace
 
 _log = logging.getLogger("anaphora.audit")
 
@@ -49,10 +52,10 @@ PendingRow: TypeAlias = Callable[[], AuditRow]
 
 
 class LogStore(Protocol):
-    """Where rows are kept: `FileStore` or `SqliteLogStore`."""
+    """Where rows are kept: `FileStore`, `SqliteLogStore` or `PostgresLogStore`."""
 
-    path: Path
-
+    @property
+    def path(self) -> Path | PostgresLog: ...
     def open(self) -> Recovered: ...
     def segment_due(self, now: float) -> int: ...
     def append(self, lines: Sequence[bytes], segment: int = 0) -> None: ...
@@ -71,22 +74,33 @@ class AuditError(msgspec.Struct, frozen=True):
         return f"the audit log cannot be written: {self.message}"
 
 
+class _Sealed(msgspec.Struct, frozen=True):
+    """Rows with their hashes, to be committed together."""
+
+    lines: list[bytes]
+    segment: int
+    head: ChainHead
+    """The last of them."""
+
+
 class LogWriter:
     """Appends to one log. Only its thread touches the store once it runs."""
 
     def __init__(
         self,
         store: LogStore,
-        lock: WriterLock,
+        lock: WriterLock | None,
         *,
         head: ChainHead,
         epoch: int,
+        start: StartRow,
         anchor: Path | None,
         keep_days: float | None,
         on_error: Callable[[AuditError], None] | None,
         collect: float = 0.0,
     ) -> None:
-        """`collect`: how many seconds rows wait for others, to be committed together."""
+        """`start` is the first row of each chain that is begun. `collect`: how many seconds rows
+        wait for others, to be committed together."""
         self.store = store
         self.head = head
         """The last row that is committed."""
@@ -95,6 +109,12 @@ class LogWriter:
         self.failing: str | None = None
         """Why the last commit failed; None: it did not."""
         self._lock = lock
+        self._start = start
+        self._unknown: tuple[_Sealed, int, int] | None = None
+        """Rows of which it is not known whether they were committed, how many of the queue they
+        are, and how many were lost before them."""
+        self._begun = False
+        """A chain was begun, and has no row yet."""
         self._anchor = anchor
         self._keep_days = keep_days
         self._next_prune = 0.0
@@ -206,21 +226,39 @@ class LogWriter:
 
     def _commit(self, batch: list[PendingRow]) -> bool:
         try:
-            lost, reason = self._lost, self._lost_reason
-            rows: list[AuditRow] = [] if not lost else [self._lost_row(lost, reason)]
-            rows += self._made(batch)
-            self.write(rows)
+            sealed, count, lost = self._unknown or self._sealed_batch(batch)
+            try:
+                self._append(sealed)
+            except CommitUnknown:
+                self._unknown = sealed, count, lost
+                raise
+            except ChainClosed:  # the same rows go into a new chain
+                self._unknown = None
+                self._begin_chain()
+                return True
+            self._unknown = None
         except (OSError, sqlite3.Error, AnaphoraError) as problem:
             self._failed(problem)
             return False
         with self._changed:
             self._lost -= lost
-            for _ in batch:
+            for _ in range(count):
                 self._queue.popleft()
-            self._done += len(batch)
+            self._done += count
             self.failing = None
             self._changed.notify_all()
         return True
+
+    def _sealed_batch(self, batch: list[PendingRow]) -> tuple[_Sealed, int, int]:
+        lost, reason = self._lost, self._lost_reason
+        rows: list[AuditRow] = [] if not lost else [self._lost_row(lost, reason)]
+        rows += self._made(batch)
+        return self._sealed_rows(rows), len(batch), lost
+
+    def _begin_chain(self) -> None:
+        """Another node has closed the chain: this one was taken for dead."""
+        found = self.store.open()
+        self.head, self.epoch, self._begun = found.head, found.epoch + 1, True
 
     def _made(self, batch: Iterable[PendingRow]) -> Iterable[AuditRow]:
         for make in batch:
@@ -232,6 +270,9 @@ class LogWriter:
 
     def write(self, rows: Iterable[AuditRow]) -> None:
         """Commits rows, in a new segment where one is due."""
+        self._append(self._sealed_rows(rows))
+
+    def _sealed_rows(self, rows: Iterable[AuditRow]) -> _Sealed:
         now = time.time()
         head, lines = self.head, []
         segment = self.store.segment_due(now)
@@ -239,11 +280,21 @@ class LogWriter:
             first = SegmentRow(at=now, epoch=self.epoch, segment=segment, prev=head.hash)
             line, head = seal(head, first)
             lines.append(line)
+        if self._begun:
+            line, head = seal(head, replace(self._start, at=now, epoch=self.epoch))
+            lines.append(line)
         for row in rows:
+            # A row of the queue may be from before a new chain was begun.
+            if row.epoch not in (0, self.epoch):
+                row = replace(row, epoch=self.epoch)
             line, head = self._sealed(head, row)
             lines.append(line)
-        self.store.append(lines, segment)
-        self.head = head
+        return _Sealed(lines, segment, head)
+
+    def _append(self, sealed: _Sealed) -> None:
+        self.store.append(sealed.lines, sealed.segment)
+        self.head, self._begun = sealed.head, False
+        now = time.time()
         self._write_anchor(now)
         if self._keep_days is not None and now >= self._next_prune:
             self._next_prune = now + _DAY
@@ -272,10 +323,10 @@ class LogWriter:
         return boundaries
 
     def _write_anchor(self, now: float) -> None:
-        if self._anchor is None:
+        if self._anchor is None or isinstance(self.store.path, PostgresLog):
             return
         try:
-            write_anchor(self._anchor, self.store.path, self.head, now)
+            write_anchor(self._anchor, self.store.path.name, self.head, now)
         except OSError as problem:  # the rows are written: only the anchor is late
             self._report(problem)
 
@@ -305,11 +356,18 @@ class LogWriter:
 
     def _end(self) -> None:
         """The last row; what could not be written is reported."""
+        if self._unknown is not None:
+            self._commit([])
         left = len(self._queue) + self._lost
         try:
+            if self._unknown is not None:
+                raise Io(str(self.failing))
             if left:
                 self.write([self._lost_row(left, self._lost_reason)])
             self.write([StopRow(at=time.time(), epoch=self.epoch)])
+        except ChainClosed as problem:  # by another node, which needs no row after its own
+            if left:
+                self._report(Io(f"{left} rows were not written: {_message(problem)}"))
         except (OSError, sqlite3.Error, AnaphoraError) as problem:
             self._failed(problem)
             if left:
@@ -317,13 +375,14 @@ class LogWriter:
 
     def forget_lock(self) -> None:
         """For a forked process, which would hold the lock when the parent has ended."""
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def _release(self) -> None:
         try:
             self.store.close()
         finally:
-            self._lock.release()
+            self.forget_lock()
 
 
 #: Writers whose lock a forked process has to give up.

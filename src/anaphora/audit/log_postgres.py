@@ -1,0 +1,474 @@
+"""A log in PostgreSQL: a hash chain for each epoch of each node, and anchors over all of them.
+
+    log = PostgresLog(address, key=key)
+    verify(log)
+    with AuditLog(log, node="node-a", node_id=lambda: store.node_id): …
+
+A chain has the same lines as a folder of segments. Only the node of its epoch appends to it, and
+only while it is open: a node that was taken for dead begins a new chain. Chain 0 holds the anchors:
+its rows name the last rows of the other chains, once a minute and when a node starts or stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.errors import AnaphoraError, ChainBroken, Io, StoreUnavailable
+from anaphora.postgres.address import PostgresAddress
+from anaphora.postgres.connection import Lane, described
+
+from .chain import ChainHead, seal
+from .envelope import (
+    AnchorRow,
+    AuditRow,
+    Boundary,
+    ChainMark,
+    RecoveryRow,
+    SignedRow,
+    StoredRow,
+    decode,
+)
+from .log_file import Recovered
+from .side_files import key_id
+
+if TYPE_CHECKING:
+    from anaphora.postgres.connection import Connection
+
+T = TypeVar("T")
+SignedT = TypeVar("SignedT", bound=SignedRow)
+
+#: The chain of the anchors.
+ANCHORS = 0
+#: Seconds between two anchors, of all nodes.
+ANCHOR_SECONDS = 60.0
+#: Seconds for the statements of one piece of work.
+_SECONDS = 20.0
+#: Rows that are read at a time.
+PAGE = 1_000
+
+
+class CommitUnknown(Io):
+    """Whether rows were committed is not known. The same ones have to be appended again."""
+
+
+class ChainClosed(Io):
+    """Another node has closed the chain: this one was taken for dead."""
+
+
+class PostgresLink:
+    """A connection for threads; the event loop that it needs runs in a thread of its own."""
+
+    def __init__(self, address: PostgresAddress, name: str) -> None:
+        self.address = address
+        self._name = name
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._lane: Lane | None = None
+
+    def run(self, work: Callable[[Connection], Awaitable[T]], seconds: float = _SECONDS) -> T:
+        """The result of `work`. Raises `StoreUnavailable` where PostgreSQL cannot be reached, and
+        `Io` for what it refuses."""
+        loop = self._started()
+        return asyncio.run_coroutine_threadsafe(self._run(work, seconds), loop).result()
+
+    async def _run(self, work: Callable[[Connection], Awaitable[T]], seconds: float) -> T:
+        assert self._lane is not None
+        import asyncpg
+
+        try:
+            async with self._lane.connection() as connection, asyncio.timeout(seconds):
+                return await work(connection)
+        except asyncpg.PostgresError as error:
+            raise Io(f"{self.address}: {described(error)}") from None
+
+    def background(self, work: Coroutine[Any, Any, None]) -> Callable[[], None]:
+        """Runs a coroutine beside the work; a function that ends it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._started())
+
+        def end() -> None:
+            future.cancel()
+
+        return end
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._lane = Lane(self.address, self._name)
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name=f"anaphora {self._name}", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+    def close(self) -> None:
+        with self._starting:
+            loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        assert self._lane is not None
+        assert self._thread is not None
+        asyncio.run_coroutine_threadsafe(self._end(self._lane), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join()
+        loop.close()
+
+    async def _end(self, lane: Lane) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await lane.close()
+
+
+class ChainState(msgspec.Struct, frozen=True, kw_only=True):
+    """A chain as its table has it."""
+
+    id: int
+    name: str
+    node: int | None = None
+    key_id: str = ""
+    """Empty for a log that was moved."""
+    started: float = 0.0
+    closed: float | None = None
+    start: ChainHead
+    last: ChainHead
+    anchored: int = 0
+
+
+_CHAINS = """
+SELECT id, name, node, key_id, extract(epoch FROM started)::float8,
+    extract(epoch FROM closed)::float8, start_seq, start_hash, last_seq, last_hash, anchored
+FROM audit_chains ORDER BY id
+"""
+
+
+async def read_chains(connection: Connection) -> list[ChainState]:
+    """With that of the anchors, which is the first."""
+    found = []
+    for row in await connection.fetch(_CHAINS):
+        id, name, node, key, started, closed, start, start_hash, last, last_hash, anchored = row
+        found.append(
+            ChainState(
+                id=id,
+                name=name,
+                node=node,
+                key_id=key,
+                started=started,
+                closed=closed,
+                start=ChainHead(start, start_hash),
+                last=ChainHead(last, last_hash),
+                anchored=anchored,
+            )
+        )
+    return found
+
+
+class PostgresLog:
+    """Names a log in PostgreSQL, for those that write and read it. Threads may share it."""
+
+    def __init__(self, address: PostgresAddress, *, key: bytes = b"") -> None:
+        """`key` is that of the digests; anchors are signed with it. It is the same on all nodes,
+        and not in the database."""
+        self.address = address
+        self.key = key
+        self._link = PostgresLink(address, "audit reader")
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+    @property
+    def name(self) -> str:
+        """For people, without where it is."""
+        return self.address.database
+
+    def run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Raises `Io` where PostgreSQL cannot be reached."""
+        try:
+            return self._link.run(work)
+        except StoreUnavailable as problem:
+            raise Io(str(problem)) from None
+
+    def close(self) -> None:
+        self._link.close()
+
+    def rows(self) -> Iterator[StoredRow]:
+        """The rows of all chains without the anchors, in the order of their commits."""
+        # Rows that are added meanwhile are not read; those of a clock that was ahead are.
+        last = "SELECT greatest(now(), max(at)) FROM audit_rows"
+        now = self.run(lambda connection: connection.fetchval(last))
+        query = (
+            "SELECT at, chain, seq, line FROM audit_rows WHERE (at, chain, seq) > ($1, $2, $3)"
+            " AND at <= $4 AND chain > 0"
+            " AND seq > (SELECT start_seq FROM audit_chains WHERE id = chain)"
+            f" ORDER BY at, chain, seq LIMIT {PAGE}"
+        )
+        at, chain, seq = datetime.fromtimestamp(0, UTC), 0, 0
+        while True:
+            place = at, chain, seq
+            page = self.run(lambda connection: connection.fetch(query, *place, now))  # noqa: B023
+            for _, chain, seq, line in page:
+                yield _decoded(line, chain, seq)
+            if len(page) < PAGE:
+                return
+            at = page[-1][0]
+
+    def row(self, chain: int, seq: int) -> StoredRow | None:
+        query = "SELECT line FROM audit_rows WHERE chain = $1 AND seq = $2"
+        line = self.run(lambda connection: connection.fetchval(query, chain, seq))
+        return None if line is None else _decoded(line, chain, seq)
+
+
+def _decoded(line: bytes, chain: int, seq: int) -> StoredRow:
+    place = f"chain {chain}"
+    try:
+        return decode(line, place, chain)
+    except ChainBroken as problem:
+        raise ChainBroken(problem.reason, row=seq, place=place) from None
+
+
+# ── Writing ──────────────────────────────────────────────────────────────────────────────────────
+
+_APPEND = """
+WITH moved AS (
+    UPDATE audit_chains SET last_seq = $2 + cardinality($5::bytea[]), last_hash = $4,
+        closed = CASE WHEN $6 THEN now() END
+    WHERE id = $1 AND last_seq = $2 AND last_hash = $3 AND closed IS NULL RETURNING id
+)
+INSERT INTO audit_rows (chain, seq, line)
+SELECT $1, $2 + number, line
+FROM moved, unnest($5::bytea[]) WITH ORDINALITY AS lines (line, number)
+"""
+
+
+async def append_lines(
+    connection: Connection,
+    chain: int,
+    before: ChainHead,
+    lines: Sequence[bytes],
+    *,
+    close: bool = False,
+) -> ChainHead:
+    """Appends sealed rows that follow `before`. Rows that are there already are not appended again.
+    Raises `ChainClosed`."""
+    after = ChainHead(before.seq + len(lines), lines[-1][-66:-2].decode())
+    values = chain, before.seq, before.hash, after.hash, lines, close
+    if await connection.execute(_APPEND, *values) != "INSERT 0 0":
+        return after
+    query = "SELECT last_seq, last_hash, closed FROM audit_chains WHERE id = $1"
+    found = await connection.fetchrow(query, chain)
+    if found is None:
+        raise Io(f"chain {chain} of the audit log was deleted")
+    query = "SELECT line FROM audit_rows WHERE chain = $1 AND seq = $2"
+    if await connection.fetchval(query, chain, after.seq) == lines[-1]:
+        return after
+    if found[2] is not None:
+        raise ChainClosed(
+            f"chain {chain} of the audit log was closed: this node was taken for dead"
+        )
+    raise Io(
+        f"chain {chain} of the audit log was changed by another process: it ends with row"
+        f" {found[0]:,}, and row {before.seq:,} was expected"
+    )
+
+
+async def append_rows(
+    connection: Connection, chain: int, rows: Sequence[AuditRow], *, close: bool = False
+) -> ChainHead:
+    """Appends rows to the end of a chain, whoever writes it. Within a transaction."""
+    query = "SELECT last_seq, last_hash FROM audit_chains WHERE id = $1 FOR UPDATE"
+    before = head = ChainHead(*await connection.fetchrow(query, chain))
+    lines = []
+    for row in rows:
+        line, head = seal(head, row)
+        lines.append(line)
+    return await append_lines(connection, chain, before, lines, close=close)
+
+
+_LOCK_ANCHORS = "SELECT 1 FROM audit_chains WHERE id = 0 FOR UPDATE"
+_LAST_ANCHOR = """
+SELECT extract(epoch FROM clock_timestamp() - at) FROM audit_rows WHERE chain = 0
+ORDER BY seq DESC LIMIT 1
+"""
+_ANCHOR = """
+WITH grown AS (
+    SELECT id FROM audit_chains WHERE id > 0 AND (last_seq > anchored OR $1) ORDER BY id FOR UPDATE
+)
+UPDATE audit_chains SET anchored = last_seq FROM grown WHERE audit_chains.id = grown.id
+RETURNING audit_chains.id, last_seq, last_hash
+"""
+
+
+async def write_anchor(
+    connection: Connection,
+    *,
+    node: str,
+    key: bytes = b"",
+    seconds: float = 0.0,
+    all_chains: bool = False,
+) -> bool:
+    """Appends an anchor with the last rows of the chains that have grown, unless there is one of
+    the last `seconds`; whether it was written."""
+    async with connection.transaction():
+        query = "SELECT last_seq, last_hash FROM audit_chains WHERE id = $1 FOR UPDATE"
+        head = ChainHead(*await connection.fetchrow(query, ANCHORS))
+        if seconds:
+            age = await connection.fetchval(_LAST_ANCHOR)
+            if age is not None and 0 <= age < seconds:
+                return False
+        grown = await connection.fetch(_ANCHOR, all_chains)
+        if not grown:
+            return False
+        heads = [ChainMark(*row) for row in sorted(grown)]
+        row = AnchorRow(at=time.time(), node=node, heads=tuple(heads))
+        await append_signed(connection, row, head, key)
+        return True
+
+
+async def append_signed(
+    connection: Connection, row: SignedRow, before: ChainHead, key: bytes
+) -> None:
+    """Appends a row to those of the anchors; without a signature where there is no key."""
+    line, _ = seal(before, signed(row, before, key) if key else row)
+    await append_lines(connection, ANCHORS, before, [line])
+
+
+def signed(row: SignedT, before: ChainHead, key: bytes) -> SignedT:
+    """A row with the signature of this key."""
+    plain = msgspec.structs.replace(row, key_id=key_id(key), mac="")
+    line, _ = seal(before, plain)
+    own = blake3(b"anaphora audit anchors", key=key).digest()
+    return msgspec.structs.replace(plain, mac=blake3(line, key=own).hexdigest())
+
+
+async def close_chain(connection: Connection, node_id: int, *, by: str) -> None:
+    """Closes the chain of a dead node, in the transaction that marks it dead."""
+    query = "SELECT id FROM audit_chains WHERE node = $1 AND closed IS NULL FOR UPDATE"
+    chain = await connection.fetchval(query, node_id)
+    if chain is not None:
+        row = RecoveryRow(at=time.time(), epoch=chain, reason="node_dead", by=by)
+        await append_rows(connection, chain, [row], close=True)
+
+
+async def close_left_chains(connection: Connection, *, by: str) -> None:
+    """Closes chains whose node is no longer alive, and which nothing has closed: the node ended
+    while PostgreSQL was gone."""
+    query = (
+        "SELECT node FROM audit_chains JOIN nodes ON nodes.id = node"
+        " WHERE closed IS NULL AND state <> 'alive'"
+    )
+    for (node,) in await connection.fetch(query):
+        async with connection.transaction():
+            await close_chain(connection, node, by=by)
+
+
+class PostgresLogStore:
+    """Writes the chain of one node. Used by one thread."""
+
+    def __init__(
+        self, log: PostgresLog, *, node: str, node_id: Callable[[], int] | None = None
+    ) -> None:
+        """`node_id` gives the epoch of the node; without it the chain belongs to no node, and none
+        closes it."""
+        self.path = log
+        self.chain = 0
+        self._node = node
+        self._node_id = node_id
+        self._link = PostgresLink(log.address, "audit")
+        self._head = ChainHead()
+        self._end_anchors: Callable[[], None] | None = None
+
+    def open(self) -> Recovered:
+        """Begins a chain, without rows."""
+        self._link.run(lambda connection: close_left_chains(connection, by=self._node))
+        self.chain = self._link.run(self._begin)
+        self._head = ChainHead()
+        if self._end_anchors is None:
+            self._end_anchors = self._link.background(self._write_anchors())
+        return Recovered(epoch=self.chain - 1)
+
+    async def _begin(self, connection: Connection) -> int:
+        key = key_id(self.path.key) if self.path.key else ""
+        async with connection.transaction():
+            node = None if self._node_id is None else self._node_id()
+            if node is not None:
+                query = "SELECT 1 FROM nodes WHERE id = $1 AND state = 'alive' FOR SHARE"
+                if await connection.fetchval(query, node) is None:
+                    raise StoreUnavailable(f"node {node} was taken for dead")
+            other = await connection.fetchval(
+                "SELECT name FROM audit_chains WHERE closed IS NULL AND id > 0 AND key_id <> $1"
+                " LIMIT 1",
+                key,
+            )
+            if other is not None:
+                raise Io(
+                    f"node {other} writes the audit log with another key: its digests could not be"
+                    " compared with those of this node; use the same tokens.key on all nodes"
+                )
+            chain: int = await connection.fetchval(
+                "INSERT INTO audit_chains (node, name, key_id) VALUES ($1, $2, $3) RETURNING id",
+                node,
+                self._node,
+                key,
+            )
+            return chain
+
+    def segment_due(self, now: float) -> int:  # noqa: ARG002
+        return 0
+
+    def append(self, lines: Sequence[bytes], segment: int = 0) -> None:  # noqa: ARG002
+        """Commits rows. Raises `CommitUnknown` where the connection was lost meanwhile."""
+        first = not self._head.seq
+        stop = b'"row":"stop"' in lines[-1][:80]
+        sent = False
+
+        async def work(connection: Connection) -> ChainHead:
+            nonlocal sent
+            sent = True
+            async with connection.transaction():
+                if first or stop:  # before the lock of a chain, as those that write anchors do
+                    await connection.execute(_LOCK_ANCHORS)
+                head = await append_lines(connection, self.chain, self._head, lines, close=stop)
+                if first or stop:  # no chain with rows is without an anchor
+                    await self._anchor(connection)
+            return head
+
+        try:
+            self._head = self._link.run(work)
+        except StoreUnavailable as problem:
+            if sent:
+                raise CommitUnknown(str(problem)) from None
+            raise
+
+    async def _anchor(self, connection: Connection, seconds: float = 0.0) -> None:
+        await write_anchor(connection, node=self._node, key=self.path.key, seconds=seconds)
+
+    async def _write_anchors(self) -> None:
+        while True:
+            await asyncio.sleep(ANCHOR_SECONDS)
+            with contextlib.suppress(AnaphoraError):  # those that append report it
+                await self._link._run(self._write_due_anchor, _SECONDS)
+
+    async def _write_due_anchor(self, connection: Connection) -> None:
+        await close_left_chains(connection, by=self._node)
+        await self._anchor(connection, ANCHOR_SECONDS)
+
+    def boundaries(self, before: float) -> tuple[Boundary, ...]:  # noqa: ARG002
+        """None: `prune` deletes rows of all chains."""
+        return ()
+
+    def remove(self, boundaries: Sequence[Boundary]) -> None:
+        """Never called, as there are no boundaries."""
+
+    def close(self) -> None:
+        self._link.close()

@@ -1,0 +1,6 @@
+"""PostgreSQL: addresses, connections and migrations, for what several nodes share.
+
+address = PostgresAddress.parse("postgresql://anaphora@db.example/anaphora", password)
+connection = await connect(address, name="migrate")
+await migrate(connection)
+"""
