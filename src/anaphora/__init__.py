@@ -13,6 +13,7 @@ The names used most are here; everything else is imported from its package:
     anaphora.catalog    model profiles, cache rules, prices
     anaphora.replay     recordings, and transports that make and serve them
     anaphora.emulator   a local server that behaves like the providers
+    anaphora.integrations  hooks for the official SDKs
     anaphora.errors     every exception, in one tree
 """
 
@@ -43,11 +44,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .client.client import AsyncClient
+    from .client.config import McpServer
+    from .client.options import KeepWarm
     from .client.response import Response
     from .client.session import Session
     from .client.session.run import RunResult
     from .client.shared import acomplete, complete
     from .client.sync import Client, SyncSession
+    from .integrations.sdk import observe, observing
     from .tools import ToolRegistry
 
 __version__ = "0.1.0"
@@ -60,6 +64,8 @@ __all__ = [
     "Conversation",
     "Document",
     "Image",
+    "KeepWarm",
+    "McpServer",
     "Message",
     "Params",
     "PromptBlock",
@@ -78,12 +84,16 @@ __all__ = [
     "acomplete",
     "complete",
     "errors",
+    "observe",
+    "observing",
 ]
 
 #: Loaded on first access, to keep `import anaphora` light.
 _LAZY = {
     "AsyncClient": "anaphora.client.client",
     "Client": "anaphora.client.sync",
+    "KeepWarm": "anaphora.client.options",
+    "McpServer": "anaphora.client.config",
     "Response": "anaphora.client.response",
     "RunResult": "anaphora.client.session.run",
     "Session": "anaphora.client.session",
@@ -91,11 +101,13 @@ _LAZY = {
     "ToolRegistry": "anaphora.tools",
     "acomplete": "anaphora.client.shared",
     "complete": "anaphora.client.shared",
+    "observe": "anaphora.integrations.sdk",
+    "observing": "anaphora.integrations.sdk",
 }
 
 
 #: Packages that are reached as `anaphora.NAME` without an import of their own.
-_PACKAGES = {"replay"}
+_PACKAGES = {"integrations", "replay"}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -16,6 +17,7 @@ from anaphora.prompt import PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.redaction import shown_value
 from anaphora.tools import ToolRegistry
 from anaphora.tools.functions import is_async
+from anaphora.tools.ordered import OrderedRegistry
 from anaphora.values import (
     AnyTool,
     Conversation,
@@ -289,10 +291,44 @@ class ToolSet(msgspec.Struct, frozen=True, eq=False):
 
     sent: ToolRegistry | tuple[AnyTool, ...] = ()
     registry: ToolRegistry | None = None
+    others: tuple[ProviderTool, ...] = ()
+    """Behind those of a registry whose tools change."""
+    joined: dict[int, tuple[Any, tuple[AnyTool, ...]]] = {}
+    """The last result of `current` with others: the same object until a tool changes."""
 
     @property
     def current(self) -> tuple[AnyTool, ...]:
-        return self.sent.current if isinstance(self.sent, ToolRegistry) else self.sent
+        if not isinstance(self.sent, ToolRegistry):
+            return self.sent
+        tools = self.sent.current
+        if not self.others:
+            return tools
+        known = self.joined.get(0)
+        if known is None or known[0] is not tools:
+            known = self.joined[0] = tools, (*tools, *self.others)
+        return known[1]
+
+    def settle(self) -> None:
+        """The prefix is written again anyway: takes over what changed in the tools of servers."""
+        if isinstance(self.sent, OrderedRegistry):
+            self.sent.settle()
+
+
+def listed_tools(tools: Tools | None) -> ToolSet:
+    """The tools of a session with MCP servers, which list theirs later."""
+    registry, others = OrderedRegistry(), tuple[ProviderTool, ...]()
+    if isinstance(tools, ToolRegistry):
+        registry.add_all(tools)
+    elif tools is not None:
+        given = tools_of([*tools] if isinstance(tools, Iterable) else tools)
+        if given.registry is not None:
+            registry.add_all(given.registry)
+        others = tuple(one for one in given.current if isinstance(one, ProviderTool))
+        if given.registry is None:
+            for each in given.current:
+                if isinstance(each, Tool):
+                    registry.add(each)
+    return ToolSet(registry, registry, others)
 
 
 def tools_of(tools: Tools | None) -> ToolSet:
@@ -400,3 +436,27 @@ def seconds_of(value: Any, path: str) -> float | None:
     if value < 0:
         raise InvalidRequest(f"must be ≥ 0, got {value:g}", path=path)
     return value
+
+
+def amount_of(value: Any, path: str) -> Decimal | None:
+    """An amount in dollars."""
+    if value is None:
+        return None
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if amount.is_nan() or amount < 0:
+        raise InvalidRequest(f"must be an amount in dollars, 0 or more, not {value!r}", path=path)
+    return amount
+
+
+def prompts_of(prompts: Any) -> Iterable[Any]:
+    """The prompts of a fan-out."""
+    if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
+        raise InvalidRequest(
+            f"must be a list of prompts, not {shown_value(prompts)}; for one prompt there is"
+            " complete",
+            path="prompts",
+        )
+    return prompts

@@ -323,6 +323,8 @@ class Attempts:
         self._flight.guarded(
             "limits_failed", None, admission.update, answer.status, answer.headers, now
         )
+        if answer.status < 300:
+            self._caller.response_began()
 
     def _answered(
         self, reply: Reply, raw_hash: str, answer: HttpResponse, admission: Admission
@@ -377,7 +379,7 @@ class Attempts:
             self._whole.add(index)
             return index
         if self._policy is None:
-            retries = [target.endpoint.config.retry for target in flight.targets]
+            retries = [self._caller.retry_of(target) for target in flight.targets]
             self._policy = retry_policy(retries, deadline=self._until, draw=random.random)
             next(self._policy)  # the attempt that failed
         try:

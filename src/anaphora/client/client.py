@@ -12,18 +12,21 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack, overload
+from weakref import WeakSet
 
 import msgspec
 
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.redaction import hides_arguments
+from anaphora.tools.ordered import OrderedRegistry
 from anaphora.values import Conversation, Event, Extras, Notice
 from anaphora.values.fields import frozen
 
 from .arguments import (
     Content,
+    ToolSet,
     audit_of,
     callback_of,
     check_results,
@@ -31,9 +34,11 @@ from .arguments import (
     extras_of,
     flag_of,
     history_of,
+    listed_tools,
     messages_of,
     not_copyable,
     prompt_from,
+    prompts_of,
     seconds_of,
     state_of,
     tools_of,
@@ -46,15 +51,19 @@ from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
 from .conversations import Conversations, id_of, store_of
+from .endpoint import Target
+from .mcp import ConfiguredServers, ServerSettings
 from .observe import CallAudit, Watcher, Watchers
-from .oneshot import OneShot
+from .oneshot import ComparedCalls, OneShot
 from .options import (
     CALL_KEYWORDS,
     CLIENT_KEYWORDS,
+    MAP_KEYWORDS,
     PARAM_KEYWORDS,
     SESSION_KEYWORDS,
     CallOptions,
     ClientOptions,
+    MapOptions,
     OnPrefixBreak,
     SessionOptions,
     check_keywords,
@@ -67,12 +76,17 @@ from .session import Session
 from .session.call_builder import CallBuilder
 from .session.compaction import compact_at_of
 from .session.handles import Handles
+from .session.keep_warm import CacheRefresher, keep_warm_of
 from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .session.turns import PromptSource
 from .structured import Structured, output_of
 from .transport import HttpTransport
 from .turn import Turn, TurnRequest
+
+if TYPE_CHECKING:
+    from .fan_out import FanOut, MappedCall
+    from .mcp.servers import SessionServers
 
 #: Seconds that closing waits for providers to delete handles.
 _RELEASE_TIMEOUT = 5.0
@@ -128,6 +142,11 @@ class AsyncClient:
         self._closed = False
         self._holders: set[Handles] = set()
         """All handles that providers hold for conversations, also for those that were dropped."""
+        self._refreshers: WeakSet[CacheRefresher] = WeakSet()
+        self._mcp = ConfiguredServers()
+        self._servers: WeakSet[SessionServers] = WeakSet()
+        """MCP servers of all sessions, to be closed."""
+        self._compared: ComparedCalls | None = None
         self._store = store_of(conversations)
         self._store_ends = conversations is None
         """Stored conversations end with this client, and so do their handles."""
@@ -158,7 +177,9 @@ class AsyncClient:
             raise InvalidConfig(
                 f"must be the path of llm.yaml, or its content, not {type(source).__name__}"
             )
-        return cls(resolve(config, environ=environ), config.routes, **options)
+        client = cls(resolve(config, environ=environ), config.routes, **options)
+        client._mcp = ConfiguredServers.of(config, environ)
+        return client
 
     @classmethod
     def from_env(
@@ -197,6 +218,10 @@ class AsyncClient:
         self._pool.forget()
 
     async def _close(self) -> None:
+        for refresher in list(self._refreshers):
+            await refresher.close()
+        for servers in list(self._servers):
+            await servers.close()
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT):
                 await asyncio.gather(*(handles.release() for handles in list(self._holders)))
@@ -251,20 +276,15 @@ class AsyncClient:
         """
         if options:
             check_keywords(options, CALL_KEYWORDS)
-        model = options.get("model")
-        if model is None and isinstance(content, Call):
-            model = content.model
-        try:
-            targets, hops = self._targets(provider, model)
-        except InvalidRequest:
-            check_order(content, provider)
-            raise
-        call = _call(content, targets[0].model, options)
-        if len(targets) > 1:
-            key = conversation_key(call)
-            targets = SessionRoute(targets, hops).order(lambda: key, time.monotonic())
+        call, targets = self._routed(content, provider, options)
         form = None if output is None else output_of(output)
-        once = OneShot(call, targets, on_wait=self._on_wait, watchers=self._watchers)
+        once = OneShot(
+            call,
+            targets,
+            on_wait=self._on_wait,
+            watchers=self._watchers,
+            compared=self._compared_calls(options),
+        )
         timeout = seconds_of(options.get("timeout"), "timeout")
         return Turn(once, TurnRequest(output=form, timeout=timeout))
 
@@ -317,6 +337,94 @@ class AsyncClient:
         """The events of a single call: see `send`."""
         return self.send(content, provider, output=output, **options).__aiter__()
 
+    @overload
+    def map(
+        self,
+        prompts: Iterable[Call | Content],
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[MapOptions],
+    ) -> FanOut[None]: ...
+    @overload
+    def map(
+        self,
+        prompts: Iterable[Call | Content],
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[MapOptions],
+    ) -> FanOut[Output]: ...
+    @overload
+    def map(
+        self,
+        prompts: Iterable[Call | Content],
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[MapOptions],
+    ) -> FanOut[Any]: ...
+    def map(
+        self,
+        prompts: Iterable[Call | Content],
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[MapOptions],
+    ) -> FanOut[Any]:
+        """A single call for each prompt, which may be whatever `send` takes: await it for the
+        result, or iterate over it for the items as they come.
+
+        What prompts share at their beginning is written to the cache by one call of each group,
+        and read by the others, which are sent when that is possible. One call that fails is one
+        item with an error. `MapOptions` describes the keywords; those of `send` hold for every
+        call.
+        """
+        from .fan_out import FanOut
+        from .fan_out.arguments import split_options
+
+        if options:
+            check_keywords(options, MAP_KEYWORDS)
+        settings, on_progress, call_options = split_options(options)
+        form = None if output is None else output_of(output)
+        calls: list[MappedCall] = []
+        for index, prompt in enumerate(prompts_of(prompts)):
+            try:
+                calls.append(self.mapped_call(prompt, provider, output=form, **call_options))
+            except InvalidRequest as problem:
+                raise problem.within(f"prompts[{index}]") from None
+        return FanOut(calls, settings, on_progress)
+
+    def mapped_call(
+        self,
+        prompt: Call | Content,
+        provider: str | None = None,
+        *,
+        output: Structured[Any] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> MappedCall:
+        """One call of a `FanOut`; the keywords are those of `send`."""
+        from .fan_out import MappedCall
+
+        call, targets = self._routed(prompt, provider, options)
+        return MappedCall(
+            call,
+            targets,
+            on_wait=self._on_wait,
+            watchers=self._watchers,
+            compared=self._compared_calls(options),
+            output=output,
+            timeout=seconds_of(options.get("timeout"), "timeout"),
+        )
+
+    def _compared_calls(self, options: CallOptions) -> ComparedCalls | None:
+        """The earlier calls of conversations, where this is one of them."""
+        if not flag_of(options.get("conversation", False), "conversation"):
+            return None
+        if self._compared is None:
+            self._compared = ComparedCalls()
+        return self._compared
+
     def session(self, provider: str | None = None, **options: Unpack[SessionOptions]) -> Session:
         """A conversation. `provider` is the name of a provider or a route; without it, the model
         decides.
@@ -338,7 +446,9 @@ class AsyncClient:
         store = options.pop("store", None)  # decided for each provider
         if store is not None:
             flag_of(store, "store")
-        tools = tools_of(options.get("tools"))
+        servers = self._mcp.chosen(options.get("mcp"))
+        given = options.get("tools")
+        tools = listed_tools(given) if servers else tools_of(given)
         profiles = [target.profile for target in targets]
         name = id_of(options.get("id"))
         builder = CallBuilder(
@@ -362,9 +472,21 @@ class AsyncClient:
             watchers=self._watchers,
             holders=self._holders if name is None or self._store_ends else set(),
         )
+        if servers:
+            self._serve(session, servers, tools)
+        if (warm := keep_warm_of(options.get("keep_warm"))) is not None:
+            session.keep_warm(warm, self._refreshers)
         if name is not None:
             session.keep_with(ConversationKeeper(self._store, name, self._process, saved_as=name))
         return session
+
+    def _serve(self, session: Session, servers: Sequence[ServerSettings], tools: ToolSet) -> None:
+        from .mcp.servers import SessionServers
+
+        assert isinstance(tools.sent, OrderedRegistry)
+        started = SessionServers(servers, tools.sent)
+        self._servers.add(started)
+        session.use_servers(started)
 
     @property
     def audit(self) -> CallAudit | None:
@@ -380,13 +502,31 @@ class AsyncClient:
         """Oddities of the configuration that are no errors."""
         return tuple(notice for one in self._pool.providers.values() for notice in one.notices)
 
+    def _routed(
+        self, content: Call | Content, provider: str | None, options: CallOptions
+    ) -> tuple[Call, tuple[Target, ...]]:
+        """The call that the arguments of `send` stand for, and its targets."""
+        model = options.get("model")
+        if model is None and isinstance(content, Call):
+            model = content.model
+        try:
+            targets, hops = self._targets(provider, model)
+        except InvalidRequest:
+            check_order(content, provider)
+            raise
+        call = call_of(content, targets[0].model, options)
+        if len(targets) > 1:
+            key = conversation_key(call)
+            targets = SessionRoute(targets, hops).order(lambda: key, time.monotonic())
+        return call, tuple(targets)
+
     def _targets(self, provider: str | None, model: str | None) -> ChosenTargets:
         if self._closed:
             raise InvalidRequest("the client is closed", path="client")
         return self._chooser.targets(provider, model)
 
 
-def _call(content: Call | Content, model: str, options: CallOptions) -> Call:
+def call_of(content: Call | Content, model: str, options: CallOptions) -> Call:
     """The call that the arguments of `send` stand for."""
     if not isinstance(content, Call):
         if isinstance(content, Iterator):

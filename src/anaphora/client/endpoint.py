@@ -76,11 +76,11 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     notices: tuple[Notice, ...] = ()
     """About the model itself; on every response."""
 
-    def price(self, at: float, tier: str = "") -> Price | None:
-        slot = int(at // catalog.PRICE_SLOT)
-        known = self.prices.get(tier)
+    def price(self, at: float, tier: str = "", *, batch: bool = False) -> Price | None:
+        slot, key = int(at // catalog.PRICE_SLOT), f"{tier} batch" if batch else tier
+        known = self.prices.get(key)
         if known is None or known[0] != slot:
-            known = self.prices[tier] = slot, find_price(self, at, tier)
+            known = self.prices[key] = slot, find_price(self, at, tier, batch=batch)
         return known[1]
 
     def next_price(self, at: float, tier: str = "") -> Price | None:
@@ -159,6 +159,10 @@ class Endpoint:
     def __repr__(self) -> str:
         return f"<Endpoint {self.id} at {shown_url(self.base_url)}>"
 
+    def headroom(self, now: float) -> dict[str, float]:
+        """The share that is left of each rate limit; `now` is monotonic."""
+        return self._gate.limiter.headroom(now)
+
     def target(self, model: str | None) -> Target:
         """The model here, or the configured one; the same target for every call."""
         name = model or self.default_model
@@ -170,6 +174,12 @@ class Endpoint:
                 self._gate.limiter.forget(oldest.gate.lane)
             self._targets[target.model] = target
         return target
+
+    def block(self, model: str, until: float) -> None:
+        """Sends no call of a model before a time, which is monotonic; of one that was called."""
+        target = self._targets.get(model)
+        if target is not None:
+            target.gate.waiting.block(target.gate.lane, until)
 
     def takes_key(self, resolved: ResolvedProvider) -> bool:
         """Uses the key of the same provider as it is configured now; False where anything else has
@@ -214,6 +224,13 @@ class Endpoint:
             provider=self.system,
             path=path,
         )
+
+    def repeated(self, request: HttpRequest, body: bytes) -> HttpRequest:
+        """A request that was sent before with another body, and with the key as it is now."""
+        self.affinity.enter()
+        own = {name: value for name, value in self._headers.items() if name not in _LISTS}
+        headers = SecretHeaders({**request.headers, **own})
+        return msgspec.structs.replace(request, headers=headers, body=body)
 
     def _new_target(self, name: object) -> Target:
         if name is None:

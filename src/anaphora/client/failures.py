@@ -43,6 +43,8 @@ _STEPS = {
     "limits_failed": "updating the rate limits",
     "routing_failed": "noting where the conversation is",
     "connection_failed": "closing the connection",
+    "batch_cancel_failed": "canceling the batch",
+    "results_failed": "writing the results",
     "settle_failed": "settling what the call cost",
 }
 

@@ -66,6 +66,8 @@ class InFlight:
         """The target of the current attempt; of the last one, once the call is over."""
         self.sent_at = self.first_at = 0.0
         """When that attempt was sent, and when its response began; in seconds since the epoch."""
+        self.batch = False
+        """It runs in a batch, at the price of batches."""
         self.reply: Reply | None = None
         self.body: bytes | None = None
         """Of a response that was not streamed."""
@@ -173,7 +175,7 @@ class InFlight:
         """Sets the cost of a call that was answered, or adds a notice; returns the price."""
         target, tier = self.target, service_tier(prepared)
         try:
-            price = target.price(self.sent_at, tier)
+            price = target.price(self.sent_at, tier, batch=self.batch)
             self.cost_usd = cost_of(usage, price, prepared.plan)
         except Exception as problem:
             self.failed("price_failed", problem)
@@ -181,6 +183,14 @@ class InFlight:
         if self.cost_usd is None:
             self._notices.append(cost_unknown(target, tier, usage, price))
         return price
+
+    def output_usd(self, usage: Usage) -> Decimal | None:
+        """The part of the cost that is for the output."""
+        prepared = self.prepared.get(self.index)
+        if prepared is None or usage.output is None:
+            return None
+        price = self.target.price(self.sent_at, service_tier(prepared), batch=self.batch)
+        return None if price is None else price.of_output(usage)
 
 
 def cost_of(usage: Usage, price: Price | None, plan: Plan) -> Decimal | None:

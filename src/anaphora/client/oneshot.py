@@ -1,5 +1,6 @@
 """A call outside any session: rendered, planned, sent and priced. Only its beginning is remembered,
-so that a later call with the same beginning can be cached."""
+so that a later call with the same beginning can be cached; of a conversation that the app sends
+with each call, also the prompt, so that the next call can be judged."""
 
 from __future__ import annotations
 
@@ -9,16 +10,48 @@ from typing import Any
 
 import msgspec
 
-from anaphora.cache.plan import SingleCallPlanner
-from anaphora.cache.verdict import saved_usd
+from anaphora.cache import PrefixIndex
+from anaphora.cache.plan import SingleCallPlanner, is_conversation
+from anaphora.cache.prefix import comparable
+from anaphora.cache.verdict import SentCall, Verdict, judge_and_predict, saved_usd
+from anaphora.catalog import Price
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
+from anaphora.rendered import Plan, Rendered
 
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
 from .response import Response
+from .structured import Structured
 from .turn import Caller, TurnRequest
+
+#: Calls of conversations that are remembered, and the bytes of their prompts.
+_MOST_CALLS, _MOST_BYTES = 2048, 32 * 1024 * 1024
+
+
+class _ComparedCall(msgspec.Struct, frozen=True, eq=False):
+    sent: SentCall
+
+
+class ComparedCalls:
+    """Earlier calls of conversations that are sent whole with each call. Bounded."""
+
+    def __init__(self) -> None:
+        self._index: PrefixIndex[_ComparedCall] = PrefixIndex(_MOST_CALLS, _MOST_BYTES)
+
+    def judge(
+        self, target: Target, sent: SentCall, reply_id: str, price: Price | None
+    ) -> tuple[Verdict, int | None]:
+        """The verdict on a call, and how many tokens were predicted to be read. Remembers it."""
+        endpoint, rendered = target.endpoint, sent.rendered
+        scope = endpoint.id, endpoint.wire_name, target.model
+        earlier = self._index.add(rendered, _ComparedCall(sent), scope=scope, reply_id=reply_id)
+        before = comparable(earlier, rendered, target.rules, at=sent.at)
+        verdict, expected = judge_and_predict(
+            before, sent, target.rules, price=price, profile=target.profile
+        )
+        return verdict, None if expected is None else expected.read
 
 
 class OneShot(Caller):
@@ -31,8 +64,11 @@ class OneShot(Caller):
         *,
         on_wait: Callable[[float], None] | None,
         watchers: Watchers,
+        compared: ComparedCalls | None = None,
     ) -> None:
+        """`compared` has the earlier calls of conversations, where this is one of them."""
         super().__init__(timeout=None, on_wait=on_wait, watchers=watchers)
+        self._compared = compared
         self._call = call
         self._targets = targets
         self._planners: dict[int, SingleCallPlanner] = {}
@@ -41,44 +77,73 @@ class OneShot(Caller):
         return self._targets
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:
-        target, output = self._targets[index], flight.request.output
-        wire = target.endpoint.wire
-        changes: dict[str, Any] = {}
-        if flight.stream:
-            changes["stream"] = True
-        if output is not None:
-            changes["output"] = output.output
-        call = target.with_defaults(self._call, changes)
+        target = self._targets[index]
+        call = self._call_at(target, flight.request.output, stream=flight.stream)
         if again:  # without the stored response, all messages are sent
             ir = msgspec.structs.replace(call.ir, continuation=None)
             call = msgspec.structs.replace(call, ir=ir)
         rendered = target.render(call)
         now = time.time()
-        planner = self._planners[index] = SingleCallPlanner(target.memory, rendered)
-        plan = planner.plan(rendered, at=now, reuse_expected=planner.reuse_expected)
+        plan = self._plan(index, rendered, now)
         return PreparedRequest(
             call=call,
             rendered=rendered,
             plan=plan,
             at=now,
-            outgoing=target.endpoint.outgoing(wire.assemble(rendered, plan)),
+            outgoing=target.endpoint.outgoing(target.endpoint.wire.assemble(rendered, plan)),
             prepare_again_on=(NotFound,) if call.ir.has_continued() else (),
+        )
+
+    def _call_at(self, target: Target, output: Structured[Any] | None, *, stream: bool) -> Call:
+        """The call as this target gets it."""
+        changes: dict[str, Any] = {}
+        if stream:
+            changes["stream"] = True
+        if output is not None:
+            changes["output"] = output.output
+        return target.with_defaults(self._call, changes)
+
+    def _plan(self, index: int, rendered: Rendered, at: float) -> Plan:
+        planner = SingleCallPlanner(self._targets[index].memory, rendered)
+        self._planners[index] = planner
+        reuse_expected = planner.reuse_expected
+        if self._compared is not None and not reuse_expected:
+            reuse_expected = is_conversation(rendered) or _is_mostly_shared(rendered)
+        return planner.plan(rendered, at=at, reuse_expected=reuse_expected)
+
+    def _judge(self, flight: InFlight, prepared: PreparedRequest, price: Price | None) -> None:
+        """Adds the verdict to a call of a conversation."""
+        assert self._compared is not None
+        assert flight.reply is not None
+        sent = SentCall(
+            rendered=prepared.rendered,
+            plan=prepared.plan,
+            at=flight.sent_at,
+            began=flight.first_at,
+            usage=flight.reply.usage,
+            complete=not prepared.call.ir.has_continued(),
+        )
+        flight.verdict, flight.predicted = self._compared.judge(
+            flight.target, sent, flight.reply.id, price
         )
 
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared = flight.reply, flight.prepared[flight.index]
         assert reply is not None
-        flight.guarded(
-            "planner_failed",
-            None,
-            self._planners[flight.index].sent_single,
-            prepared.rendered,
-            prepared.plan,
-            at=flight.sent_at,
-            began=flight.first_at,
-        )
+        if not flight.batch:  # batches have a cache of their own
+            flight.guarded(
+                "planner_failed",
+                None,
+                self._planners[flight.index].sent_single,
+                prepared.rendered,
+                prepared.plan,
+                at=flight.sent_at,
+                began=flight.first_at,
+            )
         price = flight.charge(prepared, reply.usage)
         flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
+        if self._compared is not None and not flight.batch:
+            flight.guarded("verdict_failed", None, self._judge, flight, prepared, price)
         record = flight.build_record(
             prepared,
             (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices),
@@ -91,3 +156,9 @@ class OneShot(Caller):
             raw_hash=flight.raw_hash,
             parsed=None if output is None else output.parse_reply(reply),
         )
+
+
+def _is_mostly_shared(rendered: Rendered) -> bool:
+    """Whether tools and system prompt, with which other calls begin, are most of the prompt."""
+    sizes = [(run.section != "messages", run.size) for run in rendered.runs]
+    return 2 * sum(size for shared, size in sizes if shared) > sum(size for _, size in sizes)

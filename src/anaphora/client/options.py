@@ -3,6 +3,7 @@
     ParamOptions      parameters of the model: `max_tokens`, `temperature`, …
     SingleCallOptions `anaphora.complete` and `anaphora.acomplete`
     CallOptions       `complete`, `send` and `stream` of a client
+    MapOptions        `map` of a client
     TurnOptions       `send` and `preview` of a session
     RunOptions        `run` of a session
     SessionOptions    `session` of a client
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal, NoReturn, Required, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Required, TypeAlias, TypedDict
+
+import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
@@ -33,14 +36,24 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Message, MessageLike
 from anaphora.yaml_values import nearest
 
+from .config import McpServer
 from .conversations import Conversations
 from .dispatch import OnToolError
 from .observe import CallAudit, Watcher
 from .transport import HttpTransport
 
+if TYPE_CHECKING:
+    import os
+
+    from .fan_out.values import FanOutProgress
+
 OnPrefixBreak: TypeAlias = Literal["warn", "raise", "off"]
 """What happens before sending when the prefix would break: a warning and a notice, an error
 instead of the call, or nothing."""
+
+WarmUp: TypeAlias = Literal["auto", "call", "prewarm", "off"]
+"""How a cache is written before several calls read it: by the first of them, by a pre-warm, or not
+at all. `auto` takes the faster of the two where either pays."""
 
 Prompt: TypeAlias = PromptIR | RenderedContext
 StateText: TypeAlias = str | Callable[[], str] | None
@@ -50,6 +63,16 @@ Tools: TypeAlias = (
 )
 """Functions, described by their signature and docstring; finished tools; registries; dictionaries
 as the OpenAI and Anthropic SDKs take them."""
+
+
+class KeepWarm(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of `keep_warm`. In any case the refreshes of one pause cost no more than writing
+    the prefix again would."""
+
+    max_usd: Decimal | None = Decimal(1)
+    """Of all refreshes of a session; None: no such bound."""
+    max_refreshes: int = 12
+    """In one pause."""
 
 
 class ParamOptions(TypedDict, total=False):
@@ -97,12 +120,40 @@ class SingleCallOptions(TurnOptions, total=False):
     """Request fields without a name here: wire name -> the fields, or their JSON text."""
 
 
-class CallOptions(SingleCallOptions, total=False):
+class _ModelOptions(SingleCallOptions, total=False):
     model: str | None
     """Goes before the call's own, and the provider's. `provider/model` names both."""
 
 
-class SessionOptions(CallOptions, total=False):
+class CallOptions(_ModelOptions, total=False):
+    conversation: bool
+    """The app sends the whole history with each call: the conversation is recognised by its prompt,
+    and the call gets markers and a verdict as in a session."""
+
+
+class MapOptions(CallOptions, total=False):
+    ordered: bool
+    """Iterating gives the items in the order of the prompts, not as they come."""
+    concurrency: int
+    """Calls at the same time at most, 100 by default; rate limits may allow fewer."""
+    max_cost_usd: Decimal | float | str | None
+    """No call is sent that could exceed it, with those that run. Earlier runs with the same
+    `results` count. Exact where `max_tokens` bounds the replies."""
+    warm: WarmUp
+    """How the cache is written before a group of calls is sent: `call` (one of them goes first),
+    `prewarm`, `off` (all at once). `auto` chooses, and sends all at once where nothing is saved."""
+    visibility_delay: float | None
+    """Seconds from the moment that a cache entry is readable until it is read; None: the
+    provider's, from the catalog."""
+    batch: bool
+    """Use the provider's Batch API: half the price, within a day."""
+    results: str | os.PathLike[str] | None
+    """A file for the results. A run with the same file goes on where an earlier one ended."""
+    on_progress: Callable[[FanOutProgress], None] | None
+    """Called after each prompt with what is done and spent."""
+
+
+class SessionOptions(_ModelOptions, total=False):
     id: str | None
     """Names the conversation: it continues what an earlier session with this id has stored."""
     messages: Conversation | Iterable[MessageLike]
@@ -115,6 +166,11 @@ class SessionOptions(CallOptions, total=False):
     compact_at: int | float | None
     """Drops the oldest exchanges when a prompt exceeds so many tokens (an int), or that share of
     the model's context window (a float)."""
+    mcp: Iterable[str | McpServer] | None
+    """MCP servers whose tools the model may call: names of llm.yaml, and servers. They are started
+    before the first turn, and closed with the session."""
+    keep_warm: Literal["auto"] | KeepWarm | None
+    """Keeps the cached prefix alive during pauses, where the pauses so far say that it pays."""
     on_prefix_break: OnPrefixBreak
     diagnose: bool
     """Asks the provider, too, why a prefix was missed."""
@@ -168,6 +224,7 @@ def _keywords(options: Any, *others: str) -> frozenset[str]:
 PARAM_KEYWORDS = _keywords(ParamOptions)
 TURN_KEYWORDS = _keywords(TurnOptions, "output")
 CALL_KEYWORDS = _keywords(CallOptions, "provider", "output")
+MAP_KEYWORDS = _keywords(MapOptions, "provider", "output")
 SESSION_KEYWORDS = _keywords(SessionOptions, "provider")
 RUN_KEYWORDS = _keywords(RunOptions, "output")
 CLIENT_KEYWORDS = _keywords(ClientOptions, "environ")

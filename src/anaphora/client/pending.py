@@ -16,7 +16,13 @@ from anaphora.values import TextPieces
 
 #: Packages whose frames are not the application's.
 _OWN = frozenset(
-    {"anaphora", "anaphora.client", "anaphora.client.session", "anaphora.client.transport"}
+    {
+        "anaphora",
+        "anaphora.client",
+        "anaphora.client.fan_out",
+        "anaphora.client.session",
+        "anaphora.client.transport",
+    }
 )
 
 

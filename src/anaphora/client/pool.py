@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from anaphora.errors import InvalidRequest
@@ -42,6 +42,8 @@ class ProviderPool:
         self._transport = transport
         self._transports: dict[tuple[Secret | None, str | None], HttpTransport] = {}
         self._endpoints: dict[str, Endpoint] = {}
+        self.on_endpoint: Callable[[Endpoint], None] | None = None
+        """Called with each endpoint that is made."""
 
     def endpoint(self, resolved: ResolvedProvider) -> Endpoint:
         endpoint = self._endpoints.get(resolved.id)
@@ -50,8 +52,14 @@ class ProviderPool:
             if transport is None or isinstance(transport, TransportLayer):
                 transport = self._transport_for(resolved)
             endpoint = Endpoint(resolved, transport, self.affinity)
+            if self.on_endpoint is not None:
+                self.on_endpoint(endpoint)
             self._endpoints[resolved.id] = endpoint
         return endpoint
+
+    def called(self, name: str) -> Endpoint | None:
+        """The endpoint of a provider, where it was called before."""
+        return self._endpoints.get(name)
 
     def reload(
         self, providers: Mapping[str, ResolvedProvider], routes: Mapping[str, Sequence[Hop]]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint, Target
 
 
-def find_price(target: Target, at: float, tier: str) -> Price | None:
+def find_price(target: Target, at: float, tier: str, *, batch: bool = False) -> Price | None:
     """The price of a service tier at that time; None where it is unknown."""
     endpoint = target.endpoint
     return catalog.price(
@@ -28,6 +28,7 @@ def find_price(target: Target, at: float, tier: str) -> Price | None:
         rules=target.rules,
         wire=endpoint.base_wire,
         service_tier=tier,
+        batch=batch,
         own=_configured_price(endpoint, target.model, tier),
     )
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -134,6 +134,9 @@ def _is_retryable(error: AnaphoraError) -> bool:
     return error.retryable and not isinstance(error, QuotaExhausted)
 
 
+BreakerState: TypeAlias = Literal["closed", "open", "half open"]
+
+
 class CircuitBreaker:
     """Stops calling a provider that fails repeatedly, and probes it a while later.
 
@@ -155,6 +158,11 @@ class CircuitBreaker:
         self._probes: deque[float] = deque()
         self.calm = True
         """Closed without a recent failure: calls need neither `enters` nor `succeeded`."""
+
+    def state(self, at: float) -> BreakerState:
+        if self._open_until is None:
+            return "closed"
+        return "open" if at < self._open_until else "half open"
 
     def allows(self, at: float) -> float:
         """Seconds until a call may be sent; 0.0: now. Changes nothing."""

@@ -144,5 +144,12 @@ class _SharedClient:
 
 
 _shared = _SharedClient()
+
+
+def shared_client() -> Client:
+    """The client of `complete` and `acomplete`: for adapters that are given no other."""
+    return _shared.client()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_shared.leave_to_parent)

@@ -16,26 +16,37 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import Future, wait
 from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, Unpack, overload
 
+from anaphora.cache.plan import Advice
 from anaphora.errors import InvalidRequest, Transport
 from anaphora.prompt import Call, Compaction
 from anaphora.prompt.context import TokenCount
 from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
 
-from .arguments import Content, not_copyable, wrong_client
+from .arguments import Content, not_copyable, prompts_of, wrong_client
 from .client import AsyncClient
 from .config import ClientConfig
 from .observe import CallAudit
 from .options import (
     CallOptions,
     ClientOptions,
+    MapOptions,
     Prompt,
     RecallOptions,
     RunOptions,
@@ -48,6 +59,9 @@ from .response import Output, Parsed, Response
 from .session import Preview, Run, RunResult, Session
 from .structured import Structured
 from .turn import Turn
+
+if TYPE_CHECKING:
+    from .fan_out import FanOut, FanOutItem, FanOutProgress, FanOutResult
 
 T = TypeVar("T")
 
@@ -198,6 +212,46 @@ class Client:
         do, send = self._background.do, self._client.send
         return SyncTurn(self, do(lambda: send(content, provider, output=output, **options)))
 
+    @overload
+    def map(
+        self,
+        prompts: Iterable[Call | Content],
+        provider: str | None = None,
+        *,
+        output: None = None,
+        **options: Unpack[MapOptions],
+    ) -> SyncFanOut[None]: ...
+    @overload
+    def map(
+        self,
+        prompts: Iterable[Call | Content],
+        provider: str | None = None,
+        *,
+        output: type[Output] | Structured[Output],
+        **options: Unpack[MapOptions],
+    ) -> SyncFanOut[Output]: ...
+    @overload
+    def map(
+        self,
+        prompts: Iterable[Call | Content],
+        provider: str | None = None,
+        *,
+        output: object,
+        **options: Unpack[MapOptions],
+    ) -> SyncFanOut[Any]: ...
+    def map(
+        self,
+        prompts: Iterable[Call | Content],
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[MapOptions],
+    ) -> SyncFanOut[Any]:
+        """As `AsyncClient.map`. `on_progress` is called in the client's thread."""
+        do, fan_out = self._background.do, self._client.map
+        prompts = list(prompts_of(prompts))  # a generator of the app runs in its own thread
+        return SyncFanOut(self, do(lambda: fan_out(prompts, provider, output=output, **options)))
+
     def session(
         self, provider: str | None = None, **options: Unpack[SessionOptions]
     ) -> SyncSession:
@@ -264,6 +318,34 @@ class SyncRun(Generic[Parsed]):
 
     def __repr__(self) -> str:
         return f"<Sync{repr(self._run)[1:]}"
+
+
+class SyncFanOut(Generic[Parsed]):
+    """Calls that are made when this is iterated over, or the result is requested; once."""
+
+    def __init__(self, client: Client, fan_out: FanOut[Parsed]) -> None:
+        self._client = client
+        self._fan_out = fan_out
+        fan_out.made_by_sync_client(call_site())
+
+    def __iter__(self) -> Generator[FanOutItem[Parsed], None, None]:
+        return self._client._background.iterate(self._fan_out.__aiter__)
+
+    def result(self) -> FanOutResult[Parsed]:
+        """All items in the order of the prompts, as awaiting a `FanOut` returns them."""
+        return self._fan_out.result or self._client._background.call(lambda: self._fan_out)
+
+    @property
+    def progress(self) -> FanOutProgress:
+        """How far it is; when it is over, the totals."""
+        return self._fan_out.progress
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        return self._fan_out.notices
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._fan_out)[1:]}"
 
 
 class SyncTextStream(Iterator[str]):
@@ -392,6 +474,9 @@ class SyncSession:
     ) -> Preview:
         return self._do(lambda: self._session.preview(content, output=output, **options))
 
+    def advice(self, *, parallel: int = 1) -> tuple[Advice, ...]:
+        return self._do(lambda: self._session.advice(parallel=parallel))
+
     def prewarm(self) -> Response:
         return self._call(self._session.prewarm)
 
@@ -403,6 +488,12 @@ class SyncSession:
 
     def fork(self, *, id: str | None = None) -> SyncSession:
         return SyncSession(self._client, self._do(lambda: self._session.fork(id=id)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def load(self) -> None:
         self._call(self._session.load)
@@ -488,6 +579,42 @@ class Background:
                 yield event[0]
         finally:
             self._end(done, task)
+
+    async def iterate_from_loop(
+        self, make: Callable[[], AsyncIterator[T]]
+    ) -> AsyncGenerator[T, None]:
+        """As `iterate`, from another event loop, which is not blocked."""
+        loop = asyncio.get_running_loop()
+        items: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
+        wanted = asyncio.Semaphore(0)
+
+        def put(item: tuple[T] | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(items.put_nowait, item)
+
+        async def iterate() -> None:
+            events = make()
+            async with aclosing(events):  # type: ignore[type-var]
+                await wanted.acquire()
+                async for event in events:
+                    put((event,))
+                    await wanted.acquire()
+
+        done, task = self._begin(iterate)
+        done.add_done_callback(lambda _: put(None))
+        try:
+            while True:
+                self._loop.call_soon_threadsafe(wanted.release)
+                event = await items.get()
+                if event is None:
+                    _result(done)
+                    return
+                yield event[0]
+        finally:
+            if not done.done():
+                self._loop.call_soon_threadsafe(lambda: task.result().cancel())
+                await asyncio.wait([ended := asyncio.wrap_future(done)])
+                ended.exception()  # it was retrieved
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Cancels all calls, awaits `last`, and ends the thread. May be called again."""

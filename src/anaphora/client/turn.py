@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, Generic, Self
 
@@ -22,6 +22,7 @@ from anaphora.tokens import Counts
 from anaphora.values import Event, Message, Notice
 
 from .attempts import Attempts
+from .config import RetryConfig
 from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
@@ -101,12 +102,16 @@ class Caller(ABC):
         """A call is in flight, where only one may be."""
         self._is_kept = False
         """What is known of the conversation is loaded before a call, and stored after it."""
+        self._opens: Callable[[], Awaitable[None]] | None = None
+        """Starts what the first call needs."""
 
     async def complete(self, request: TurnRequest) -> Response:
         if self._busy:
             await self._settled()
         if self._watchers.audit is not None:
             self._watchers.audit.check()
+        if self._opens is not None:
+            await self._opens()
         if self._is_kept:
             await self._load()
         flight = InFlight(request, self._targets_for(request), False)
@@ -126,6 +131,8 @@ class Caller(ABC):
             await self._settled()
         if self._watchers.audit is not None:
             self._watchers.audit.check()
+        if self._opens is not None:
+            await self._opens()
         if self._is_kept:
             await self._load()
         flight = InFlight(request, self._targets_for(request), True)
@@ -166,12 +173,18 @@ class Caller(ABC):
         """Stores the conversation after a response, with a notice where that fails."""
         return response
 
+    def response_began(self) -> None:  # noqa: B027
+        """The provider has begun to answer: with a good status, and nothing is read yet."""
+
     def _end(self) -> None:  # noqa: B027
         """The call is over, however it ended."""
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
         """About how many tokens of the prompt count against rate limits."""
         return Counts(prepared.rendered).total
+
+    def retry_of(self, target: Target) -> RetryConfig:
+        return target.endpoint.config.retry
 
     def admission(
         self,
@@ -238,4 +251,5 @@ class Caller(ABC):
             plan=None if prepared is None else prepared.plan,
             adapter=flight.request.adapter,
             prompt_hash=flight.request.prompt_hash,
+            output_usd=flight.guarded("price_failed", None, flight.output_usd, record.usage),
         )

@@ -67,18 +67,20 @@ def mcp_result(result: object) -> ToolResult:
 
     Nothing is lost: text, images, audio and PDFs become parts; links and text resources become JSON
     text, which every model can read; anything else becomes `Opaque`. Structured content is added as
-    JSON text unless the text parts already contain it. Servers wrap strings and lists in an object
-    with one field, `result`.
+    JSON text unless the parts already contain it. Servers wrap strings and lists in an object with
+    one field, `result`.
     """
     result = _data(result)
     if not isinstance(result, dict) or not result.keys() & {"content", "structuredContent"}:
         raise InvalidRequest("expected an MCP result: an object with `content`", path="result")
-    blocks = result.get("content") or ()
+    blocks = result.get("content") or []
     if not isinstance(blocks, list | tuple):
         raise InvalidRequest("expected a list of content blocks", path="result.content")
-    parts = [_part(_data(block), f"result.content[{i}]") for i, block in enumerate(blocks)]
+    blocks = [_data(block) for block in blocks]
+    parts = [_part(block, f"result.content[{i}]") for i, block in enumerate(blocks)]
     structured = result.get("structuredContent")
-    if structured is not None and not _is_included(parts, structured):
+    repeated = _without_none(structured) == {"result": _without_none(blocks)}
+    if structured is not None and not repeated and not _is_included(parts, structured):
         parts.append(Text(_json(structured, "result.structuredContent")))
     return ToolResult(
         call_id="",
@@ -193,6 +195,13 @@ def _equals(text: str, value: object) -> bool:
     except InvalidJson:
         return False
     return type(decoded) is type(value) and decoded == value
+
+
+def _without_none(value: Any) -> Any:
+    """Servers write content blocks that they repeat as structured content with all fields."""
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return [_without_none(each) for each in value] if isinstance(value, list) else value
 
 
 def _flat(items: list[Any]) -> list[Any]:

@@ -155,6 +155,19 @@ def url_variables(row: Dialect) -> tuple[str, ...]:
     return row.url_variables or (f"{row.provider.upper()}_BASE_URL",)
 
 
+def base_urls(variables: Mapping[str, str]) -> dict[str, str]:
+    """The addresses that variables hold, by provider: valid URLs only."""
+    found = {}
+    for name, row in default_rows().items():
+        for variable in url_variables(row):
+            if value := variables.get(variable):
+                _, url = _base_url(row, variable, value)
+                if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
+                    found[name] = url
+                break
+    return found
+
+
 def some_variables() -> str:
     """The best known key variables, for a message."""
     rows = tuple(default_rows().values())

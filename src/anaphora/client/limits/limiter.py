@@ -188,6 +188,20 @@ class Limiter:
         if not lane.queue and self._lanes.get(lane.model) is lane:
             del self._lanes[lane.model]
 
+    def headroom(self, now: float) -> dict[str, float]:
+        """The share that is left of each limit: configured ones, and those that the provider
+        stated, as far as they are scarce."""
+        shares = {} if self.shared is None else self.shared.headroom(now)
+        for lane in self._lanes.values():
+            own = {} if lane.own is None else lane.own.headroom(now)
+            for by_token, stated in lane.stated:
+                share = stated.headroom(now)
+                what = "tokens" if by_token else "requests"
+                if share is not None:
+                    own[what] = min(share, own.get(what, 1.0))
+            shares |= {f"{lane.model}: {what}": share for what, share in own.items()}
+        return shares
+
     def wait(self, lane: ModelLane, tokens: int, now: float) -> float:
         """Seconds until a call that arrives now would start, waiting for concurrent calls to end
         not counted. Infinite for a call larger than a minute's quota."""

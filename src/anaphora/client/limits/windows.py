@@ -99,6 +99,20 @@ class RateWindow(msgspec.Struct, eq=False):
             return None
         return cls(requests, tokens, rate.concurrency or _INF, windowed)
 
+    def headroom(self, now: float) -> dict[str, float]:
+        """The share of each configured limit that is left."""
+        self.forget(now)
+        used = {
+            "requests per minute": (self.used_requests, self.requests),
+            "tokens per minute": (self.used_tokens, self.tokens),
+            "concurrent calls": (self.running, self.concurrency),
+        }
+        return {
+            what: max(0.0, 1 - taken / limit)
+            for what, (taken, limit) in used.items()
+            if limit < _INF
+        }
+
     def forget(self, now: float) -> None:
         lasts = self.started.lasts
         while lasts and lasts[0] + MINUTE <= now:
@@ -170,6 +184,12 @@ class StatedLimit:
         missing = self._limit - self.level
         self._sudden = not left.gradual or missing == _INF or not reset
         self._rate = 0.0 if self._sudden else missing / reset
+
+    def headroom(self, now: float) -> float | None:
+        """The share that is left; None where the limit is unknown."""
+        if self._limit in (0.0, _INF):
+            return None
+        return min(1.0, max(0.0, self._level_at(now) / self._limit))
 
     def opens(self, amount: float, now: float) -> float:
         """When `amount` is available; for more than the limit, when all of it is."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from anaphora.client.failures import failure_notice, line_of, log
 from anaphora.client.response import Record
 from anaphora.rendered import Plan, Rendered
-from anaphora.values import Notice
+from anaphora.values import Notice, Usage
 
 if TYPE_CHECKING:
     from .export import Logs
@@ -33,6 +34,7 @@ __all__ = [
     "Logs",
     "Meters",
     "Metrics",
+    "OwnBill",
     "Traces",
     "Watcher",
     "Watchers",
@@ -42,6 +44,14 @@ __all__ = [
 _LAZY = {"Logs": ".export", "Meters": ".otel", "Metrics": ".prometheus", "Traces": ".otel"}
 
 Watcher: TypeAlias = Callable[[Record], None]
+
+
+class OwnBill(msgspec.Struct, frozen=True, kw_only=True):
+    """The bill of a call as if its app were alone."""
+
+    usage: Usage
+    cost_usd: Decimal | None = None
+    saved: Decimal | None = None
 
 
 class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -65,6 +75,19 @@ class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """the method or path that it used, and"""
     ignored: tuple[str, ...] = ()
     """params that were ignored."""
+    output_usd: Decimal | None = None
+    """The part of the record's cost that is for the output."""
+    own: OwnBill | None = None
+    """As the app sees it, where it read what other apps wrote."""
+    unbilled_nano_usd: int = 0
+    """What an app was charged for attempts without a bill."""
+    conversation: str = ""
+    """An id of the conversation, and"""
+    turn: int = 0
+    """the number of the call in it."""
+    session: str = ""
+    """The name under which the application stores the conversation, of which a log keeps a digest
+    in place of the id."""
 
 
 class CallAudit(Protocol):

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anaphora.client.response import Record
 
 from . import missing_extra
-from .export import BoundedNames, label, outcome, queued, shares, word
+from .export import BoundedNames, block_label, label, outcome, queued, shares, word
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -23,6 +23,9 @@ except ModuleNotFoundError as error:
     raise missing_extra(
         error, "metrics", module="prometheus_client", package="prometheus-client"
     ) from None
+
+if TYPE_CHECKING:
+    from anaphora.cache.verdict import Verdict
 
 #: Block labels are the application's, model names may be a user's.
 MAX_LABELS = 200
@@ -34,6 +37,8 @@ _QUEUED = (0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300)
 
 #: Observations of times that are kept until the next collection.
 _MOST_OBSERVED = 3000
+#: Series of calls and blocks that are found by names as they are in a record.
+_MOST_KNOWN = 1000
 
 _lock = Lock()
 
@@ -67,6 +72,19 @@ class Metrics:
         self._families.count(record)
 
 
+class _CallSeries:
+    """The series that the calls of a model have counted in so far: one that is created is shown."""
+
+    __slots__ = ("blocks", "counters", "names")
+
+    def __init__(self, families: _Families, provider: str, model: str) -> None:
+        self.names = families.providers(label(provider)), families.models(word(model))
+        self.counters: dict[str, Counter] = {}
+        """Those of calls without an error."""
+        self.blocks: dict[tuple[str, str], Counter] = {}
+        """By label and section."""
+
+
 class _Families:
     """Every metric, once for each registry."""
 
@@ -88,6 +106,8 @@ class _Families:
         self._added: dict[Counter, float] = {}
         self._observed: list[tuple[Histogram, float]] = []
         """What is not in the series yet."""
+        self._known: dict[tuple[str, str], _CallSeries] = {}
+        """By provider and model."""
 
         families: list[_Counter | _Histogram] = []
 
@@ -105,6 +125,7 @@ class _Families:
             return cache(family.labels)
 
         self.calls = counter("calls_total", "Finished calls", (*_CALL, "outcome"))
+        self.prewarms = counter("prewarm_calls_total", "Calls that only write or refresh a prefix")
         self.attempts = counter("attempts_total", "Requests sent", ("provider", "outcome"))
         self.tokens = counter("tokens_total", "Tokens billed, each once", (*_CALL, "kind"))
         self.blocks = counter("block_tokens_total", "Tokens sent, by block", (*_CALL, "label"))
@@ -142,46 +163,75 @@ class _Families:
             raise ValueError("a counter only rises")
         self._added[counter] = self._added.get(counter, 0.0) + float(amount)
 
-    def _observe(self, histogram: Histogram, seconds: float) -> None:
-        self._observed.append((histogram, seconds))
+    def _series(self, record: Record) -> _CallSeries:
+        key = record.provider, record.model
+        series = self._known.get(key)
+        if series is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            series = self._known[key] = _CallSeries(self, *key)
+        return series
 
     def _count(self, record: Record) -> None:
-        call = self.providers(label(record.provider)), self.models(word(record.model))
-        self._add(self.calls(*call, outcome(record.error)))
-        self._observe(self.seconds(*call), record.seconds)
-        self._observe(self.queued(*call), queued(record))
+        series, add, usage = self._series(record), self._add, record.usage
+        call, known, observed = series.names, series.counters, self._observed
+        if record.error is None:
+            add(known.get("ok") or known.setdefault("ok", self.calls(*call, "ok")))
+        else:
+            add(self.calls(*call, outcome(record.error)))
+        if record.operation == "prewarm":
+            add(self.prewarms(*call))
+        observed.append((self.seconds(*call), record.seconds))
+        observed.append((self.queued(*call), queued(record)))
         if record.first is not None:
-            self._observe(self.first(*call), record.first)
+            observed.append((self.first(*call), record.first))
         for attempt in record.attempts:
             provider = self.providers(label(attempt.provider))
-            self._add(self.attempts(provider, outcome(attempt.error)))
-        usage, verdict = record.usage, record.verdict
+            add(self.attempts(provider, outcome(attempt.error)))
         for kind, tokens in (
             ("uncached", usage.uncached),
             ("read", usage.read),
-            *((f"written_{ttl}", n) for ttl, n in (usage.written or {}).items()),
             ("output", usage.output),
         ):
             if tokens is not None:
-                self._add(self.tokens(*call, kind), tokens)
-        for name, tokens in shares(record.blocks, MAX_LABELS).items():
-            self._add(self.blocks(*call, self.labels(name)), tokens)
+                add(known.get(kind) or known.setdefault(kind, self.tokens(*call, kind)), tokens)
+        for ttl, tokens in (usage.written or {}).items():
+            if tokens is not None:
+                add(self.tokens(*call, f"written_{ttl}"), tokens)
+        self._count_blocks(record, series)
         if record.cost_usd is None:
-            self._add(self.unpriced(*call))
+            add(self.unpriced(*call))
         else:
-            self._add(self.cost_usd(*call), float(record.cost_usd))
+            add(self.cost_usd(*call), float(record.cost_usd))
         if record.saved is not None:
             # A counter only rises, so a call that wrote more than it saved has its own.
-            counter = self.saved if record.saved >= 0 else self.unsaved
-            self._add(counter(*call), abs(float(record.saved)))
-        if verdict is not None:
-            cause = verdict.cause or "none"
-            self._add(self.verdicts(verdict.result, cause))
-            for kind, tokens in verdict.losses.items():
-                self._add(self.lost(kind), tokens)
-                if verdict.cost_usd is not None:
-                    share = float(verdict.cost_usd) * tokens / verdict.lost
-                    self._add(self.lost_usd(kind), max(0.0, share))
+            saved = float(record.saved)
+            add((self.saved if saved >= 0 else self.unsaved)(*call), abs(saved))
+        if record.verdict is not None:
+            self._count_verdict(record.verdict)
+
+    def _count_blocks(self, record: Record, series: _CallSeries) -> None:
+        if len(record.blocks) > MAX_LABELS:
+            for name, tokens in shares(record.blocks, MAX_LABELS).items():
+                self._add(self.blocks(*series.names, self.labels(name)), tokens)
+            return
+        for block in record.blocks:
+            key = block.label, block.section
+            counter = series.blocks.get(key)
+            if counter is None:
+                if len(series.blocks) >= _MOST_KNOWN:
+                    series.blocks.clear()
+                name = self.labels(block_label(*key))
+                counter = series.blocks[key] = self.blocks(*series.names, name)
+            self._add(counter, block.tokens)
+
+    def _count_verdict(self, verdict: Verdict) -> None:
+        self._add(self.verdicts(verdict.result, verdict.cause or "none"))
+        for kind, tokens in verdict.losses.items():
+            self._add(self.lost(kind), tokens)
+            if verdict.cost_usd is not None:
+                share = float(verdict.cost_usd) * tokens / verdict.lost
+                self._add(self.lost_usd(kind), max(0.0, share))
 
 
 def _register(families: Sequence[Counter | Histogram], registry: CollectorRegistry) -> None:

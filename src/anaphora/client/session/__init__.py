@@ -8,15 +8,18 @@ print(chat.last.verdict)
 from __future__ import annotations
 
 import copy
+import secrets
 import time
 from collections.abc import Callable
-from typing import Any, Unpack, overload
+from typing import Any, Self, Unpack, overload
 
 import msgspec
 
+from anaphora.cache.plan import Advice
 from anaphora.client.arguments import Content, messages_of, state_of, wrong_type
 from anaphora.client.conversations import id_of
 from anaphora.client.failures import reported
+from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.options import (
     ParamOptions,
     Prompt,
@@ -35,18 +38,30 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Message, MessageLike, Notice, Reply
 from anaphora.wire.message_dicts import read_message
 
+from .advice import advice_of, parallel_of
 from .compaction import compacted
 from .kept import KeptTurns
 from .preview import PrefixWarning, Preview, preview_of
+from .provider_state import ProviderState
 from .run import Run, RunResult
-from .turn_prompt import prompt_of
+from .turn_prompt import TurnPrompt, prompt_of
 from .turns import PromptSource
 
 __all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session"]
 
 
 class Session(KeptTurns):
-    """One conversation. Turns follow each other; `fork` returns branches that run in parallel."""
+    """One conversation. Turns follow each other; `fork` returns branches that run in parallel. As a
+    context manager it is closed at the end of the block."""
+
+    _closes_servers = True
+    """Not a branch, which shares the servers of the session it comes from."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
 
     @overload
     def run(
@@ -87,7 +102,26 @@ class Session(KeptTurns):
         if self._is_kept:
             self._load_now()
         self._check_turn(request)
-        turn = self._next_prompt()
+        return preview_of(*self._prepared(self._next_prompt(), request))
+
+    def advice(self, *, parallel: int = 1) -> tuple[Advice, ...]:
+        """What pays now, with the expected gain in dollars and why, the largest gain first: to keep
+        the cached prefix alive or let it go, to compact the history to half or keep it; with
+        `parallel`, to `prewarm` before so many branches start together. Nothing is sent."""
+        branches = parallel_of(parallel)
+        if self._is_kept:
+            self._load_now()
+        if self._last_turn is not None:
+            turn, request = self._last_turn
+        else:
+            turn, request = self._next_prompt(), TurnRequest(messages=(Message.user("."),))
+        state, prepared = self._prepared(turn, request)
+        return advice_of(state, turn, prepared, branches)
+
+    def _prepared(
+        self, turn: TurnPrompt, request: TurnRequest
+    ) -> tuple[ProviderState, PreparedRequest]:
+        """A call as it would be sent now, and where."""
         state = self._state(self._order(request, lambda: turn)[0])
         notices = self._load_notices
         if state.past is not None:
@@ -96,7 +130,7 @@ class Session(KeptTurns):
             notices += late
         prepared = self._builder.prepare(state, turn, request)
         prepared.notices += notices
-        return preview_of(state, prepared)
+        return state, prepared
 
     @property
     def prompt(self) -> Prompt | Callable[[], Prompt]:
@@ -191,6 +225,7 @@ class Session(KeptTurns):
             tokens = self._builder.counter(self._state(self._route.current), turn)
         done = compacted(turn, budget, tokens, summary)
         if done.dropped:
+            self._builder.tools.settle()
             before = self._conversation
             self._take(turn.compacted(done))
             self._note_compaction(before, self._conversation)
@@ -236,8 +271,10 @@ class Session(KeptTurns):
         return True
 
     async def load(self) -> None:
-        """Loads a conversation with an id now, instead of at the first turn: for a `preview` before
-        it, where the store is not in this process."""
+        """Loads a conversation with an id, and starts its MCP servers, now instead of at the first
+        turn: for a `preview` before it."""
+        if self._opens is not None:
+            await self._opens()
         await self._load()
         for state in self._states.values():
             if self._keeper is not None and state.past is not None:
@@ -263,14 +300,22 @@ class Session(KeptTurns):
             other.keep_with(self._keeper.forked(name))
         other._states = {target: state.fork() for target, state in self._states.items()}
         other._turn = None
+        other._audit_id, other._audited = secrets.token_hex(8), 0
         other._busy = other.running = False
         other._save, other._unsaved = None, ()
+        other._closes_servers = False
+        if (warm := self._refresher) is not None:
+            other.keep_warm(warm.settings, warm.among)
         other._route = self._route.fork()
         return other
 
     async def close(self) -> None:
         """Releases what the provider holds for this conversation. One with an id goes on in another
-        session, which uses it; `forget` ends it."""
+        session, which uses it; `forget` ends it. The cached prefix is no longer kept alive."""
+        if self._refresher is not None:
+            await self._refresher.close()
+        if self._servers is not None and self._closes_servers:
+            await self._servers.close()
         if self._keeper is None:
             await self._release()
 

@@ -69,6 +69,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         after, done = shortened(turn, sizes, limit, too_long=too_long)
         notices = (*prepared.notices, *done.notices)
         if after is not turn:
+            self.tools.settle()
             call = self.call(state, after, request, stream=stream, whole=whole)
             prepared = state.prepare(call, prepared.at)
         prepared.turn, prepared.notices = after, notices
@@ -136,7 +137,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def _cache_plan(
         self, state: ProviderState, request: TurnRequest, plan: PromptCachePlan
     ) -> PromptCachePlan:
-        if request.prewarm:
+        if request.prewarm and state.endpoint.features.prewarms:
             explicit = state.endpoint.features.adds_breakpoints and plan.mode is None
             mode = "explicit" if explicit else plan.mode
             plan = msgspec.structs.replace(plan, prewarm=True, mode=mode)

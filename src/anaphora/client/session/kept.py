@@ -1,13 +1,18 @@
-"""Conversations with an id: continued from what an earlier session saved, in any process."""
+"""What a session has between its turns: a conversation with an id, which is continued from what an
+earlier session saved in any process; a cached prefix that is kept alive; MCP servers."""
 
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import msgspec
 
 from anaphora.client.endpoint import Target
-from anaphora.client.options import Prompt
+from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.observe import Watchers
+from anaphora.client.options import KeepWarm, Prompt
 from anaphora.client.response import Response
 from anaphora.prompt import Call, RenderedContext
 from anaphora.rendered import Plan
@@ -15,11 +20,15 @@ from anaphora.rendered.plan import misfit
 from anaphora.values import Conversation, Notice, SegmentRole
 
 from .handles import Handles
+from .keep_warm import CacheRefresher, refresh_request
 from .keeper import ConversationKeeper
-from .provider_state import ProviderState
+from .provider_state import CachedPrefix, ProviderState
 from .saved import SavedCompaction, SavedConversation
 from .turn_prompt import CompactedHistory, PromptMemory
 from .turns import SessionTurns
+
+if TYPE_CHECKING:
+    from anaphora.client.mcp.servers import SessionServers
 
 _HISTORY = SegmentRole.CONVERSATION
 _NOT_LOADED = Notice(
@@ -30,7 +39,8 @@ _NOT_LOADED = Notice(
 
 
 class KeptTurns(SessionTurns):
-    """Turns that are loaded from a store before the first and saved there after each."""
+    """Turns with what lasts from one to the next. A conversation with an id is loaded from a store
+    before the first turn, and saved there after each."""
 
     _keeper: ConversationKeeper | None = None
     _compaction: SavedCompaction | None = None
@@ -39,6 +49,10 @@ class KeptTurns(SessionTurns):
     def keep_with(self, keeper: ConversationKeeper | None) -> None:
         self._keeper = keeper
         self._is_kept = keeper is not None
+
+    @property
+    def _audit_name(self) -> str | None:
+        return None if self._keeper is None else self._keeper.saved_as
 
     async def _load(self) -> None:
         keeper = self._keeper
@@ -177,3 +191,36 @@ class KeptTurns(SessionTurns):
     def _note_compaction(self, before: Conversation, after: Conversation) -> None:
         if self._keeper is not None:
             self._compaction = SavedCompaction.of(self._compaction, before, after)
+
+    # ── Between two turns ────────────────────────────────────────────────────────────────────────
+
+    def use_servers(self, servers: SessionServers) -> None:
+        """Starts these MCP servers before the first turn."""
+        self._servers, self._opens = servers, servers.open
+
+    def keep_warm(self, settings: KeepWarm, among: WeakSet[CacheRefresher]) -> None:
+        """Keeps the cached prefix alive from the next turn on, within these bounds; `among` are
+        the refreshers of all sessions."""
+        self._refresher = CacheRefresher(self, settings, among)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a call of the conversation is under way; a tool may be while none is."""
+        return self._busy
+
+    @property
+    def watchers(self) -> Watchers:
+        return self._watchers
+
+    @property
+    def current_state(self) -> ProviderState:
+        return self._state(self._route.current)
+
+    def cached_prefix(self, at: float) -> CachedPrefix | None:
+        state = self.current_state
+        return None if self._last_turn is None else state.cached_prefix(at)
+
+    def prepare_refresh(self, state: ProviderState, prefix: CachedPrefix) -> PreparedRequest | None:
+        assert self._last_turn is not None
+        turn, request = self._last_turn
+        return refresh_request(self._builder, state, turn, request, prefix)

@@ -9,11 +9,12 @@ A conversation that moves to another provider gets another state, and is rendere
 from __future__ import annotations
 
 import copy
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from anaphora.cache.plan import Planner
+from anaphora.cache.plan import Planner, refreshes
 from anaphora.cache.prefix import begins_with
 from anaphora.cache.simulator import Chance, Outcome, RenderedPrompt
 from anaphora.cache.simulator.handles import StoredHandle
@@ -27,7 +28,7 @@ from anaphora.prompt import Call, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.rendered.stored import NewPiece
 from anaphora.tokens import Bills
-from anaphora.values import Conversation, Reply, Thinking, Usage
+from anaphora.values import TTL_SECONDS, Conversation, Reply, Thinking, Ttl, Usage
 
 from .saved import (
     PastCall,
@@ -42,6 +43,21 @@ from .saved import (
 if TYPE_CHECKING:
     from .handles import Handles
     from .turn_prompt import TurnPrompt
+
+
+#: A refresh that would read less than this share of the prefix is not sent; none follows one that
+#: did.
+NEARLY = 0.9
+
+
+class CachedPrefix(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last call of a conversation left in the cache, where reading it keeps it alive."""
+
+    tokens: int
+    expiring: int
+    """Those of them that expire first; the others were written for longer."""
+    ttl: Ttl
+    expires: float
 
 
 class ProviderState:
@@ -157,6 +173,92 @@ class ProviderState:
             self._learn(rendered, outcome, reply)
         self._bills = updated_bills(sent, target.rules, outcome.kept, planner.counts(rendered))
         self.sent, self.outcome, self.past = sent, outcome, None
+        return verdict, expected.read
+
+    def cached_prefix(self, at: float) -> CachedPrefix | None:
+        """What the last call left in the cache; None where it is gone, or reading it would not keep
+        it alive."""
+        rules, sent = self.target.rules, self.sent
+        if sent is None or sent.at is None or not rules.reads_refresh.value:
+            return None
+        usage, plan = sent.usage, sent.marks
+        if usage is None or plan.held is not None:
+            return None
+        ttl = plan.marks[-1].ttl if plan.marks else plan.automatic
+        if ttl is None and rules.default_ttl is not None:
+            ttl = rules.default_ttl.value
+        tokens = (usage.read or 0) + (usage.written_total or 0)
+        if rules.mechanism.value != "explicit" and not plan.marks:
+            tokens = max(tokens, rules.whole_granules(usage.input or 0))
+        if ttl is None or tokens < max(1, rules.minimum_tokens.value):
+            return None
+        expires = sent.at + TTL_SECONDS[ttl]
+        if at >= expires:
+            return None
+        longer = [mark for mark in plan.marks if TTL_SECONDS[mark.ttl] > TTL_SECONDS[ttl]]
+        kept = 0
+        if longer:
+            kept = self.planner(at).counts(sent.rendered).tokens(longer[-1].chunk + 1)
+        expiring = max(0, tokens - kept)
+        return CachedPrefix(tokens=tokens, expiring=expiring, ttl=ttl, expires=expires)
+
+    def goes_on(self, at: float) -> float:
+        """How likely the conversation has another call."""
+        assert self.sent is not None
+        return self.planner(at).goes_on(self.sent.rendered)
+
+    def refresh_pays(self, prefix: CachedPrefix, at: float, *, done: int, most: int) -> bool:
+        """Whether to keep the prefix alive now, by the pauses so far. `done` refreshes of this
+        pause were sent, and `most` may be."""
+        planner = self.planner(at)
+        pauses, last = planner.pauses, planner.state.gaps.last
+        if at >= prefix.expires or last is None or not len(pauses) or done >= most:
+            return False
+        count, _ = refreshes(
+            self.target.rules,
+            prefix.ttl,
+            pauses,
+            idle=at - last,
+            share=prefix.expiring / prefix.tokens,
+            goes_on=self.goes_on(at),
+            done=done,
+        )
+        return count > 0
+
+    def refresh_usd(self, prefix: CachedPrefix, at: float) -> Decimal | None:
+        """What a refresh should cost; None where no price is known."""
+        price = self.target.price(at)
+        return None if price is None else price.of(Usage(uncached=0, read=prefix.tokens, output=0))
+
+    def refreshed(
+        self,
+        prepared: PreparedRequest,
+        reply: Reply,
+        *,
+        at: float,
+        first: float,
+        price: Price | None,
+    ) -> tuple[Verdict, int]:
+        """The verdict on a call that kept the prefix of the last one alive, which it then did."""
+        before = self.cached_prefix(at)
+        planner, rules = self.planner(at), self.target.rules
+        outcome = planner.refreshed(prepared.rendered, prepared.plan, at=at, began=first)
+        expected = self._prediction(prepared.rendered, outcome)
+        usage = reply.usage
+        refresh = SentCall(
+            rendered=prepared.rendered, plan=prepared.plan, at=at, began=first, usage=usage
+        )
+        verdict = judge(
+            self.sent,
+            refresh,
+            rules,
+            expected=expected,
+            price=price,
+            profile=self.target.profile,
+        )
+        if before is not None and (usage.read or 0) >= NEARLY * before.tokens:
+            assert self.sent is not None
+            self.sent = msgspec.structs.replace(self.sent, at=at, began=first)
         return verdict, expected.read
 
     def restore(self, saved: SavedState, *, here: bool) -> None:

@@ -15,12 +15,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, Unpack
 
 import msgspec
 
-from anaphora.client.arguments import flag_of, missing_result, seconds_of
+from anaphora.client.arguments import amount_of, flag_of, missing_result, seconds_of
 from anaphora.client.dispatch import (
     OnToolError,
     ToolError,
@@ -104,7 +104,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
         self._messages = messages
         self._turns = max_turns
         self._seconds = seconds_of(max_seconds, "max_seconds")
-        self._usd = _amount_of(max_cost_usd)
+        self._usd = amount_of(max_cost_usd, "max_cost_usd")
         self._parallel = flag_of(parallel, "parallel")
         self._tool_timeout = seconds_of(tool_timeout, "tool_timeout")
         self._on_tool_error = check_on_tool_error(on_tool_error)
@@ -294,19 +294,6 @@ def _sooner(one: float | None, other: float | None) -> float | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
-
-
-def _amount_of(value: Decimal | float | str | None) -> Decimal | None:
-    if value is None:
-        return None
-    try:
-        amount = Decimal(str(value))
-    except InvalidOperation:
-        amount = Decimal("NaN")
-    if amount.is_nan() or amount < 0:
-        reason = f"must be an amount in dollars, 0 or more, not {value!r}"
-        raise InvalidRequest(reason, path="max_cost_usd")
-    return amount
 
 
 def _sum(responses: list[Response]) -> Decimal | None:

@@ -180,6 +180,13 @@ def prompt_of(value: Any, path: str = "prompt") -> Prompt | Callable[[], Prompt]
     )
 
 
+def is_plain(prompt: PromptIR) -> bool:
+    """Whether a prompt leaves the history as it is: no conversation, boundary or continuation."""
+    if prompt.continuation is not None or prompt.cache.frozen_through is not None:
+        return False
+    return all(segment.role is not _HISTORY for segment in prompt.segments)
+
+
 def returned_prompt(value: Any) -> Prompt:
     if isinstance(value, PromptIR | RenderedContext):
         return value

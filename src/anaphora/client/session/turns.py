@@ -3,33 +3,39 @@ against the prefix sent before, sent, and compared with its bill."""
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, TypeGuard, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import msgspec
 
 from anaphora.client.arguments import Content, messages_of, missing_result, seconds_of, state_text
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
-from anaphora.client.observe import Watchers
+from anaphora.client.mcp import ADDED
+from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import OnPrefixBreak, Prompt, StateText, TurnOptions
 from anaphora.client.parameters import params_of
-from anaphora.client.response import Output, Response
+from anaphora.client.response import Output, Record, Response
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Caller, Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import Call, PromptIR, RenderedContext, Segment
-from anaphora.values import Conversation, Message, Notice, Part, SegmentRole, ToolResult
+from anaphora.values import Conversation, Message, Notice, SegmentRole, ToolResult
 
 from .call_builder import CallBuilder
 from .handles import Handles
+from .keep_warm import CacheRefresher
 from .preview import check_prefix
 from .provider_state import ProviderState
 from .run import unanswered
-from .turn_prompt import PromptMemory, TurnPrompt, returned_prompt, turn_prompt
+from .turn_prompt import PromptMemory, TurnPrompt, is_plain, returned_prompt, turn_prompt
+
+if TYPE_CHECKING:
+    from anaphora.client.mcp.servers import SessionServers
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
@@ -93,6 +99,16 @@ class SessionTurns(Caller):
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
         self._load_notices: tuple[Notice, ...] = ()
         """Of loading the conversation, for the next response."""
+        self._audit_id = secrets.token_hex(8)
+        """Of the conversation in an audit log, where it has no name."""
+        self._audited = 0
+        """Calls in it."""
+        self._last_turn: tuple[TurnPrompt, TurnRequest] | None = None
+        """What the last call was made of."""
+        self._servers: SessionServers | None = None
+        """MCP servers whose tools it uses."""
+        self._refresher: CacheRefresher | None = None
+        """Keeps the cached prefix alive between two turns."""
         self.running = False
         self.last: Response | None = None
         self.cost_usd: Decimal | None = Decimal(0)
@@ -174,6 +190,8 @@ class SessionTurns(Caller):
                 path="prewarm",
             )
         self._busy = True
+        if self._refresher is not None:
+            self._refresher.turn_began()
         return targets
 
     def _check_turn(self, request: TurnRequest) -> None:
@@ -186,7 +204,8 @@ class SessionTurns(Caller):
             raise InvalidRequest("there is nothing to send yet; give a text", path="content")
         if not (calls := unanswered(history)):
             return
-        results = {part.call_id for message in added for part in message.parts if _is_result(part)}
+        parts = (part for message in added for part in message.parts)
+        results = {part.call_id for part in parts if isinstance(part, ToolResult)}
         missing = [call for call in calls if call.id not in results]
         if missing:
             raise missing_result(missing[0])
@@ -212,7 +231,7 @@ class SessionTurns(Caller):
         prompt, memory = self._source.current(), self._memory
         if self._is_kept:
             memory = self._with_compaction(prompt, memory)
-        if memory.boundary is None and isinstance(prompt, PromptIR) and _is_plain(prompt):
+        if memory.boundary is None and isinstance(prompt, PromptIR) and is_plain(prompt):
             return TurnPrompt(ir=prompt, history=self._conversation, memory=memory)
         return turn_prompt(prompt, self._conversation, self._answered, memory)
 
@@ -233,11 +252,13 @@ class SessionTurns(Caller):
         if too_long and prepared.turn is prompt:
             last = flight.attempts[-1]
             raise ContextOverflow(last.reason, status=last.status, request_id=last.request_id)
+        listed = () if self._servers is None else self._servers.take_notices()
         if self._on_prefix_break != "off" and not state.extends_last(prepared):
-            expected = prepared.turn is not prompt or state.prefix_change_expected
+            compacted = prepared.turn is not prompt or state.prefix_change_expected
+            expected = compacted or any(each.code == ADDED for each in listed)
             mode = "notice" if expected else self._on_prefix_break
             prepared.notices += check_prefix(state, prepared, mode)
-        prepared.notices += self._load_notices
+        prepared.notices += self._load_notices + listed
         if whole:
             prepared.plan = msgspec.structs.replace(prepared.plan, held=None, preludes=())
         elif prepared.plan.preludes:
@@ -258,6 +279,21 @@ class SessionTurns(Caller):
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
         return self._state(target).tokens(prepared)
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
+        return self.ended_call(super()._ended(flight, record))
+
+    def ended_call(self, ended: EndedCall) -> EndedCall:
+        """A call of this conversation, for an audit log."""
+        self._audited += 1
+        return msgspec.structs.replace(
+            ended, conversation=self._audit_id, turn=self._audited, session=self._audit_name or ""
+        )
+
+    @property
+    def _audit_name(self) -> str | None:
+        """The name under which the conversation is stored."""
+        return None
 
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared, target = flight.reply, flight.prepared[flight.index], flight.target
@@ -280,16 +316,20 @@ class SessionTurns(Caller):
         if judged is not None:
             flight.verdict, flight.predicted = judged
             flight.saved = flight.verdict.saved
+        warm: tuple[Notice, ...] = ()
+        if self._refresher is not None and not request.prewarm:
+            paid, warm = self._refresher.take_cost()
+            if flight.verdict is not None and paid is not None:
+                flight.verdict = msgspec.structs.replace(flight.verdict, kept_warm_usd=paid)
         rendered, plan = prepared.rendered.notices, prepared.plan.notices
-        notices = (*rendered, *plan, *prepared.notices, *moved, *reply.notices)
+        notices = (*rendered, *plan, *prepared.notices, *moved, *warm, *reply.notices)
         record = flight.build_record(prepared, notices, observed=bool(self._watchers))
         # Before it is saved and parsed, which may fail: the reply was paid for.
         self.last = Response(reply=reply, record=record, raw_hash=flight.raw_hash)
-        if self.cost_usd is not None and flight.cost_usd is not None:
-            self.cost_usd += flight.cost_usd
-        else:
-            self.cost_usd = None
+        self.add_cost(flight.cost_usd)
         if not request.prewarm:
+            if prepared.turn is not None:
+                self._last_turn = prepared.turn, request
             state.reply_id = reply.id
             flight.guarded("conversation_failed", None, self._continue, flight, prepared, state)
             if late := flight.take_notices():
@@ -370,6 +410,15 @@ class SessionTurns(Caller):
     def _end(self) -> None:
         self._busy = False
         self._turn = None
+        if self._refresher is not None:
+            self._refresher.turn_ended()
+
+    def add_cost(self, cost_usd: Decimal | None) -> None:
+        """To that of the conversation, which is unknown from then on where this is."""
+        if self.cost_usd is not None and cost_usd is not None:
+            self.cost_usd += cost_usd
+        else:
+            self.cost_usd = None
 
     def _state(self, target: Target) -> ProviderState:
         state = self._states.get(target)
@@ -380,14 +429,3 @@ class SessionTurns(Caller):
     def _expect_prefix_changes(self) -> None:
         for state in self._states.values():
             state.prefix_change_expected = True
-
-
-def _is_result(part: Part) -> TypeGuard[ToolResult]:
-    return isinstance(part, ToolResult)
-
-
-def _is_plain(prompt: PromptIR) -> bool:
-    """Whether a prompt leaves the history as it is: no conversation, boundary or continuation."""
-    if prompt.continuation is not None or prompt.cache.frozen_through is not None:
-        return False
-    return all(segment.role is not _HISTORY for segment in prompt.segments)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import lru_cache
 from weakref import WeakSet
 
 import aiohttp
@@ -115,9 +116,10 @@ class AiohttpTransport:
         """An exchange on a connection, and whether the connection was used before."""
         connections, timeouts = self._connections, request.timeouts
         while True:
-            limits = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
             try:
-                connection = await connector.connect(route.destination, [], limits)
+                connection = await connector.connect(
+                    route.destination, [], _connect_limit(timeouts.connect)
+                )
             except (aiohttp.ClientError, OSError) as error:
                 failure = errors.connect_error(error, timeouts, route.url, connections.proxy)
             except BaseException as error:
@@ -145,6 +147,11 @@ class AiohttpTransport:
                 raise failure
             finally:
                 del failure
+
+
+@lru_cache(maxsize=64)
+def _connect_limit(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, connect=seconds)
 
 
 class HttpExchange:

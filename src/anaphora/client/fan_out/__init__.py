@@ -1,0 +1,99 @@
+"""Many prompts at once, where what they share is written to the cache once and read by the others.
+
+    result = await client.map(prompts, model="claude-sonnet-5-5", system=instructions)
+    result.texts, result.cost_usd, result.read_share
+
+    async for item in client.map(prompts, …): ...      as they come; with ordered=True in order
+
+The prompts are grouped by their rendered prefix. Of each group one call is sent first, or a
+pre-warm; the others follow when they can read what it wrote. With `results`, each response is in a
+file before the next step is taken, and a run that was killed goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Generic, NoReturn
+
+from anaphora.client.pending import Pending
+from anaphora.client.response import Parsed
+from anaphora.values import Notice
+
+from .calls import MappedCall
+from .run import FanOutRun
+from .values import FanOutItem, FanOutProgress, FanOutResult, FanOutSettings
+
+__all__ = ["FanOut", "FanOutItem", "FanOutProgress", "FanOutResult", "FanOutSettings", "MappedCall"]
+
+
+class FanOut(Pending[FanOutResult[Parsed]], Generic[Parsed]):
+    """Calls that are made when this is awaited or iterated over, once."""
+
+    _kind, _verb = "FanOut", "map"
+
+    def __init__(
+        self,
+        calls: Sequence[MappedCall],
+        settings: FanOutSettings,
+        on_progress: Callable[[FanOutProgress], None] | None = None,
+    ) -> None:
+        self._run = FanOutRun(calls, settings, on_progress)
+        self._settings = settings
+        self.result: FanOutResult[Parsed] | None = None
+        self._made()
+
+    @property
+    def progress(self) -> FanOutProgress:
+        """How far it is; when it is over, the totals."""
+        return self._run.progress
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        return tuple(self._run.notices)
+
+    @property
+    def text(self) -> NoReturn:
+        raise AttributeError("a map has no text: its items have, and `texts` of its result")
+
+    def __aiter__(self) -> AsyncGenerator[FanOutItem[Parsed], None]:
+        self._consume()
+        return self._in_order() if self._settings.ordered else self._as_they_come()
+
+    async def _complete(self) -> FanOutResult[Parsed]:
+        if self.result is None:
+            self._consume()
+            items: dict[int, FanOutItem[Parsed]] = {}
+            async with aclosing(self._as_they_come()) as coming:
+                async for item in coming:
+                    items[item.index] = item
+            self.result = FanOutResult(
+                items=tuple(items[index] for index in sorted(items)),
+                progress=self.progress,
+                stop_reason="cost_usd" if self._run.budget.exceeded else "done",
+                notices=self.notices,
+            )
+        return self.result
+
+    async def _as_they_come(self) -> AsyncGenerator[FanOutItem[Parsed], None]:
+        items: asyncio.Queue[FanOutItem[Parsed] | None] = asyncio.Queue()
+        task = asyncio.create_task(self._run.make(items.put_nowait))
+        task.add_done_callback(lambda _: items.put_nowait(None))
+        try:
+            while (item := await items.get()) is not None:
+                yield item
+            await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _in_order(self) -> AsyncGenerator[FanOutItem[Parsed], None]:
+        early: dict[int, FanOutItem[Parsed]] = {}
+        following = 0
+        async with aclosing(self._as_they_come()) as coming:
+            async for item in coming:
+                early[item.index] = item
+                while following in early:
+                    yield early.pop(following)
+                    following += 1

@@ -1,0 +1,308 @@
+"""The Batch APIs of Anthropic and OpenAI: submit requests, look at a batch, read its results.
+
+Requests of a batch run within a day, at half the price and with a cache of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+
+from anaphora import wire
+from anaphora.client.endpoint import Endpoint
+from anaphora.client.failures import status_error
+from anaphora.client.transport import HttpResponse
+from anaphora.errors import (
+    AnaphoraError,
+    InvalidRequest,
+    Parse,
+    RequestRejected,
+    Transport,
+    Upstream,
+)
+
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+
+#: Attempts of one request, and the seconds before the second; each next wait is twice as long.
+_ATTEMPTS, _FIRST_WAIT = 5, 1.0
+#: Bytes of the results of one batch.
+_MOST_BYTES = 4 * 1024**3
+
+
+class BatchRequest(msgspec.Struct, frozen=True):
+    key: str
+    body: bytes
+
+
+class BatchStatus(msgspec.Struct, frozen=True):
+    ended: bool
+    done: int
+    """Requests that ran."""
+    places: tuple[str, ...] = ()
+    """Paths of the results."""
+    problem: str = ""
+    """Why the provider refused the whole batch."""
+
+
+class BatchOutcome(msgspec.Struct, frozen=True):
+    """What became of one request: a body, or an error."""
+
+    key: str
+    body: bytes = b""
+    error: Exception | None = None
+
+
+class BatchApi(ABC):
+    """The batches of one provider."""
+
+    most_requests: ClassVar[int]
+    most_bytes: ClassVar[int]
+
+    def __init__(self, endpoint: Endpoint, path: str, headers: Headers) -> None:
+        """Path and headers of a single request."""
+        self._endpoint = endpoint
+        self._path = path
+        self._headers = headers
+        self._root = path.partition("/v1/")[0] + "/v1"
+
+    @abstractmethod
+    async def submit(self, requests: Sequence[BatchRequest]) -> str:
+        """The id of the batch."""
+
+    @abstractmethod
+    async def status(self, batch: str) -> BatchStatus: ...
+
+    @abstractmethod
+    def cancel_path(self, batch: str) -> str: ...
+
+    @abstractmethod
+    def _outcome(self, line: bytes) -> BatchOutcome: ...
+
+    async def cancel(self, batch: str) -> None:
+        await self._request("POST", self.cancel_path(batch), again=True)
+
+    async def results(self, status: BatchStatus) -> AsyncIterator[BatchOutcome]:
+        """The outcome of each request, in any order."""
+        for place in status.places:
+            async with aclosing(self._lines(place)) as lines:  # type: ignore[type-var]
+                async for line in lines:
+                    if line.strip():
+                        yield self._read(line)
+
+    def _read(self, line: bytes) -> BatchOutcome:
+        try:
+            return self._outcome(line)
+        except (msgspec.DecodeError, KeyError, TypeError) as problem:
+            raise Parse(f"a line of the batch's results cannot be read: {problem}") from None
+
+    async def _lines(self, path: str) -> AsyncIterator[bytes]:
+        """The lines of a response, as they arrive."""
+        answer = await self._send("GET", path, b"", self._headers)
+        try:
+            if answer.status >= 300:
+                raise self._error(answer, await answer.read())
+            rest = b""
+            async for data in answer:
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    yield line
+            yield rest
+        finally:
+            await answer.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Headers | None = None,
+        *,
+        again: bool = False,
+    ) -> Any:
+        """The decoded response. `again`: sending it twice does no harm."""
+        wait = _FIRST_WAIT
+        for attempt in range(_ATTEMPTS):
+            try:
+                answer = await self._send(method, path, body, headers or self._headers)
+                try:
+                    data = await answer.read()
+                finally:
+                    await answer.close()
+                if answer.status >= 300:
+                    raise self._error(answer, data)
+                return msgspec.json.decode(data)
+            except msgspec.DecodeError as problem:
+                raise Parse(f"the response to {method} {path} is not JSON: {problem}") from None
+            except AnaphoraError as problem:
+                self._endpoint.redactor.clean(problem)
+                unsent = not isinstance(problem, Transport) or problem.phase == "connect"
+                if attempt + 1 == _ATTEMPTS or not problem.retryable or not (again or unsent):
+                    raise
+                await asyncio.sleep(getattr(problem, "retry_after", None) or wait)
+                wait *= 2
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _send(self, method: str, path: str, body: bytes, headers: Headers) -> HttpResponse:
+        request = self._endpoint.outgoing_body(path, headers, body, method=method)
+        request = msgspec.structs.replace(request, max_response_bytes=_MOST_BYTES)
+        return await self._endpoint.transport.send(request)
+
+    def _error(self, answer: HttpResponse, data: bytes) -> Upstream:
+        return status_error(self._endpoint, answer, data)
+
+    def _request_error(self, status: int, body: bytes) -> Upstream:
+        return self._endpoint.wire.read_error(status, {}, body)
+
+
+class AnthropicBatches(BatchApi):
+    most_requests, most_bytes = 100_000, 250_000_000  # 256 MB with what is around the requests
+
+    async def submit(self, requests: Sequence[BatchRequest]) -> str:
+        listed = [{"custom_id": each.key, "params": msgspec.Raw(each.body)} for each in requests]
+        body = msgspec.json.encode({"requests": listed})
+        made = await self._request("POST", f"{self._path}/batches", body)
+        return str(made["id"])
+
+    async def status(self, batch: str) -> BatchStatus:
+        found = await self._request("GET", f"{self._path}/batches/{batch}", again=True)
+        counts = found["request_counts"]
+        return BatchStatus(
+            ended=found["processing_status"] == "ended",
+            done=sum(counts.values()) - counts.get("processing", 0),
+            places=(f"{self._path}/batches/{batch}/results",),
+        )
+
+    def cancel_path(self, batch: str) -> str:
+        return f"{self._path}/batches/{batch}/cancel"
+
+    def _outcome(self, line: bytes) -> BatchOutcome:
+        read = msgspec.json.decode(line, type=_AnthropicLine)
+        result = read.result
+        if result.type == "succeeded":
+            return BatchOutcome(read.custom_id, bytes(result.message))
+        if result.type == "errored":
+            return BatchOutcome(read.custom_id, error=self._request_error(400, bytes(result.error)))
+        return BatchOutcome(read.custom_id, error=_not_run(result.type))
+
+
+class OpenAIBatches(BatchApi):
+    most_requests, most_bytes = 50_000, 190_000_000  # of 200 MB
+
+    async def submit(self, requests: Sequence[BatchRequest]) -> str:
+        url = self._path[self._path.index("/v1/") :]
+        lines = b"".join(
+            msgspec.json.encode(
+                {
+                    "custom_id": each.key,
+                    "method": "POST",
+                    "url": url,
+                    "body": msgspec.Raw(each.body),
+                }
+            )
+            + b"\n"
+            for each in requests
+        )
+        headers, body = _form({"purpose": "batch"}, "requests.jsonl", lines)
+        uploaded = await self._request("POST", f"{self._root}/files", body, headers, again=True)
+        fields = {
+            "input_file_id": uploaded["id"],
+            "endpoint": url,
+            "completion_window": "24h",
+        }
+        body = msgspec.json.encode(fields)
+        made = await self._request("POST", f"{self._root}/batches", body)
+        return str(made["id"])
+
+    async def status(self, batch: str) -> BatchStatus:
+        found = await self._request("GET", f"{self._root}/batches/{batch}", again=True)
+        counts = found.get("request_counts") or {}
+        files = (found.get("output_file_id"), found.get("error_file_id"))
+        problems = (found.get("errors") or {}).get("data") or [{}]
+        return BatchStatus(
+            ended=found["status"] in ("completed", "failed", "expired", "cancelled"),
+            done=counts.get("completed", 0) + counts.get("failed", 0),
+            places=tuple(f"{self._root}/files/{file}/content" for file in files if file),
+            problem=problems[0].get("message", "") if found["status"] == "failed" else "",
+        )
+
+    def cancel_path(self, batch: str) -> str:
+        return f"{self._root}/batches/{batch}/cancel"
+
+    def _outcome(self, line: bytes) -> BatchOutcome:
+        read = msgspec.json.decode(line, type=_OpenAILine)
+        if read.response is None:
+            error = read.error or {}
+            reason = str(error.get("message") or "the request did not run")
+            return BatchOutcome(read.custom_id, error=RequestRejected(reason, code=_code(error)))
+        status, body = read.response.status_code, bytes(read.response.body)
+        if status >= 300:
+            return BatchOutcome(read.custom_id, error=self._request_error(status, body))
+        return BatchOutcome(read.custom_id, body)
+
+
+_APIS: dict[str | None, type[BatchApi]] = {"inline": AnthropicBatches, "file": OpenAIBatches}
+
+
+def batch_api(endpoint: Endpoint, path: str, headers: Headers) -> BatchApi:
+    """The batches of a provider; raises where it has none that is known."""
+    own = wire.PROVIDERS.get(endpoint.base_wire) == endpoint.system
+    api = _APIS.get(endpoint.features.batches) if own else None
+    if api is None:
+        raise InvalidRequest(
+            f"no Batch API is known for {endpoint.id}; Anthropic and OpenAI have one", path="batch"
+        )
+    return api(endpoint, path, headers)
+
+
+class _AnthropicResult(msgspec.Struct):
+    type: str
+    message: msgspec.Raw = msgspec.Raw(b"")
+    error: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _AnthropicLine(msgspec.Struct):
+    custom_id: str
+    result: _AnthropicResult
+
+
+class _OpenAIResponse(msgspec.Struct):
+    status_code: int
+    body: msgspec.Raw
+
+
+class _OpenAILine(msgspec.Struct):
+    custom_id: str
+    response: _OpenAIResponse | None = None
+    error: dict[str, Any] | None = None
+
+
+def _not_run(reason: str) -> Upstream:
+    error = Upstream(f"the batch ended before the request ran: {reason}", code=reason)
+    error.retryable = True
+    return error
+
+
+def _code(error: dict[str, Any]) -> str | None:
+    code = error.get("code")
+    return None if code is None else str(code)
+
+
+def _form(fields: dict[str, str], name: str, data: bytes) -> tuple[Headers, bytes]:
+    """A form with one file, and its headers."""
+    mark = uuid.uuid4().hex
+    head = "".join(
+        f'--{mark}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
+        for field, value in fields.items()
+    )
+    file = (
+        f'--{mark}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+        "Content-Type: application/jsonl\r\n\r\n"
+    )
+    body = b"".join([head.encode(), file.encode(), data, f"\r\n--{mark}--\r\n".encode()])
+    return (("content-type", f"multipart/form-data; boundary={mark}"),), body

@@ -1,0 +1,238 @@
+"""A gate for calls that a framework makes one by one and concurrently.
+
+    gate = CallGate(client)
+    response = await gate.complete(prompt, model="claude-sonnet-5-5")     from many tasks at once
+
+Calls that come within a moment are grouped by the beginning that they share, as those of
+`client.map`: the first of a group is sent, and the others once they can read what it wrote. Calls
+that come later and begin the same wait with them, or are sent at once when it can be read. A call
+that continues an earlier one, or is too short for a cache, never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
+
+from anaphora.cache.plan import SingleCallPlanner
+from anaphora.cache.plan.groups import PrefixGroup, beginning_key
+from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
+from anaphora.client.response import Response
+from anaphora.client.structured import output_of
+from anaphora.errors import Transport
+from anaphora.prompt import Call
+from anaphora.rendered import Rendered
+from anaphora.tokens import Counts
+from anaphora.values import TTL_SECONDS, Notice, Ttl, Usage
+
+from .calls import CallWatch, MappedCall, assign_groups
+from .release import GroupRelease
+from .run import PAUSE
+from .values import FanOutItem
+
+if TYPE_CHECKING:
+    from anaphora.client.arguments import Content
+    from anaphora.client.client import AsyncClient
+
+#: Seconds without a new call after which those that wait are grouped, and the most of them.
+_QUIET, _LONGEST = 0.02, 0.2
+#: Seconds that a beginning is expected to be read without a marker, from its last use.
+_AUTOMATIC_SECONDS = 240.0
+#: The share of a TTL after which a beginning is written by one call again.
+_MARGIN = 0.9
+#: Beginnings that are remembered.
+_MOST_BEGINNINGS = 256
+
+
+class _Beginning(msgspec.Struct, eq=False):
+    """What calls share, and whether it can be read."""
+
+    group: PrefixGroup
+    ttl: Ttl | None
+    readable: asyncio.Event
+    used: float
+    """When a call that reads it was sent last, by the monotonic clock."""
+
+    def is_alive(self, now: float) -> bool:
+        seconds = _AUTOMATIC_SECONDS if self.ttl is None else TTL_SECONDS[self.ttl] * _MARGIN
+        return not self.readable.is_set() or now - self.used < seconds
+
+
+class _Waiting(msgspec.Struct, eq=False):
+    """A call before it is sent, in the task of its caller."""
+
+    call: MappedCall
+    prompt: Rendered
+    released: asyncio.Future[CallWatch | None]
+    ended: asyncio.Future[FanOutItem[Any]]
+    index: int = 0
+
+
+class CallGate:
+    """Sends single calls of any number of tasks in the order that costs least. It belongs to the
+    event loop of its client."""
+
+    def __init__(self, client: AsyncClient, *, visibility_delay: float | None = None) -> None:
+        """`visibility_delay` is that of `client.map`."""
+        self._client = client
+        self._delay = visibility_delay
+        self._waiting: list[_Waiting] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._collecting = False
+        self._beginnings: OrderedDict[tuple[int, int, bytes], _Beginning] = OrderedDict()
+        """By the target, the chunks and their key."""
+
+    async def complete(
+        self,
+        prompt: Call | Content,
+        provider: str | None = None,
+        *,
+        output: Any = None,
+        **options: Unpack[CallOptions],
+    ) -> Response[Any]:
+        """The response to a single call; the arguments are those of `AsyncClient.complete`."""
+        check_keywords(options, CALL_KEYWORDS)
+        form = None if output is None else output_of(output)
+        call = self._client.mapped_call(prompt, provider, output=form, **options)
+        rendered, target = call.render(), call.target
+        if Counts(rendered).total < target.rules.minimum_tokens.value:
+            return await call.send()
+        if SingleCallPlanner(target.memory, rendered).continues:
+            return await call.send()
+        known = self._known(call, rendered)
+        if known is None:
+            return await self._send_grouped(call, rendered)
+        call.group, call.ttl = known.group, known.ttl
+        await known.readable.wait()
+        known.used = time.monotonic()
+        return await call.send()
+
+    def _known(self, call: MappedCall, rendered: Rendered) -> _Beginning | None:
+        """The longest beginning of the call that was written, or is being written."""
+        target, now = call.target, time.monotonic()
+        lengths = {chunks for place, chunks, _ in self._beginnings if place == id(target)}
+        for chunks in sorted(lengths, reverse=True):
+            if chunks > rendered.cacheable:
+                continue
+            place = id(target), chunks, beginning_key(rendered, chunks, target.rules)
+            known = self._beginnings.get(place)
+            if known is not None and known.is_alive(now):
+                self._beginnings.move_to_end(place)
+                return known
+        return None
+
+    async def _send_grouped(self, call: MappedCall, rendered: Rendered) -> Response[Any]:
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(call, rendered, loop.create_future(), loop.create_future())
+        self._waiting.append(waiting)
+        if not self._collecting:
+            self._collecting = True
+            task = loop.create_task(self._collect())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        watch: CallWatch | None = None
+        item: FanOutItem[Any] = _item(waiting, error=Transport("cancelled", phase="send"))
+        try:
+            watch = await waiting.released
+            response = await call.send(watch)
+            item = _item(waiting, response=response)
+            return response
+        except Exception as problem:
+            item = _item(waiting, error=problem)
+            raise
+        finally:
+            if watch is not None:
+                watch.ended()
+            waiting.ended.set_result(item)
+
+    async def _collect(self) -> None:
+        """Waits until no more calls come, and releases them."""
+        count, until = 0, time.monotonic() + _LONGEST
+        while len(self._waiting) > count and time.monotonic() < until:
+            count = len(self._waiting)
+            await asyncio.sleep(_QUIET)
+        taken, self._waiting, self._collecting = self._waiting, [], False
+        await self._release([each for each in taken if not each.ended.done()])
+
+    async def _release(self, waiting: list[_Waiting]) -> None:
+        for index, each in enumerate(waiting):
+            each.index = index
+        calls = [each.call for each in waiting]
+        added: dict[int, _Beginning] = {}
+        try:
+            prompts = {each.index: each.prompt for each in waiting}
+            groups = assign_groups(calls, prompts, seconds=PAUSE)
+            added = self._remember(waiting)
+            # A pre-warm would cost something that no response shows.
+            release = GroupRelease(
+                _Released(waiting),
+                calls,
+                warm="call",
+                delay=self._delay,
+                notice=_ignore,
+                readable=lambda group: _now_readable(added.get(id(group))),
+            )
+            await release.run(groups)
+        finally:
+            # Whatever went wrong, no call waits for it.
+            for beginning in added.values():
+                _now_readable(beginning)
+            for caller in waiting:
+                if not caller.released.done():
+                    caller.released.set_result(None)
+
+    def _remember(self, waiting: list[_Waiting]) -> dict[int, _Beginning]:
+        """The beginnings that are about to be written, by their group."""
+        added: dict[int, _Beginning] = {}
+        for each in waiting:
+            call, now = each.call, time.monotonic()
+            for group in () if call.group is None else call.group.line():
+                inside = group.parent is not None and group.parent.chunks == group.chunks
+                if id(group) in added or not group.chunks or inside:
+                    continue
+                key = beginning_key(each.prompt, group.chunks, call.target.rules)
+                beginning = _Beginning(group, call.ttl, asyncio.Event(), now)
+                self._beginnings[id(call.target), group.chunks, key] = beginning
+                added[id(group)] = beginning
+        while len(self._beginnings) > _MOST_BEGINNINGS:
+            self._beginnings.popitem(last=False)
+        return added
+
+
+class _Released:
+    """Lets callers send their calls themselves: a call ends with its caller's task."""
+
+    def __init__(self, waiting: list[_Waiting]) -> None:
+        self._waiting = waiting
+
+    def send(self, index: int, watch: CallWatch | None = None) -> asyncio.Future[FanOutItem[Any]]:
+        waiting = self._waiting[index]
+        if waiting.ended.done():  # the caller was cancelled
+            if watch is not None:
+                watch.ended()
+        else:
+            waiting.released.set_result(watch)
+        return waiting.ended
+
+    async def send_warmup(self, call: MappedCall) -> Usage:
+        return (await call.send()).usage
+
+
+def _item(
+    waiting: _Waiting, response: Response[Any] | None = None, error: Exception | None = None
+) -> FanOutItem[Any]:
+    return FanOutItem(index=waiting.index, key="", response=response, error=error)
+
+
+def _now_readable(beginning: _Beginning | None) -> None:
+    if beginning is not None:
+        beginning.used = time.monotonic()
+        beginning.readable.set()
+
+
+def _ignore(notice: Notice) -> None:
+    """Reports of a group belong to none of its calls."""

@@ -1,0 +1,321 @@
+"""One fan-out from beginning to end: what earlier runs have left, the groups, the calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from anaphora.cache.plan.groups import PrefixGroup, shared_inside_chunks
+from anaphora.client.endpoint import Target
+from anaphora.client.failures import reported
+from anaphora.errors import (
+    AnaphoraError,
+    BudgetExceeded,
+    InvalidRequest,
+    QuotaExhausted,
+    Unauthenticated,
+)
+from anaphora.rendered import Rendered
+from anaphora.values import Notice, Usage
+from anaphora.wording import counted
+
+from .calls import CallWatch, MappedCall, assign_groups, content_key
+from .kept import KeptResults
+from .pool import Budget, CallPool
+from .release import GroupRelease
+from .values import FanOutItem, FanOutProgress, FanOutSettings
+
+Deliver: TypeAlias = Callable[[FanOutItem[Any]], None]
+
+#: Seconds that a batch may take: a marker has to outlive it.
+_BATCH_SECONDS = 3000.0
+#: Seconds between two calls of a group.
+PAUSE = 60.0
+#: Prompts that are rendered before other tasks of the program get their turn.
+_AT_ONCE = 50
+#: Errors that every other call to the same provider would get, too.
+_FATAL = (Unauthenticated, QuotaExhausted)
+
+
+class FanOutRun:
+    def __init__(
+        self,
+        calls: Sequence[MappedCall],
+        settings: FanOutSettings,
+        on_progress: Callable[[FanOutProgress], None] | None,
+    ) -> None:
+        self.calls = calls
+        self.settings = settings
+        self.progress = FanOutProgress(total=len(calls))
+        self.budget = Budget(settings.max_cost_usd, Decimal(0))
+        self.notices: list[Notice] = []
+        self.keys: list[str] = []
+        self._tokens: dict[int, int] = {}
+        """The most input tokens of each call that is left to make, where that matters."""
+        self.kept: KeptResults | None = None
+        self._on_progress = on_progress
+        self._deliver: Deliver = lambda _: None
+        self._largest_output = 0
+        self._fatal: dict[int, Exception] = {}
+        """By endpoint."""
+        self._pool = CallPool(settings.concurrency, self.budget)
+
+    async def make(self, deliver: Deliver) -> None:
+        """Makes all calls; `deliver` gets an item for each prompt."""
+        self._deliver = deliver
+        prompts = await self._render()
+        if self.settings.results is not None:
+            self.kept = KeptResults(self.settings.results)
+        try:
+            left = self._resume(prompts)
+            if self.kept is not None and self.kept.batches:
+                from .batches import collect_earlier
+
+                collected = await collect_earlier(self)
+                left = [index for index in left if index not in collected]
+            self._check_prices(left)
+            groups = self._groups(left, prompts)
+            if self.settings.max_cost_usd is not None:
+                self._tokens = {
+                    index: self.calls[index].most_tokens(prompts[index]) for index in left
+                }
+            del prompts
+            if self.settings.batch:
+                from .batches import run_batches
+
+                await run_batches(self, groups)
+            else:
+                release = GroupRelease(
+                    self,
+                    self.calls,
+                    warm=self.settings.warm,
+                    delay=self.settings.visibility_delay,
+                    notice=self.notices.append,
+                )
+                await release.run(groups)
+            if self.kept is not None:
+                labels = [self._label(index) for index in range(len(self.keys))]
+                self.guarded(lambda kept: kept.put_in_order(self.keys, labels))
+        finally:
+            await self._pool.close()
+            if self.kept is not None:
+                self.kept.close()
+
+    # ── Before the first call ────────────────────────────────────────────────────────────────────
+
+    async def _render(self) -> list[Rendered]:
+        """All prompts as they are sent. One that cannot be sent fails before any is."""
+        prompts: list[Rendered] = []
+        seen: Counter[str] = Counter()
+        for index, call in enumerate(self.calls):
+            try:
+                prompts.append(call.render())
+            except InvalidRequest as problem:
+                raise problem.within(f"prompts[{index}]") from None
+            key = content_key(prompts[-1])
+            # The same request twice is two calls.
+            self.keys.append(f"{key}-{seen[key]}" if seen[key] else key)
+            seen[key] += 1
+            if not index % _AT_ONCE:
+                await asyncio.sleep(0)
+        return prompts
+
+    def _resume(self, prompts: list[Rendered]) -> list[int]:
+        """Delivers what earlier runs have left, and returns the calls to make."""
+        if self.kept is None:
+            return list(range(len(prompts)))
+        self.progress.cost_usd = self.budget.spent = self.kept.spent
+        self.progress.warmup_usd = self.kept.warmup_usd
+        for usage in self.kept.usages:
+            self.progress.add_usage(usage)
+        left = []
+        for index, key in enumerate(self.keys):
+            response = self.kept.response(key, self.calls[index].output)
+            if response is None:
+                left.append(index)
+                continue
+            self.budget.spent += response.cost_usd or 0
+            self.progress.resumed += 1
+            self._add(
+                FanOutItem(
+                    index=index,
+                    key=key,
+                    response=response,
+                    cost_usd=response.cost_usd,
+                    resumed=True,
+                )
+            )
+        return left
+
+    def _check_prices(self, left: list[int]) -> None:
+        if self.settings.max_cost_usd is None:
+            return
+        for index in left:
+            target = self.calls[index].target
+            if target.price(time.time()) is None:
+                raise InvalidRequest(
+                    f"no price is known for {target.model}, so its cost cannot be bounded; set one"
+                    " under `prices` of the provider in llm.yaml",
+                    path="max_cost_usd",
+                )
+
+    def _groups(self, left: list[int], prompts: list[Rendered]) -> dict[int, PrefixGroup | None]:
+        """The group of each call that is left, where its beginning is worth writing."""
+        seconds = _BATCH_SECONDS if self.settings.batch else PAUSE
+        return assign_groups(
+            self.calls,
+            {index: prompts[index] for index in left},
+            seconds=seconds,
+            mark=self.settings.warm != "off",
+            found=self._notice_inside,
+        )
+
+    def _notice_inside(
+        self, rendered: list[Rendered], groups: list[PrefixGroup | None], target: Target
+    ) -> None:
+        """Says what is not cached because it ends inside a block."""
+        rules = target.rules
+        if not rules.slots.value or rules.caches_tokens:
+            return
+        for members, tokens in shared_inside_chunks(rendered, groups, rules):
+            reason = (
+                f"{counted(len(members), 'prompt')} begin with the same {tokens:,} tokens inside"
+                f" one block, and {target.endpoint.id} caches whole blocks: pass that text as"
+                " `system`, or as a part of its own"
+            )
+            self.notices.append(Notice("shared_inside_block", reason))
+
+    # ── Calls ────────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, index: int, watch: CallWatch | None = None) -> asyncio.Future[FanOutItem[Any]]:
+        """Sends a call when there is room for it. The future always has an item."""
+        sent = self._pool.submit(lambda: self._send(index, watch), lambda: self.bound_of(index))
+        done: asyncio.Future[FanOutItem[Any]] = asyncio.get_running_loop().create_future()
+
+        def end(sent: asyncio.Future[FanOutItem[Any]]) -> None:
+            if watch is not None:
+                watch.ended()
+            if sent.cancelled() or done.done():
+                done.cancel()
+            elif (problem := sent.exception()) is not None:
+                assert isinstance(problem, Exception)
+                done.set_result(self.fail(index, problem))
+            else:
+                done.set_result(sent.result())
+
+        sent.add_done_callback(end)
+        return done
+
+    async def _send(self, index: int, watch: CallWatch | None) -> FanOutItem[Any]:
+        call = self.calls[index]
+        endpoint = id(call.target.endpoint)
+        if (fatal := self._fatal.get(endpoint)) is not None:
+            return self.fail(index, fatal)
+        self.progress.calls += 1
+        try:
+            response = await call.send(watch)
+        except Exception as problem:
+            if isinstance(problem, _FATAL):
+                self._fatal[endpoint] = problem
+            return self.fail(index, problem, call.lost_usd)
+        return self.succeed(
+            FanOutItem(
+                index=index, key=self.keys[index], response=response, cost_usd=response.cost_usd
+            )
+        )
+
+    async def send_warmup(self, call: MappedCall) -> Usage:
+        """Sends a pre-warm, and adds it to what was spent."""
+
+        async def send() -> Usage:
+            self.progress.calls += 1
+            response = await call.send()
+            cost = response.cost_usd
+            self.progress.add_usage(response.usage)
+            self.progress.add_cost(cost)
+            self.progress.warmup_usd += cost or 0
+            self.budget.spent += cost or 0
+            self.guarded(lambda kept: kept.add_spent(cost, warmup=True, usage=response.usage))
+            self.report()
+            return response.usage
+
+        return await self._pool.submit(
+            send, lambda: self.bound_usd(call, call.most_tokens(call.render()))
+        )
+
+    def bound_usd(self, call: MappedCall, tokens: int, *, batch: bool = False) -> Decimal:
+        """About the most that a call with so many input tokens costs."""
+        price = call.target.price(time.time(), batch=batch)
+        if price is None:
+            return Decimal(0)
+        return call.bound_usd(tokens, price, self._largest_output * 3 // 2) or Decimal(0)
+
+    def bound_of(self, index: int, *, batch: bool = False) -> Decimal:
+        return self.bound_usd(self.calls[index], self._tokens.get(index, 0), batch=batch)
+
+    # ── Outcomes ─────────────────────────────────────────────────────────────────────────────────
+
+    def succeed(self, item: FanOutItem[Any]) -> FanOutItem[Any]:
+        assert item.response is not None
+        self.budget.spent += item.cost_usd or 0
+        self._largest_output = max(self._largest_output, item.response.usage.output or 0)
+        self._keep(item)
+        self._add(item)
+        return item
+
+    def fail(
+        self, index: int, problem: Exception, lost_usd: Decimal | None = None
+    ) -> FanOutItem[Any]:
+        item: FanOutItem[Any] = FanOutItem(
+            index=index, key=self.keys[index], error=problem, cost_usd=lost_usd
+        )
+        if lost_usd is not None:
+            self.budget.spent += lost_usd
+            self.guarded(lambda kept: kept.add_spent(lost_usd))
+        self._keep(item)
+        self._add(item)
+        return item
+
+    def _keep(self, item: FanOutItem[Any]) -> None:
+        if not isinstance(item.error, BudgetExceeded):
+            self.guarded(lambda kept: kept.add(item, self._label(item.index)))
+
+    def _label(self, index: int) -> dict[str, object]:
+        return self.settings.labels[index] if self.settings.labels else {"index": index}
+
+    def guarded(self, write: Callable[[KeptResults], None]) -> None:
+        """Nothing that happens to the file loses an answer."""
+        if self.kept is None:
+            return
+        try:
+            write(self.kept)
+        except (AnaphoraError, OSError) as problem:
+            notice = reported("results_failed", problem)
+            if notice not in self.notices:
+                self.notices.append(notice)
+
+    def _add(self, item: FanOutItem[Any]) -> None:
+        progress, response = self.progress, item.response
+        if response is None:
+            progress.failed += 1
+            if item.cost_usd is not None:
+                progress.add_cost(item.cost_usd)
+        else:
+            progress.done += 1
+            progress.add_usage(response.usage)
+            progress.add_cost(item.cost_usd)
+        self._deliver(item)
+        self.report()
+
+    def report(self) -> None:
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(self.progress)
+        except Exception as problem:
+            self.notices.append(reported("observer_failed", problem))
+            self._on_progress = None

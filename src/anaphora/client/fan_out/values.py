@@ -1,0 +1,137 @@
+"""What a fan-out returns: an item for each prompt, the progress, and the whole result."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Generic, Literal
+
+import msgspec
+
+from anaphora.client.options import WarmUp
+from anaphora.client.response import Parsed, Response
+from anaphora.values import Notice, Usage
+
+
+class FanOutItem(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
+    """What became of one prompt: a response, or an error."""
+
+    index: int
+    """The position of the prompt."""
+    key: str
+    """Identifies the request by its content: the same in every run."""
+    response: Response[Parsed] | None = None
+    error: Exception | None = None
+    cost_usd: Decimal | None = None
+    """Of a reply that could not be used, too."""
+    resumed: bool = False
+    """The response is of an earlier run."""
+
+    @property
+    def text(self) -> str:
+        """The text of the response; raises the error where there is none."""
+        return self.unwrap().text
+
+    @property
+    def parsed(self) -> Parsed:
+        return self.unwrap().parsed
+
+    def unwrap(self) -> Response[Parsed]:
+        """The response; raises the error where there is none."""
+        if self.response is None:
+            assert self.error is not None
+            raise self.error
+        return self.response
+
+
+class FanOutProgress(msgspec.Struct, kw_only=True):
+    """How far a fan-out is, and what it has spent."""
+
+    total: int
+    done: int = 0
+    """Prompts with a response, those of earlier runs included."""
+    failed: int = 0
+    resumed: int = 0
+    calls: int = 0
+    """Calls that were answered or failed in this run, warm-ups included."""
+    cost_usd: Decimal = Decimal(0)
+    """Everything so far, as far as prices are known: warm-ups and earlier runs included."""
+    warmup_usd: Decimal = Decimal(0)
+    """The part of it for calls that only wrote the cache."""
+    unpriced: int = 0
+    """Calls whose cost is unknown."""
+    read_tokens: int = 0
+    input_tokens: int = 0
+    batch: str = ""
+    """The provider's batch that runs now."""
+
+    @property
+    def read_share(self) -> float:
+        """The share of all input tokens that was read from the cache."""
+        return self.read_tokens / self.input_tokens if self.input_tokens else 0.0
+
+    def add_usage(self, usage: Usage) -> None:
+        self.read_tokens += usage.read or 0
+        self.input_tokens += usage.input or 0
+
+    def add_cost(self, cost_usd: Decimal | None) -> None:
+        if cost_usd is None:
+            self.unpriced += 1
+        else:
+            self.cost_usd += cost_usd
+
+
+class FanOutResult(msgspec.Struct, Generic[Parsed], frozen=True, kw_only=True, eq=False):
+    """All items in the order of the prompts."""
+
+    items: tuple[FanOutItem[Parsed], ...]
+    progress: FanOutProgress
+    stop_reason: Literal["done", "cost_usd"] = "done"
+    """`cost_usd`: calls were not sent, because they could have exceeded `max_cost_usd`."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def responses(self) -> tuple[Response[Parsed], ...]:
+        """The responses in the order of the prompts; raises the first error."""
+        return tuple(item.unwrap() for item in self.items)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(item.text for item in self.items)
+
+    @property
+    def errors(self) -> tuple[FanOutItem[Parsed], ...]:
+        """The items without a response."""
+        return tuple(item for item in self.items if item.response is None)
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """Of all calls, warm-ups included; None where the cost of one is unknown."""
+        return None if self.progress.unpriced else self.progress.cost_usd
+
+    @property
+    def read_share(self) -> float:
+        return self.progress.read_share
+
+    def __repr__(self) -> str:
+        progress, failed = self.progress, len(self.errors)
+        cost = "unknown" if self.cost_usd is None else f"${self.cost_usd:.4f}"
+        return (
+            f"<FanOutResult of {progress.total}, {failed} failed: {cost},"
+            f" {progress.read_share:.0%} read from the cache>"
+        )
+
+
+class FanOutSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The checked options of a fan-out."""
+
+    ordered: bool = False
+    concurrency: int = 100
+    max_cost_usd: Decimal | None = None
+    warm: WarmUp = "auto"
+    visibility_delay: float | None = None
+    """None: the provider's, from the catalog."""
+    batch: bool = False
+    results: Path | None = None
+    labels: tuple[dict[str, object], ...] = ()
+    """Fields that a line of the results begins with, for each prompt."""

@@ -1,0 +1,259 @@
+"""A connection to one MCP server. A task of its own enters and leaves it, as the `mcp` package
+wants; it lists the tools, and lists them again when the server says that they changed.
+
+A server that ends, or cannot be reached any more, is started again by the next call of one of its
+tools. A call that was sent is never sent twice: the tool may have run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import IO, TYPE_CHECKING, Any
+
+from anaphora import __version__
+from anaphora.client.failures import described, log
+from anaphora.errors import InvalidRequest, MissingExtra, Transport
+from anaphora.tools.mcp import McpTool, mcp_tools
+
+from . import ServerSettings
+
+if TYPE_CHECKING:
+    import mcp
+
+_log = logging.getLogger("anaphora.mcp")
+
+#: Pages of a listing at most.
+_MOST_PAGES = 1000
+#: Seconds that a server has to end.
+_CLOSE_SECONDS = 10.0
+#: Characters of a server's standard error that an error shows.
+_SHOWN_ERRORS = 500
+
+
+class McpConnection:
+    """`on_listing` is called with the tools whenever the server has listed them."""
+
+    def __init__(
+        self, settings: ServerSettings, on_listing: Callable[[Sequence[McpTool]], None]
+    ) -> None:
+        self.settings = settings
+        self._on_listing = on_listing
+        self._client: mcp.Client | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._redact = settings.redactor()
+        self.problem: str | None = None
+        """Why the last listing could not be taken over."""
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    async def open(self) -> mcp.Client:
+        """Returns when the tools are known. Raises `Transport`, `InvalidTool`."""
+        async with self._starting:
+            if self._client is not None:
+                return self._client
+            await self._end_task()
+            server, ready = self.settings.server, asyncio.get_running_loop().create_future()
+            self._ended, self._changed = asyncio.Event(), asyncio.Event()
+            self._task = asyncio.create_task(self._run(ready), name=f"mcp {self.name}")
+            try:
+                async with asyncio.timeout(server.start_timeout):
+                    client: mcp.Client = await asyncio.shield(ready)
+            except TimeoutError:
+                await self._end_task()
+                raise Transport(
+                    f"the MCP server {self.name} ({server.place}) did not list its tools within"
+                    f" {server.start_timeout:g} s",
+                    phase="connect",
+                ) from None
+            except BaseException:
+                await self._end_task()
+                raise
+            return client
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """The result of a tool."""
+        client = self._client if self._client is not None else await self.open()
+        try:
+            return await client.call_tool(name, arguments)
+        except Exception as problem:
+            if _is_answer(problem):
+                raise  # the connection is there
+            self._client = None
+            self._ended.set()
+            raise Transport(
+                f"the MCP server {self.name} ended before the tool's result arrived; the tool may"
+                " have run. The next call of one of its tools starts it again",
+                phase="body",
+            ) from None
+
+    async def close(self) -> None:
+        async with self._starting:
+            self._client = None
+            await self._end_task()
+
+    async def _end_task(self) -> None:
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._ended.set()
+        done, _ = await asyncio.wait([task], timeout=_CLOSE_SECONDS)
+        if not done:
+            task.cancel()
+            await asyncio.wait([task], timeout=_CLOSE_SECONDS)
+
+    # ── In the connection's task ─────────────────────────────────────────────────────────────────
+
+    async def _run(self, ready: asyncio.Future[mcp.Client]) -> None:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+            try:
+                async with self._connected(errors) as client:
+                    self._on_listing(await self._list(client))
+                    async with self._listening(client):
+                        self._client = client
+                        if not ready.done():
+                            ready.set_result(client)
+                        await self._look_after(client)
+            except BaseException as problem:
+                cause = _first(problem)
+                if not ready.done():
+                    ready.set_exception(self._start_error(cause, errors))
+                    ready.exception()  # the caller may have left
+                elif not isinstance(problem, asyncio.CancelledError):
+                    log(logging.WARNING, f"the MCP server {self.name} is gone", cause)
+                if isinstance(problem, asyncio.CancelledError):
+                    raise
+            finally:
+                self._client = None
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, errors: IO[str]) -> AsyncIterator[mcp.Client]:
+        try:
+            import mcp
+            from mcp.client.stdio import StdioServerParameters, stdio_client
+            from mcp.client.streamable_http import streamable_http_client
+            from mcp.shared._httpx_utils import create_mcp_http_client
+        except ImportError:
+            raise MissingExtra(
+                "MCP servers need the package mcp: pip install 'anaphora[mcp]'", extra="mcp"
+            ) from None
+        server, values = self.settings.server, dict(self.settings.values.items())
+        async with contextlib.AsyncExitStack() as stack:
+            if server.url is not None:
+                http = await stack.enter_async_context(create_mcp_http_client(headers=values))
+                transport: Any = streamable_http_client(server.url, http_client=http)
+            else:
+                command, *args = server.command
+                transport = stdio_client(
+                    StdioServerParameters(command=command, args=args, env=values, cwd=server.cwd),
+                    errlog=errors,  # type: ignore[arg-type]
+                )
+            client = mcp.Client(
+                transport,
+                client_info=mcp.types.Implementation(name="anaphora", version=__version__),
+                message_handler=self._received,
+                read_timeout_seconds=server.timeout,
+                cache=None,
+            )
+            yield await stack.enter_async_context(client)
+
+    async def _received(self, message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            self._changed.set()
+
+    @contextlib.asynccontextmanager
+    async def _listening(self, client: mcp.Client) -> AsyncIterator[None]:
+        """Where the protocol has subscriptions, changes are only told to who subscribes."""
+        from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+        capability = client.server_capabilities.tools
+        told = capability is not None and capability.list_changed
+        if not told or client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            yield
+            return
+        async with client.listen(tools_list_changed=True) as events:
+            follower = asyncio.create_task(self._follow(events))
+            try:
+                yield
+            finally:
+                follower.cancel()
+                await asyncio.wait([follower])
+
+    async def _follow(self, events: Any) -> None:
+        with contextlib.suppress(Exception):
+            async for _ in events:
+                self._changed.set()
+            return
+        self._ended.set()  # the subscription was lost, and changes with it
+
+    async def _look_after(self, client: mcp.Client) -> None:
+        """Until the connection is to end."""
+        ended = asyncio.create_task(self._ended.wait())
+        try:
+            while not ended.done():
+                changed = asyncio.create_task(self._changed.wait())
+                await asyncio.wait([ended, changed], return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                if self._changed.is_set() and not ended.done():
+                    self._changed.clear()
+                    await self._list_again(client)
+        finally:
+            ended.cancel()
+
+    async def _list_again(self, client: mcp.Client) -> None:
+        try:
+            self._on_listing(await self._list(client))
+            self.problem = None
+        except Exception as problem:  # the tools stay as they are
+            self.problem = self._redact(described(problem))
+            log(logging.WARNING, f"the MCP server {self.name} could not list its tools", problem)
+
+    async def _list(self, client: mcp.Client) -> tuple[McpTool, ...]:
+        server, tools = self.settings.server, list[McpTool]()
+        cursor, seen = None, set[str]()
+        for _ in range(_MOST_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            tools += mcp_tools(page, prefix=server.prefix)
+            cursor = page.next_cursor
+            if cursor is None or cursor in seen:
+                break
+            seen.add(cursor)
+        wanted = server.tools
+        return tuple(
+            tool for tool in tools if any(fnmatchcase(tool.listed, each) for each in wanted)
+        )
+
+    def _start_error(self, problem: BaseException, errors: IO[str]) -> BaseException:
+        if isinstance(problem, InvalidRequest | MissingExtra | asyncio.CancelledError):
+            return problem
+        place = self.settings.server.place
+        text = f"the MCP server {self.name} ({place}) cannot be used: {described(problem)}"
+        with contextlib.suppress(OSError, ValueError):
+            errors.seek(0)
+            if written := errors.read()[-_SHOWN_ERRORS:].strip():
+                text += f"; it wrote: {written}"
+        return Transport(self._redact(text), phase="connect")
+
+
+def _is_answer(problem: Exception) -> bool:
+    """Whether the server itself reported an error, or took too long for one call."""
+    import mcp
+
+    closed = getattr(mcp.types, "CONNECTION_CLOSED", -32000)
+    return isinstance(problem, mcp.MCPError) and problem.error.code != closed
+
+
+def _first(problem: BaseException) -> BaseException:
+    """The first exception of a group: task groups wrap what ends them."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return problem

@@ -1,0 +1,266 @@
+"""Keeps the cached prefix of a conversation alive while the conversation pauses.
+
+    chat = client.session("anthropic-default", keep_warm="auto")
+
+Shortly before the prefix expires, the last call is sent again without asking for an answer, where
+the pauses so far say that this pays. A refresh is a call of its own: a turn may begin meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import weakref
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from anaphora.cache.plan import refresh_margin
+from anaphora.cache.verdict import format_usd
+from anaphora.client.config import RetryConfig
+from anaphora.client.endpoint import Target
+from anaphora.client.failures import described, log
+from anaphora.client.in_flight import InFlight, PreparedRequest
+from anaphora.client.observe import EndedCall
+from anaphora.client.options import KeepWarm
+from anaphora.client.response import Record, Response
+from anaphora.client.turn import Caller, TurnRequest
+from anaphora.errors import AnaphoraError, InvalidRequest, RequestRejected
+from anaphora.values import Notice
+from anaphora.wording import counted
+
+from .call_builder import CallBuilder
+from .provider_state import NEARLY, CachedPrefix, ProviderState
+from .turn_prompt import TurnPrompt
+
+if TYPE_CHECKING:
+    from .kept import KeptTurns
+
+
+def keep_warm_of(value: Any) -> KeepWarm | None:
+    """The checked value of `keep_warm=`."""
+    if value is None or value is False:
+        return None
+    if value == "auto":
+        return KeepWarm()
+    if not isinstance(value, KeepWarm):
+        raise InvalidRequest(
+            f'must be "auto", a KeepWarm with bounds, or None, not {value!r}', path="keep_warm"
+        )
+    try:
+        usd = None if value.max_usd is None else Decimal(str(value.max_usd))
+    except ArithmeticError:
+        raise InvalidRequest(f"is no number: {value.max_usd!r}", path="keep_warm.max_usd") from None
+    if usd is not None and not usd >= 0:
+        raise InvalidRequest(f"must be ≥ 0, got {usd}", path="keep_warm.max_usd")
+    if isinstance(value.max_refreshes, bool) or not isinstance(value.max_refreshes, int):
+        raise InvalidRequest(
+            f"must be a whole number, got {value.max_refreshes!r}", path="keep_warm.max_refreshes"
+        )
+    return msgspec.structs.replace(value, max_usd=usd)
+
+
+def kept_warm_notice(count: int, usd: Decimal) -> Notice:
+    """For the call that ends a pause with so many refreshes."""
+    text = (
+        f"{counted(count, 'call')} kept the cached prefix alive during the pause, for"
+        f" {format_usd(usd)}"
+    )
+    return Notice("kept_warm", text, "keep_warm")
+
+
+def keep_warm_failed(problem: Exception) -> Notice:
+    text = f"keeping the cached prefix alive failed: {described(problem)}"
+    return Notice("keep_warm_failed", text, "keep_warm")
+
+
+class CacheRefresher:
+    """The refreshes of one session: a timer, and the call that it begins."""
+
+    def __init__(
+        self, session: KeptTurns, settings: KeepWarm, among: weakref.WeakSet[CacheRefresher]
+    ) -> None:
+        """`among` are those of all sessions, for the client to end."""
+        among.add(self)
+        self.among = among
+        # A session that the app has dropped is not kept alive.
+        self._session = weakref.ref(session)
+        self.settings = settings
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._spent: Decimal = Decimal(0)
+        self._in_pause, self._pause_usd = 0, Decimal(0)
+        self._problem: Notice | None = None
+        self._closed = False
+
+    def turn_began(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def turn_ended(self) -> None:
+        """A pause begins."""
+        self._in_pause, self._pause_usd, self._problem = 0, Decimal(0), None
+        self._schedule()
+
+    async def close(self) -> None:
+        """No refresh is sent from now on; one under way is cancelled."""
+        self.turn_began()
+        task, self._task = self._task, None
+        self._closed = True
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def take_cost(self) -> tuple[Decimal | None, tuple[Notice, ...]]:
+        """What the refreshes of this pause cost, where there were any, and notices for the turn
+        that ends it."""
+        notices = () if self._problem is None else (self._problem,)
+        if not self._in_pause:
+            return None, notices
+        return self._pause_usd, (kept_warm_notice(self._in_pause, self._pause_usd), *notices)
+
+    # ── The timer ────────────────────────────────────────────────────────────────────────────────
+
+    def _schedule(self) -> None:
+        session = self._session()
+        prefix = None if session is None else session.cached_prefix(time.time())
+        if prefix is None or self._closed:
+            return
+        delay = prefix.expires - refresh_margin(prefix.ttl) - time.time()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # a stream that was dropped is closed when its loop has ended
+        self._timer = loop.call_later(max(0.0, delay), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        session = self._session()
+        if session is not None:
+            self._task = asyncio.get_running_loop().create_task(self._refresh(session))
+
+    async def _refresh(self, session: KeptTurns) -> None:
+        try:
+            if await self._refresh_once(session) and not session.in_flight:
+                self._schedule()
+        except AnaphoraError as problem:
+            self._failed(problem)
+            # The provider will refuse the next ones as well.
+            self._closed = isinstance(problem, RequestRejected)
+        except Exception as problem:  # nothing here may end the app's program
+            log(logging.ERROR, "keep_warm failed", problem)
+            self._failed(problem)
+
+    def _failed(self, problem: Exception) -> None:
+        self._problem = keep_warm_failed(problem)
+
+    async def _refresh_once(self, session: KeptTurns) -> bool:
+        """Whether a refresh was sent, and another may follow."""
+        now = time.time()
+        prefix, state = session.cached_prefix(now), session.current_state
+        if prefix is None or session.in_flight:
+            return False
+        most = self.settings.max_refreshes
+        if not state.refresh_pays(prefix, now, done=self._in_pause, most=most):
+            return False
+        expected, bound = state.refresh_usd(prefix, now), self.settings.max_usd
+        if bound is not None and (expected is None or self._spent + expected > bound):
+            why = "no price is known" if expected is None else f"{format_usd(bound)} would be spent"
+            self._problem = Notice(
+                "keep_warm_bound", f"the cached prefix was let go: {why}", "keep_warm"
+            )
+            return False
+        prepared = session.prepare_refresh(state, prefix)
+        if prepared is None:
+            text = "the cached prefix cannot be refreshed by a call that asks for no answer"
+            self._problem = Notice("keep_warm_impossible", text, "keep_warm")
+            return False
+        call = RefreshCall(session, state, prepared)
+        request = TurnRequest(prewarm=True, timeout=max(1.0, prefix.expires - now))
+        response = await call.complete(request)
+        cost = response.record.cost_usd or Decimal(0)
+        self._in_pause += 1
+        self._pause_usd += cost
+        self._spent += cost
+        return (response.usage.read or 0) >= NEARLY * prefix.tokens
+
+
+class RefreshCall(Caller):
+    """One refresh of a session's prefix."""
+
+    def __init__(self, session: KeptTurns, state: ProviderState, prepared: PreparedRequest) -> None:
+        super().__init__(timeout=None, on_wait=None, watchers=session.watchers)
+        self._session = session
+        self._state = state
+        self._prepared = prepared
+
+    def _targets_for(self, request: TurnRequest) -> Sequence[Target]:  # noqa: ARG002
+        return (self._state.target,)
+
+    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
+        return self._prepared
+
+    def retry_of(self, target: Target) -> RetryConfig:
+        """Never again: that the provider fails is for the next turn to find out."""
+        return msgspec.structs.replace(super().retry_of(target), max_attempts=1)
+
+    def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
+        return self._state.tokens(prepared)
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
+        return self._session.ended_call(super()._ended(flight, record))
+
+    def _finish(self, flight: InFlight) -> Response:
+        reply, prepared = flight.reply, self._prepared
+        assert reply is not None
+        price = flight.charge(prepared, reply.usage)
+        judged = flight.guarded(
+            "verdict_failed",
+            None,
+            self._state.refreshed,
+            prepared,
+            reply,
+            at=flight.sent_at,
+            first=flight.first_at,
+            price=price,
+        )
+        if judged is not None:
+            flight.verdict, flight.predicted = judged
+            flight.saved = flight.verdict.saved
+        notices = (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices)
+        record = flight.build_record(prepared, notices, observed=bool(self._watchers))
+        self._session.add_cost(flight.cost_usd)
+        return Response(reply=reply, record=record, raw_hash=flight.raw_hash)
+
+
+def refresh_request(
+    builder: CallBuilder,
+    state: ProviderState,
+    turn: TurnPrompt,
+    request: TurnRequest,
+    prefix: CachedPrefix,
+) -> PreparedRequest | None:
+    """The last call of a conversation again, without an answer, or with the shortest where the wire
+    has no such call; None where that would not read the prefix."""
+    again = msgspec.structs.replace(request, prewarm=True)
+    shortest = msgspec.structs.replace(request, params={**request.params, "max_tokens": 1})
+    prewarms = state.endpoint.features.prewarms
+    for each in (again, shortest) if prewarms else (shortest,):
+        try:
+            prepared = builder.prepare(state, turn, each, whole=True)
+        except InvalidRequest:
+            continue  # such as a call that thinks, or has an output schema
+        reasoning = prepared.call.params.reasoning
+        if not each.prewarm and reasoning is not None and reasoning.budget_tokens:
+            continue  # the answer has to be longer than that
+        if prepared.plan.preludes or prepared.plan.held is not None:
+            return None
+        if state.predict(prepared).read >= NEARLY * prefix.tokens:
+            assembled = state.endpoint.wire.assemble(prepared.rendered, prepared.plan)
+            prepared.outgoing = state.endpoint.outgoing(assembled)
+            return prepared
+    return None
