@@ -1,0 +1,223 @@
+"""Hooks for the official SDKs: verdicts on the calls of a program that stays as it is.
+
+    client = anaphora.observe(anthropic.Anthropic())     the same object
+    with anaphora.observing(on_verdict=print): ...        everything on httpx, httpx2 and aiohttp
+    anthropic.DefaultHttpxClient(transport=transport())   a transport to pass on
+
+They work below the SDKs, at the transport: the request is seen as it is sent, and the response as
+it arrives. Methods, stream helpers and raw responses of an SDK are its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from anaphora.client.observe import Watcher
+from anaphora.errors import InvalidRequest
+from anaphora.proxy.judged_call import JudgedCall
+
+from . import httpx_transport
+from .httpx_transport import ObservedTransport
+from .observation import Observation, OnVerdict, activate
+
+__all__ = ["JudgedCall", "Observation", "observe", "observing", "transport"]
+
+T = TypeVar("T")
+
+#: Where SDKs and frameworks keep their HTTP clients.
+_PLACES = (
+    "_client",
+    "_async_client",
+    "root_client",
+    "root_async_client",
+    "client",
+    "async_client",
+    "_api_client",
+    "_httpx_client",
+    "_async_httpx_client",
+    "sdk_configuration",
+)
+#: How deep they are: a framework's model, the SDK's client in it, its configuration.
+_DEPTH = 3
+
+
+def observe(
+    client: T,
+    *,
+    on_verdict: OnVerdict | None = None,
+    watchers: Iterable[Watcher] = (),
+    mark: bool = False,
+    provider: str = "",
+    addresses: Mapping[str, str] = {},
+) -> T:
+    """Observes the calls of an SDK's client, and returns it.
+
+    `on_verdict` gets each call that has a verdict, `watchers` a `Record` of every call, as those of
+    `anaphora.Client` do. Without either, verdicts are logged to `anaphora.observe`: a warning where
+    a prefix broke. `mark=True` places cache markers in requests. `provider` names the provider of a
+    base URL that the catalog does not know; `addresses` maps base URLs to providers.
+    """
+    observation = Observation(
+        on_verdict=on_verdict,
+        watchers=watchers,
+        mark=mark,
+        provider=provider,
+        addresses=addresses,
+        every_address=True,
+        logs=True,
+    )
+    found = list(_http_clients(client))
+    for one in found:
+        one(observation)
+    if not found:
+        raise InvalidRequest(
+            f"no HTTP client of httpx, httpx2 or aiohttp found in {type(client).__qualname__}; wrap"
+            " the calls in `with anaphora.observing(…)` instead",
+            path="client",
+        )
+    return client
+
+
+def transport(
+    inner: Any = None,
+    *,
+    on_verdict: OnVerdict | None = None,
+    watchers: Iterable[Watcher] = (),
+    mark: bool = False,
+    provider: str = "",
+    addresses: Mapping[str, str] = {},
+) -> Any:
+    """A transport for a client of httpx or httpx2, sync or async, around `inner`. Without `inner`
+    it makes its own, with the proxies of the environment. The options are those of `observe`."""
+    observation = Observation(
+        on_verdict=on_verdict,
+        watchers=watchers,
+        mark=mark,
+        provider=provider,
+        addresses=addresses,
+        every_address=True,
+        logs=True,
+    )
+    methods = ("handle_request", "handle_async_request")
+    if inner is not None and not any(hasattr(inner, name) for name in methods):
+        reason = f"must be a transport of httpx or httpx2, not {type(inner).__name__}"
+        raise InvalidRequest(reason, path="inner")
+    return ObservedTransport(inner, observation)
+
+
+@contextmanager
+def observing(
+    *,
+    on_verdict: OnVerdict | None = None,
+    watchers: Iterable[Watcher] = (),
+    mark: bool = False,
+    addresses: Mapping[str, str] = {},
+) -> Iterator[Observation]:
+    """Observes everything on httpx, httpx2 and aiohttp in this block: calls to hosts of the catalog
+    and to configured addresses. Per context: other threads and tasks are not observed, tasks that
+    are started in the block are. The block's value has the calls and their sums.
+
+    Configured are `addresses`, base URLs with their provider, and what is set in the environment
+    (`ANTHROPIC_BASE_URL`, `OPENAI_BASE_URL`, …).
+    """
+    observation = Observation(
+        on_verdict=on_verdict, watchers=watchers, mark=mark, addresses=addresses
+    )
+    _hooks().add()
+    deactivate = activate(observation)
+    try:
+        yield observation
+    finally:
+        deactivate()
+        _hooks().remove()
+
+
+# ── What is replaced while a block observes ──────────────────────────────────────────────────────
+
+
+class _Hooks:
+    """The functions that blocks replace: the first puts the hooks in, the last takes them out."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+
+    def add(self) -> None:
+        from . import aiohttp_hooks
+
+        with self._lock:
+            self._blocks += 1
+            known = {(owner, name) for owner, name, _, _ in self._replaced}
+            for owner, name, wrap in (*httpx_transport.hooks(), *aiohttp_hooks.hooks()):
+                if (owner, name) not in known:
+                    original = getattr(owner, name)
+                    hook = wrap(original)
+                    setattr(owner, name, hook)
+                    self._replaced.append((owner, name, original, hook))
+
+    def remove(self) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if self._blocks:
+                return
+            for owner, name, original, hook in reversed(self._replaced):
+                # A hook that another tool has wrapped stays: it does nothing outside a block.
+                if vars(owner).get(name) is hook:
+                    setattr(owner, name, original)
+            self._replaced.clear()
+
+
+@functools.cache
+def _hooks() -> _Hooks:
+    return _Hooks()
+
+
+# ── The HTTP clients of an SDK ───────────────────────────────────────────────────────────────────
+
+
+def _http_clients(client: Any, depth: int = _DEPTH) -> Iterator[Callable[[Observation], None]]:
+    """What observes each HTTP client that an object has."""
+    if httpx_transport.is_client(client):
+        yield functools.partial(httpx_transport.observe_client, client)
+        return
+    if _is_session(client):
+        from .aiohttp_hooks import observe_session
+
+        yield functools.partial(observe_session, client)
+        return
+    if callable(getattr(client, "_get_aiohttp_session", None)):
+        yield functools.partial(_observe_sessions, client)
+    if depth:
+        for name in _PLACES:
+            inner = getattr(client, name, None)
+            if inner is not None and not isinstance(inner, str | bytes | int | type):
+                yield from _http_clients(inner, depth - 1)
+
+
+def _is_session(value: Any) -> bool:
+    names = {f"{base.__module__}.{base.__qualname__}" for base in type(value).__mro__}
+    return "aiohttp.client.ClientSession" in names
+
+
+def _observe_sessions(api: Any, observation: Observation) -> None:
+    """google-genai makes a session of aiohttp for each event loop, when it needs one."""
+    from .aiohttp_hooks import observe_session
+
+    original = getattr(api._get_aiohttp_session, "__wrapped__", api._get_aiohttp_session)
+
+    @functools.wraps(original)
+    async def get_session() -> Any:
+        session = await original()
+        inner = session
+        for name in ("_auth_request", "_session"):  # google-auth's session wraps another one
+            inner = inner if _is_session(inner) else getattr(inner, name, inner)
+        if _is_session(inner):
+            observe_session(inner, observation)
+        return session
+
+    api._get_aiohttp_session = get_session
