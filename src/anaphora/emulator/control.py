@@ -1,9 +1,10 @@
-"""The control routes of a running emulator: the page, the journal, the clock."""
+"""The control routes of a running emulator: the journal, the clock, and the forms of its pages."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 from starlette.applications import Starlette
@@ -13,7 +14,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from anaphora.errors import InvalidRequest
-from anaphora.serving.calls_page import HTML_HEADERS, PAGE_HEADERS, calls_page
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .engine import Engine
@@ -23,13 +23,10 @@ from .exchange import JSON, whole_number
 CONTROL = "/_emulator"
 #: Paths that a link on another page may open.
 PAGES = ("/", CONTROL)
-_PAGE = calls_page(
-    title="Emulator",
-    root=CONTROL,
-    detail="Markers",
-    empty="No call yet. Point a client at this address; any key will do.",
-    clock=True,
-)
+#: Paths that are no pages.
+ROUTES = frozenset(("/", *(f"{CONTROL}/{name}" for name in ("requests", "reset", "clock"))))
+#: Of responses in JSON.
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 class ClockChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,9 +44,6 @@ def control_routes(engine: Engine) -> Starlette:
     def now() -> float:
         return time.time() + engine.offset
 
-    async def page(_: Request) -> Response:
-        return Response(_PAGE, headers=HTML_HEADERS)
-
     async def requests(request: Request) -> Response:
         last = request.query_params.get("last")
         entries = engine.journal.entries(None if last is None else whole_number(last, "last"))
@@ -64,13 +58,22 @@ def control_routes(engine: Engine) -> Starlette:
             _change_clock(engine, await request.body())
         return _json({"now": now(), "offset": engine.offset})
 
+    async def clock_form(request: Request) -> Response:
+        _advance(engine, parse_qs((await request.body()).decode("latin-1")))
+        return RedirectResponse(CONTROL, 303)
+
+    async def reset_form(_: Request) -> Response:
+        engine.reset()
+        return RedirectResponse(CONTROL, 303)
+
     return Starlette(
         routes=[
             Route("/", RedirectResponse(CONTROL)),
-            Route(CONTROL, page),
             Route(f"{CONTROL}/requests", requests),
             Route(f"{CONTROL}/reset", reset, methods=["POST"]),
             Route(f"{CONTROL}/clock", clock, methods=["GET", "POST"]),
+            Route(f"{CONTROL}/forms/clock", clock_form, methods=["POST"]),
+            Route(f"{CONTROL}/forms/reset", reset_form, methods=["POST"]),
         ],
         exception_handlers={InvalidRequest: _invalid, HTTPException: _unknown},
     )
@@ -90,6 +93,11 @@ def _change_clock(engine: Engine, body: bytes) -> None:
         engine.set_offset(change.set - now, now)
 
 
+def _advance(engine: Engine, form: dict[str, list[str]]) -> None:
+    seconds = whole_number(form.get("advance", [""])[-1], "advance")
+    engine.set_offset(engine.offset + seconds, time.time())
+
+
 async def _invalid(_: Request, problem: Exception) -> Response:
     return _json({"error": str(problem)}, 400)
 
@@ -103,5 +111,5 @@ async def _unknown(request: Request, problem: Exception) -> Response:
 
 def _json(value: Any, status: int = 200, headers: Any = None) -> Response:
     body = msgspec.json.encode(value)
-    headers = {**PAGE_HEADERS, **(headers or {})}
+    headers = {**_HEADERS, **(headers or {})}
     return Response(body, status_code=status, media_type=JSON, headers=headers)

@@ -131,15 +131,13 @@ class Engine:
         return response
 
     def _run_batched(self, batch: RoutedRequest, path: str, body: bytes) -> EmulatorResponse:
-        """A request of a batch, in the workspace of a request about the batch."""
+        """A request of a batch, in the workspace of a request about the batch. Its response has not
+        ended yet."""
         headers = {**batch.headers, "content-type": JSON}
         headers.pop("x-emulator-fault", None)
         now = batch.now - self.offset
         request = EmulatorRequest(method="POST", path=path, headers=headers, body=body, now=now)
-        response = self.receive(request, batch=True)
-        if response.call is not None:
-            response.call.end(batch.now)
-        return response
+        return self.receive(request, batch=True)
 
     def receive(self, request: EmulatorRequest, *, batch: bool = False) -> EmulatorResponse:
         """The response to a request, before it is sent: what the call wrote can be read once

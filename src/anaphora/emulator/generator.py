@@ -115,6 +115,8 @@ class Generator:
         if generated.pace is not None:
             latency = msgspec.structs.replace(latency, pace=generated.pace)
         scope = "" if facts.rules.isolation.value == "server" else workspace
+        if entry.batch:
+            scope += " in batches"  # which have a cache of their own
         simulator, reasoning = self._billing.simulator(facts), generated.tokens(facts.profile)[1]
         opened = simulator.start(prompt.prefixes, at=request.now, reasoning=reasoning, scope=scope)
         outcome = opened.outcome

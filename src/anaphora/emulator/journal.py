@@ -1,31 +1,38 @@
 """The journal of all calls: markers, cache reads and writes, verdict and cost.
 
 Details are computed when the journal is read, so a call costs one entry. Prompts are kept up to a
-number of bytes; the details of a call are computed before its prompt is dropped.
+number of bytes; the details of a call are computed before its prompt is dropped. The journal may be
+read from any thread.
 """
 
 from __future__ import annotations
 
 import datetime
 import itertools
+import threading
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from anaphora import catalog
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, verdict
 from anaphora.cache.simulator import OpenCall, Outcome
-from anaphora.cache.verdict import SentCall
+from anaphora.cache.verdict import SentCall, Verdict
 from anaphora.catalog import Price
 from anaphora.errors import AnaphoraError
 
 from .billing import ModelFacts
 
+if TYPE_CHECKING:
+    from anaphora.dashboard.values import ShownCall
+
+    from .shown_calls import ShownCalls
+
 #: Bytes of prompts that are kept, over all calls.
 _MAX_BYTES = 64 * 1024 * 1024
 #: The fields of an entry that are not shown by their names.
-_HIDDEN = ("output", "billed", "earlier", "details")
+_HIDDEN = ("output", "billed", "earlier", "judged", "price", "details", "shown")
 
 
 class CallRecord(msgspec.Struct, eq=False, kw_only=True):
@@ -91,8 +98,12 @@ class JournalEntry(msgspec.Struct, eq=False, kw_only=True):
     billed: CallRecord | None = None
     earlier: EarlierCall[CallRecord] | None = None
     """The call that it is compared with."""
+    judged: Verdict | None = None
+    price: Price | None = None
     details: dict[str, Any] | None = None
     """What the journal shows, once that was computed."""
+    shown: ShownCall | None = None
+    """The same for pages."""
 
 
 class Journal:
@@ -103,13 +114,20 @@ class Journal:
         self._bytes = 0
         self._by_reply: dict[tuple[str, str], JournalEntry] = {}
         self._index: PrefixIndex[CallRecord] = PrefixIndex(max_entries, max_bytes)
-        self._count = 0
+        self._count = self._added = 0
+        self._lock = threading.RLock()
+        self._shown: ShownCalls | None = None
 
     def open(self, now: float, method: str, path: str) -> JournalEntry:
         self._count += 1
         return JournalEntry(number=self._count, at=now, method=method, path=path)
 
     def add(self, entry: JournalEntry) -> None:
+        with self._lock:
+            self._add(entry)
+
+    def _add(self, entry: JournalEntry) -> None:
+        self._added += 1
         self._entries.append(entry)
         billed = entry.billed
         if billed is not None:
@@ -135,15 +153,44 @@ class Journal:
 
     def entries(self, last: int | None = None) -> list[dict[str, Any]]:
         """The calls, the newest first."""
-        newest = reversed(self._entries)
-        return [_details(entry) for entry in itertools.islice(newest, last)]
+        return [self._locked_details(entry) for entry in self._newest(last)]
+
+    def shown(self, after: int) -> tuple[int, list[ShownCall]]:
+        """How many entries were added so far, and those behind the first `after` of them as pages
+        show them: calls that were billed or failed, the oldest first."""
+        with self._lock:
+            added, entries = self._added, self._newest(self._added - after)
+        found: list[ShownCall] = []
+        for entry in reversed(entries):
+            with self._lock:  # not for all of them: the next request waits for it
+                if entry.number >= self._entries[0].number:
+                    found += filter(None, (self._shown_call(entry),))
+        return added, found
+
+    def _newest(self, count: int | None) -> list[JournalEntry]:
+        with self._lock:
+            return list(itertools.islice(reversed(self._entries), count))
+
+    def _locked_details(self, entry: JournalEntry) -> dict[str, Any]:
+        with self._lock:
+            return _details(entry)
+
+    def _shown_call(self, entry: JournalEntry) -> ShownCall | None:
+        if self._shown is None:
+            from .shown_calls import ShownCalls
+
+            self._shown = ShownCalls()
+        if entry.shown is None:
+            _details(entry)
+            entry.shown = self._shown.make(entry)
+        return entry.shown
 
     def _shrink(self) -> None:
         for entry in self._entries:
             if self._bytes <= self._max_bytes // 2:
                 break
             if entry.billed is not None:
-                _details(entry)
+                self._shown_call(entry)
                 self._drop_prompt(entry)
 
     def _drop_prompt(self, entry: JournalEntry) -> None:
@@ -164,12 +211,12 @@ def _details(entry: JournalEntry) -> dict[str, Any]:
 
 def _billed_details(entry: JournalEntry, billed: CallRecord) -> dict[str, Any]:
     sent, outcome, facts = billed.sent, billed.outcome, billed.facts
-    price = _price(entry)
+    price = entry.price = _price(entry)
     before = verdict.comparable(entry.earlier, sent.rendered, facts.rules)
     compared = entry.earlier if before is not None else None
     result: dict[str, Any] = {"result": None, "cause": None}
     try:
-        judged = verdict.judge(
+        judged = entry.judged = verdict.judge(
             before, sent, facts.rules, outcome=outcome, price=price, profile=facts.profile
         )
         result |= {"result": judged.result, "cause": judged.cause, "sentence": str(judged)}

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from anaphora.canonical import dumps
@@ -21,6 +21,9 @@ from anaphora.serving.server import serve as serve_forever
 from .engine import EmulatorOptions, Engine
 from .exchange import JSON, EmulatorRequest, EmulatorResponse
 from .journal import CallRecord
+
+if TYPE_CHECKING:
+    from .page import EmulatorPages
 
 _EXTRA = "emulator"
 _HINT = (
@@ -102,18 +105,21 @@ def application(
 
 class EmulatorHandler:
     def __init__(self, engine: Engine) -> None:
-        from .control import control_routes, is_control
+        from .control import CONTROL, ROUTES, control_routes, is_control
 
         self._engine = engine
         self._overlapped: OrderedDict[tuple[str, str], float] = OrderedDict()
         """When the last call of a model arrived that overlaps another."""
         self._is_control = is_control
         self._control = control_routes(engine)
+        self._root, self._routes = CONTROL, ROUTES
+        self._pages: EmulatorPages | None = None
+        """Made for the first request, since most emulators run without one."""
 
     async def handle(self, exchange: HttpExchange) -> None:
         body = await exchange.read_body()
         if self._is_control(exchange.path):
-            await self._control(exchange.scope, _receiver(body), exchange.send)
+            await self._answer_control(exchange, body)
             return
         query = exchange.query_string
         request = EmulatorRequest(
@@ -135,6 +141,16 @@ class EmulatorHandler:
             await _send(response, exchange, lambda: call.begin(self._now()))
         finally:
             call.end(self._now())
+
+    async def _answer_control(self, exchange: HttpExchange, body: bytes) -> None:
+        if self._pages is None and exchange.path not in self._routes:
+            from .page import EmulatorPages
+
+            self._pages = EmulatorPages(self._engine, self._root)
+        if self._pages is not None and self._pages.serves(exchange.path):
+            await exchange.run(self._pages.answer(exchange))
+        else:
+            await self._control(exchange.scope, _receiver(body), exchange.send)
 
     def _now(self) -> float:
         return time.time() + self._engine.offset

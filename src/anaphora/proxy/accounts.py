@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from typing import TypeAlias
 from urllib.parse import parse_qsl
 
 from blake3 import blake3
@@ -15,18 +15,27 @@ _HEADERS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-key",
 _QUERY = ("key", "api_key", "access_token")
 #: Of those, the ones that do not stand for an account.
 _NO_ACCOUNT = ("cookie",)
+#: Requests whose digest is kept.
+_MOST_KNOWN = 64
+
+#: Names and values.
+Credentials: TypeAlias = tuple[tuple[str, str], ...]
 
 
-def credentials(headers: Headers, query: str) -> Iterator[str]:
-    """The keys in a request, without the scheme before them."""
-    for name, value in _named(headers, query):
-        yield value.partition(" ")[2] if name == "authorization" and " " in value else value
-
-
-def _named(headers: Headers, query: str) -> Iterator[tuple[str, str]]:
-    yield from ((name, value) for name, value in headers if name in _HEADERS)
+def credentials(headers: Headers, query: str) -> Credentials:
+    """The credentials of a request, by the name of their header or parameter."""
+    found = [pair for pair in headers if pair[0] in _HEADERS]
     if query:
-        yield from ((name, value) for name, value in parse_qsl(query) if name in _QUERY)
+        found += [pair for pair in parse_qsl(query) if pair[0] in _QUERY]
+    return tuple(found)
+
+
+def keys_in(found: Credentials) -> list[str]:
+    """The keys, without the scheme before them."""
+    return [
+        value.partition(" ")[2] if name == "authorization" and " " in value else value
+        for name, value in found
+    ]
 
 
 class Accounts:
@@ -34,11 +43,19 @@ class Accounts:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
+        self._known: dict[tuple[str, Credentials], str] = {}
+        """The digests of recent requests, which are mostly those of the next one."""
 
-    def digest(self, route: ProxyRoute, headers: Headers, query: str) -> str:
+    def digest(self, route: ProxyRoute, found: Credentials) -> str:
         """The same for requests of one account; it says nothing in another process."""
+        known = self._known.get((route.upstream, found))
+        if known is not None:
+            return known
         digest = blake3(route.upstream.encode(), key=self._key)
-        for name, value in _named(headers, query):
+        for name, value in found:
             if name not in _NO_ACCOUNT:
                 digest.update(b"\0" + value.encode(errors="replace"))
-        return digest.hexdigest(16)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        known = self._known[route.upstream, found] = digest.hexdigest(16)
+        return known

@@ -1,6 +1,8 @@
-"""Rows of an audit log for the calls that the proxy relays."""
+"""Rows of an audit log for the calls that the proxy relays, in the log or in memory."""
 
 from __future__ import annotations
+
+import secrets
 
 from blake3 import blake3
 
@@ -12,17 +14,8 @@ from anaphora.client.observe.export import block_label, label, word
 from anaphora.values import Usage
 
 from .exchange import RelayedCall
-from .judged_call import CallKind, JudgedCall
+from .judged_call import OUTCOMES, JudgedCall
 from .judging import Judge
-
-#: The outcome of each kind of call; calls of other kinds are no calls of a model.
-_OUTCOMES: dict[CallKind, str] = {
-    "judged": "ok",
-    "not_judged": "ok",
-    "error": "Upstream",
-    "failed": "Transport",
-    "cancelled": "CancelledError",
-}
 
 #: Parts of the content types of streams.
 _STREAMS = ("event-stream", "eventstream", "ndjson")
@@ -35,10 +28,12 @@ class ProxyAudit:
     def __init__(self, log: AuditLog, judge: Judge) -> None:
         self._log = log
         self._judge = judge
+        self._run = secrets.token_hex(6)
+        """Makes the numbers of conversations unique within the log."""
 
     def call_ended(self, call: RelayedCall) -> None:
         judged = self._judge.last
-        if judged is None or judged.number != call.number or judged.kind not in _OUTCOMES:
+        if judged is None or judged.number != call.number or judged.kind not in OUTCOMES:
             return
         blocks: tuple[AuditBlock, ...] = ()
         prompt_hash = ""
@@ -47,13 +42,19 @@ class ProxyAudit:
             blocks, prompt_hash = self._log.describe(sent.rendered, sent.marks)
         elif call.request_body is not None:
             prompt_hash = self._log.digest(call.sent_body or call.request_body)
-        self._log.append(_row(call, judged, blocks, prompt_hash))
+        conversation = f"{self._run}-{judged.conversation}" if judged.conversation else ""
+        self._log.append(row_of_call(call, judged, blocks, prompt_hash, conversation))
 
 
-def _row(
-    call: RelayedCall, judged: JudgedCall, blocks: tuple[AuditBlock, ...], prompt_hash: str
+def row_of_call(
+    call: RelayedCall,
+    judged: JudgedCall,
+    blocks: tuple[AuditBlock, ...],
+    prompt_hash: str,
+    conversation: str,
 ) -> AuditEnvelope:
-    verdict = judged.verdict
+    """The row of a call that was judged. No text of the call reaches it."""
+    verdict, usage = judged.verdict, judged.usage or Usage()
     change = judged.change if judged.broke else None
     headers = dict(call.response_headers)
     request_id = next((headers[name] for name in REQUEST_IDS if name in headers), None)
@@ -67,14 +68,16 @@ def _row(
         request_id=None if request_id is None else word(request_id),
         prompt_hash=prompt_hash,
         raw_hash=_raw_hash(call),
-        outcome=_OUTCOMES[judged.kind],
+        outcome=OUTCOMES[judged.kind],
         status=judged.status or None,
         streamed=_streamed(call),
         first=None if call.began is None else round(call.began, 6),
         seconds=round(judged.seconds, 6),
-        usage=usage_row(judged.usage or Usage()),
+        usage=usage_row(usage),
         predicted=None if judged.predicted is None else judged.predicted.read,
         cost_nano_usd=nano_usd(judged.cost_usd),
+        output_nano_usd=nano_usd(judged.output_usd),
+        saved_nano_usd=None if verdict is None else nano_usd(verdict.saved),
         verdict=None if verdict is None else verdict.result,
         cause=None if verdict is None else verdict.cause,
         broke=judged.broke,
@@ -83,6 +86,8 @@ def _row(
         lost=judged.lost,
         lost_nano_usd=nano_usd(judged.lost_usd),
         notices=tuple(code(notice.code) for notice in call.notices),
+        conversation=conversation,
+        turn=judged.turn,
         blocks=blocks,
     )
 

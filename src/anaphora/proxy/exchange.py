@@ -7,7 +7,7 @@ the `RelayedCall`: the bytes of both directions as they passed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -18,6 +18,11 @@ KEPT_BYTES = 32 * 1024 * 1024
 
 #: Names in lower case, duplicates kept, in the order they were sent.
 Headers: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def header_of(headers: Headers, name: str) -> str:
+    """The value of a header, the last where it is sent twice; empty where it is missing."""
+    return next((value for each, value in reversed(headers) if each == name), "")
 
 
 class ProxyRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,3 +131,12 @@ class Observer(Protocol):
     of its own. What it raises is logged and does not affect the relay."""
 
     def call_ended(self, call: RelayedCall) -> None: ...
+
+
+@runtime_checkable
+class IdleWorker(Protocol):
+    """An observer with work that is not urgent, which is done while there is no call to observe."""
+
+    def work_left(self) -> bool:
+        """Does a small part of it, and says whether there is more."""
+        ...

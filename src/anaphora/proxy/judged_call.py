@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.verdict import Change, Verdict
+from anaphora.cache.verdict import Change, Verdict, format_usd
 from anaphora.values import Notice, Usage
 
 CallKind: TypeAlias = Literal[
@@ -16,6 +16,15 @@ CallKind: TypeAlias = Literal[
 """`judged`: compared and priced, by its bill or, without one, by the rules. `error`: the provider
 answered with an error. `cancelled`: the program went away. `failed`: no complete answer came.
 `counts_tokens` and `other` paths are relayed and counted. `not_judged`: the reason says why."""
+
+#: The outcome of each kind of call; calls of other kinds are no calls of a model.
+OUTCOMES: dict[CallKind, str] = {
+    "judged": "ok",
+    "not_judged": "ok",
+    "error": "Upstream",
+    "failed": "Transport",
+    "cancelled": "CancelledError",
+}
 
 
 class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
@@ -54,6 +63,8 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     predicted: Usage | None = None
     """What the bill should be, where there is none or it does not say what was read."""
     cost_usd: Decimal | None = None
+    output_usd: Decimal | None = None
+    """The part of it that is for the output."""
     verdict: Verdict | None = None
     notices: tuple[Notice, ...] = ()
     """Addresses in the response that bypass the proxy."""
@@ -85,6 +96,21 @@ class JudgedCall(msgspec.Struct, kw_only=True, eq=False):
     def sentence(self) -> str:
         """The verdict without the excerpts, or why there is none."""
         return self.reason if self.verdict is None else self.verdict.describe(excerpts=False)
+
+    def line(self, *, excerpts: bool = True) -> str:
+        """The call and its verdict in a line, with or without the excerpts of a change."""
+        place = f", conversation {self.conversation}, turn {self.turn}" if self.conversation else ""
+        name = self.model or f"{self.method} {self.path}"
+        if self.verdict is None:
+            kind = self.kind.replace("_", " ")
+            status = f" ({self.status})" if self.status else ""
+            return f"{name}{place}: {kind}{status}" + (f": {self.reason}" if self.reason else "")
+        cost = "" if self.cost_usd is None else f" Cost: {format_usd(self.cost_usd)}."
+        bill = " No bill." if self.usage is None else cost
+        return f"{name}{place}: {self.verdict.describe(excerpts=excerpts)}{bill}"
+
+    def __str__(self) -> str:
+        return self.line()
 
     def fields(self) -> dict[str, Any]:
         """All of it for JSON, with the values that follow from others."""

@@ -29,16 +29,19 @@ from anaphora.analysis.sent_requests import (
     judge_request,
     request_of,
 )
+from anaphora.cache import EarlierCall
 from anaphora.cache.prefix import SentCall
-from anaphora.cache.verdict import Verdict, predict_usage
+from anaphora.cache.verdict import Verdict, predict_usage, predicted_usage
+from anaphora.catalog import Price
 from anaphora.client.in_flight import cost_of
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
 from anaphora.redaction import Redactor
-from anaphora.wire.reading import Members, object_members, request_error
+from anaphora.wire.body_memory import RequestBodies
+from anaphora.wire.reading import Members
 
-from .accounts import Accounts, credentials
-from .exchange import RelayedCall
+from .accounts import Accounts, Credentials, credentials, keys_in
+from .exchange import RelayedCall, header_of
 from .judged_call import CallKind, JudgedCall
 from .savings import Savings
 from .summary import Totals
@@ -50,6 +53,8 @@ _MOST_CALLS = 10_000
 #: Credentials for which a redactor is kept.
 _MOST_REDACTORS = 16
 _FIRST_ERROR = 400
+#: The texts of a change, which may quote the prompt.
+_TEXTS = ("before", "after", "detail", "label", "path")
 
 
 class _NamedModel(msgspec.Struct):
@@ -59,41 +64,25 @@ class _NamedModel(msgspec.Struct):
 _named = msgspec.json.Decoder(_NamedModel).decode
 
 
-class Judge:
-    """An observer of the relay. `on_call` is called for each call in the order they end, in the
-    relay's thread for observers; everything else may be read from any thread."""
+class CallJudge:
+    """Judges calls one by one, each in comparison with earlier ones. Bounded. Not for use by
+    several threads at once."""
 
-    def __init__(
-        self,
-        on_call: Callable[[JudgedCall], None] = lambda _: None,
-        *,
-        most_bytes: int = 64 * 1024 * 1024,
-    ) -> None:
+    def __init__(self, *, most_bytes: int = 64 * 1024 * 1024) -> None:
         """`most_bytes` limits the prompts that are kept to compare later calls with."""
-        self._on_call = on_call
-        self.lock = threading.Lock()
-        self._calls: deque[JudgedCall] = deque(maxlen=_MOST_CALLS)
         self._pairs = RequestPairs(most_bytes=most_bytes)
         self._chains = ResponseChains(most_bytes=most_bytes)
+        self._bodies = RequestBodies(most_bytes=most_bytes // 4)
         self._prices: PriceBook | None = None
         self._accounts = Accounts()
-        self._redactors: dict[tuple[str, ...], Redactor] = {}
+        self._redactors: dict[Credentials, Redactor] = {}
         """By the credentials of recent calls, which are mostly those of the next one."""
-        self._joined: dict[str, int] = {}
-        """The conversations of recent calls, by the place of their request."""
-        self.totals = Totals()
-        self.savings = Savings()
-        """What the same calls would have cost with Anaphora's markers."""
-        self.last: JudgedCall | None = None
+        self._joined: dict[str, list[int]] = {}
+        """The conversations of recent calls, by the place of their request: the number, and how
+        many calls it has."""
+        self._conversations = 0
         self.last_sent: SentCall | None = None
-        """The call that ended last, and its prompt where that was read: for observers that
-        follow."""
-
-    @property
-    def calls(self) -> tuple[JudgedCall, ...]:
-        """The latest calls, in the order they ended."""
-        with self.lock:
-            return tuple(self._calls)
+        """The prompt of the call that ended last, where it was read."""
 
     @property
     def kept_bytes(self) -> int:
@@ -105,19 +94,28 @@ class Judge:
         """Models without a known price, as `provider/model`."""
         return () if self._prices is None else self._prices.unpriced
 
-    def call_ended(self, call: RelayedCall) -> None:
-        self.last = self.last_sent = None
-        judged = self.last = self._judge(call)
-        with self.lock:
-            self._calls.append(judged)
-            self.totals.add(judged)
-        self._on_call(judged)
+    def compared(
+        self,
+        call: RelayedCall,
+        request: SentRequest,
+        members: Members,
+        earlier: EarlierCall[SentRequest] | None,
+        price: Price | None,
+    ) -> None:
+        """Called for each call that has a verdict: for judges that do more."""
+
+    def joined(self, judged: JudgedCall, request: SentRequest, *, opened: bool, like: int) -> None:
+        """Called when the conversation of a call is known: whether it is a new one, and the number
+        of an earlier one that it begins like, or 0."""
 
     # ── One call ─────────────────────────────────────────────────────────────────────────────────
 
-    def _judge(self, call: RelayedCall) -> JudgedCall:
+    def judge(self, call: RelayedCall) -> JudgedCall:
+        """The verdict on a call that has ended, or why there is none."""
+        self.last_sent = None
         path = unquote(call.path)
-        redact = self._redactor_of(call)
+        found = credentials(call.request_headers, call.query)
+        redact = self._redactor_of(found)
         judged = JudgedCall(
             number=call.number,
             at=call.started,
@@ -133,7 +131,7 @@ class Judge:
         judged.kind, judged.reason = _unjudged(call, judged.wire, path)
         if judged.kind == "judged":
             try:
-                self._read(call, judged, path, redact)
+                self._read(call, judged, path, found)
             except (InvalidCompression, AnaphoraError, ValueError) as problem:
                 judged.kind, judged.reason = "not_judged", str(problem)
             if judged.kind != "judged" and call.outcome != "complete":
@@ -143,31 +141,30 @@ class Judge:
         judged.reason = redact(judged.reason)
         return judged
 
-    def _redactor_of(self, call: RelayedCall) -> Redactor:
-        secrets = tuple(credentials(call.request_headers, call.query))
-        redactor = self._redactors.get(secrets)
+    def _redactor_of(self, found: Credentials) -> Redactor:
+        redactor = self._redactors.get(found)
         if redactor is None:
             if len(self._redactors) >= _MOST_REDACTORS:
                 self._redactors.clear()
-            redactor = self._redactors[secrets] = Redactor(secrets)
+            redactor = self._redactors[found] = Redactor(keys_in(found))
         return redactor
 
-    def _read(self, call: RelayedCall, judged: JudgedCall, path: str, redact: Redactor) -> None:
+    def _read(self, call: RelayedCall, judged: JudgedCall, path: str, found: Credentials) -> None:
         """Reads the request and the bill, and adds the verdict."""
         try:
             answer = _answer(call)
         except UnknownCompression as problem:
             answer, judged.reason = b"", f"the answer is {problem}"
         logged = _logged(call, judged.wire, path, answer)
-        members = object_members(logged.request, "$", request_error)
-        request = request_of(logged, str(call.number), chains=self._chains, members=members)
+        body = self._bodies.read(judged.provider, judged.wire, logged.request)
+        request = request_of(logged, str(call.number), chains=self._chains, body=body)
         judged.model = request.model
         if request.failure or (not answer and call.outcome != "complete"):
             judged.kind, judged.reason = "error", request.failure
             return
-        account = self._accounts.digest(call.route, call.request_headers, call.query)
+        account = self._accounts.digest(call.route, found)
         request = replace(request, sent=replace(request.sent, route=account))
-        self._compare(call, judged, request, members, redact)
+        self._compare(call, judged, request, body.members, self._redactor_of(found))
 
     def _compare(
         self,
@@ -185,30 +182,97 @@ class Judge:
         price = self._prices.price(
             request.provider, request.model, sent.at, request.wire, request.service_tier
         )
-        before, verdict = judge_request(earlier, request, price)
+        before, verdict, expected = judge_request(earlier, request, price)
         judged.verdict = _redacted(verdict, redact)
         if sent.usage is not None:
             judged.usage = replace(sent.usage, raw=None)
             judged.cost_usd = cost_of(sent.usage, price, sent.marks)
+            if price is not None and judged.cost_usd is not None:
+                judged.output_usd = price.of_output(sent.usage)
         if sent.usage is None or sent.usage.read is None:
-            judged.predicted = predict_usage(before, sent, request.rules)
-        self.savings.add(call, request, members, earlier, price)
+            judged.predicted = (
+                predicted_usage(expected)
+                if expected is not None
+                else predict_usage(before, sent, request.rules)
+            )
+        self.compared(call, request, members, earlier, price)
         if before is not None and earlier is not None:
             judged.compared_with = int(earlier.call.place)
             then = earlier.call.sent.at
             judged.gap = None if then is None else judged.at - then
-        number = None if earlier is None else self._joined.get(earlier.call.place)
-        if earlier is not None and number is not None and not earlier.continues:
-            if before is not None:
-                self.totals.share_beginning(number)
-            number = None
-        session = request.hints.conversation, request.hints.user
-        judged.conversation = number or self.totals.open_conversation(session, judged)
-        self._joined[request.place] = judged.conversation
-        judged.turn = self.totals.conversations[judged.conversation - 1].sums.calls + 1
+        found, like = None if earlier is None else self._joined.get(earlier.call.place), 0
+        if earlier is not None and found is not None and not earlier.continues:
+            like = found[0] if before is not None else 0
+            found = None
+        opened = found is None
+        if found is None:
+            self._conversations += 1
+            found = [self._conversations, 0]
+        found[1] += 1
+        judged.conversation, judged.turn = found
+        self.joined(judged, request, opened=opened, like=like)
+        self._joined[request.place] = found
         if len(self._joined) > 4 * _MOST_CALLS:
             for place in list(self._joined)[:_MOST_CALLS]:
                 del self._joined[place]
+
+
+class Judge(CallJudge):
+    """An observer of the relay, with the sums of all calls. `on_call` is called for each call in
+    the order they end, in the relay's thread for observers; everything else may be read from any
+    thread."""
+
+    def __init__(
+        self,
+        on_call: Callable[[JudgedCall], None] = lambda _: None,
+        *,
+        most_bytes: int = 64 * 1024 * 1024,
+    ) -> None:
+        super().__init__(most_bytes=most_bytes)
+        self._on_call = on_call
+        self.lock = threading.Lock()
+        self._calls: deque[JudgedCall] = deque(maxlen=_MOST_CALLS)
+        self.totals = Totals()
+        self.savings = Savings()
+        """What the same calls would have cost with Anaphora's markers."""
+        self.last: JudgedCall | None = None
+        """The call that ended last: for observers that follow."""
+
+    @property
+    def calls(self) -> tuple[JudgedCall, ...]:
+        """The latest calls, in the order they ended."""
+        with self.lock:
+            return tuple(self._calls)
+
+    def call_ended(self, call: RelayedCall) -> None:
+        self.last = None
+        judged = self.last = self.judge(call)
+        with self.lock:
+            self._calls.append(judged)
+            self.totals.add(judged)
+        self._on_call(judged)
+
+    def work_left(self) -> bool:
+        """Compares what a call would have cost with Anaphora's markers, when there is time."""
+        return self.savings.compare_next()
+
+    def compared(
+        self,
+        call: RelayedCall,
+        request: SentRequest,
+        members: Members,
+        earlier: EarlierCall[SentRequest] | None,
+        price: Price | None,
+    ) -> None:
+        self.savings.add(call, request, members, earlier, price)
+
+    def joined(self, judged: JudgedCall, request: SentRequest, *, opened: bool, like: int) -> None:
+        if like:
+            with self.lock:
+                self.totals.share_beginning(like)
+        if opened:
+            session = request.hints.conversation, request.hints.user
+            self.totals.open_conversation(session, judged)
 
 
 # ── What passed ──────────────────────────────────────────────────────────────────────────────────
@@ -261,16 +325,18 @@ def _error(call: RelayedCall, wire: str) -> str:
 
 def _answer(call: RelayedCall) -> bytes:
     """The whole response without its content encoding."""
-    encoding = dict(call.response_headers).get("content-encoding", "")
-    return decoded(b"".join(piece.data for piece in call.pieces or ()), encoding, _MOST_DECODED)
+    data = b"".join([piece.data for piece in call.pieces or ()])
+    encoding = header_of(call.response_headers, "content-encoding")
+    return decoded(data, encoding, _MOST_DECODED) if encoding else data
 
 
 def _logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedCall:
     headers = dict(call.request_headers)
     body = call.sent_body or call.request_body or b""
-    content_type = dict(call.response_headers).get("content-type", "").lower()
+    content_type = header_of(call.response_headers, "content-type").lower()
+    encoding = headers.get("content-encoding", "")
     return LoggedCall(
-        request=decoded(body, headers.get("content-encoding", ""), _MOST_DECODED),
+        request=decoded(body, encoding, _MOST_DECODED) if encoding else body,
         response=answer,
         wire=wire,
         headers=headers,
@@ -287,5 +353,6 @@ def _redacted(verdict: Verdict, redact: Redactor) -> Verdict:
     change = verdict.change
     if change is None:
         return verdict
-    before, after = redact(change.before), redact(change.after)
-    return replace(verdict, change=replace(change, before=before, after=after))
+    texts = {name: redact(getattr(change, name)) for name in _TEXTS}
+    causes = tuple([replace(cause, text=redact(cause.text)) for cause in verdict.causes])
+    return replace(verdict, change=replace(change, **texts), causes=causes)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from anaphora.client.failures import log
 
 from .bypasses import bypass_notices
-from .exchange import Observer, RelayedCall
+from .exchange import IdleWorker, Observer, RelayedCall
 
 #: Bodies that wait for observers, in bytes: above the first, they wait no longer themselves; above
 #: the second, new calls wait for them.
@@ -27,9 +27,9 @@ _WAITING_BYTES = 256 * 1024 * 1024
 #: Seconds that a call waits for the relay to have less to do.
 _PATIENT_SECONDS = 3.0
 #: The relay is busy above so many pieces a second, counted over some last seconds.
-_BUSY, _LAST_SECONDS = 1000.0, 0.05
+_BUSY, _LAST_SECONDS = 1000.0, 0.02
 #: Seconds between two looks at what waits.
-_LOOK = 0.01
+_LOOK = 0.005
 
 
 class ObserverThread:
@@ -37,6 +37,7 @@ class ObserverThread:
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
+        self._workers = [each for each in self._observers if isinstance(each, IdleWorker)]
         self._queue: queue.SimpleQueue[tuple[RelayedCall, float] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
@@ -85,7 +86,7 @@ class ObserverThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while (waiting := self._queue.get()) is not None:
+        while (waiting := self._next()) is not None:
             call, ended = waiting
             size = _size(call)
             self._give_way(ended + _PATIENT_SECONDS)
@@ -98,6 +99,24 @@ class ObserverThread:
             with self._lock:
                 self._waiting -= size
                 self._calls -= 1
+
+    def _next(self) -> tuple[RelayedCall, float] | None:
+        """The next call; work that is not urgent is done until there is one, but for pauses in
+        which the relay is busy. None: there is no other call."""
+        work = self._workers
+        while work and self._queue.empty() and not self._stopping:
+            if self._rate(time.monotonic()) >= _BUSY:
+                time.sleep(_LOOK)
+                continue
+            work = [each for each in work if self._has_more(each)]
+        return self._queue.get()
+
+    def _has_more(self, worker: IdleWorker) -> bool:
+        try:
+            return worker.work_left()
+        except Exception as problem:
+            log(logging.ERROR, f"{type(worker).__name__} failed while there was time", problem)
+            return False
 
     def _give_way(self, until: float) -> None:
         while not self._stopping and self._waiting < _PATIENT_BYTES:

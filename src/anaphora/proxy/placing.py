@@ -23,7 +23,7 @@ from anaphora.redaction import Redactor, shown_url
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 
-from .accounts import Accounts, credentials
+from .accounts import Accounts, credentials, keys_in
 from .exchange import RelayedCall, UpstreamRequest
 
 _FAILED = "markers_not_placed"
@@ -61,6 +61,10 @@ class Placer:
     def failures(self) -> tuple[Notice, ...]:
         """The notices about requests that were left as they are because something failed."""
         return tuple(notice for notice in self.notices if notice.code == _FAILED)
+
+    def rejects(self, upstream: str) -> bool:
+        """Whether markers were rejected at a base URL."""
+        return upstream in self._rejected
 
     def __call__(self, request: UpstreamRequest) -> bytes | None:
         with self._lock:
@@ -107,7 +111,8 @@ class Placer:
             return "not a call of a model"
         if not read.takes_markers:
             return "no markers here"
-        account = self._accounts.digest(request.route, request.headers, request.query)
+        found = credentials(request.headers, request.query)
+        account = self._accounts.digest(request.route, found)
         planned = self._plans.add(read, scope=account, at=self._clock())
         plan, slots = planned.plan, read.rules.slots.value
         if plan is None:
@@ -121,7 +126,7 @@ class Placer:
         return "nothing to add" if spliced.body is body else spliced.body
 
     def _failure(self, kind: str, reason: str, request: UpstreamRequest) -> str:
-        redact = Redactor(credentials(request.headers, request.query))
+        redact = Redactor(keys_in(credentials(request.headers, request.query)))
         notice = f"a request was left without markers: {redact(reason)}"
         self._note([Notice(_FAILED, notice, redact(unquote(request.path)))])
         return kind

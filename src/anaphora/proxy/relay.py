@@ -12,9 +12,9 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -62,10 +62,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
 class Pages(Protocol):
-    """Pages of the proxy itself, as an ASGI application."""
+    """Pages of the proxy itself."""
 
     def serves(self, path: str) -> bool: ...
-    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]: ...
+    async def answer(self, exchange: HttpExchange) -> None: ...
 
 
 class RelayHandler:
@@ -87,11 +87,24 @@ class RelayHandler:
         self._pages = pages
         self._streams = place is None and isinstance(upstream, NetworkUpstream)
         self._numbers = itertools.count(1)
+        self._open = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is being relayed; pages that are open do not count."""
+        return self._open > 0
 
     async def handle(self, exchange: HttpExchange) -> None:
         if self._pages is not None and self._pages.serves(exchange.path):
-            await exchange.run(self._pages(exchange.scope, exchange.receive, exchange.send))
+            await exchange.run(self._pages.answer(exchange))
             return
+        self._open += 1
+        try:
+            await self._handle_call(exchange)
+        finally:
+            self._open -= 1
+
+    async def _handle_call(self, exchange: HttpExchange) -> None:
         path = exchange.scope["raw_path"].decode("latin-1")
         if exchange.headers.get("upgrade", "").lower() == "websocket":
             reason = "the proxy relays HTTP only: WebSockets are not supported, use HTTP"

@@ -4,6 +4,9 @@
     savings.add(call, request, members, earlier, price)     each call, when it was judged
     print(savings.result())
 
+A verdict does not need the comparison, so `add` only keeps what it takes. `compare_next` compares
+one call, when there is time; `result` the rest, when it is asked for.
+
 The simulator plays the same requests twice, at the times they were made: as the program sent them,
 and with the markers that the planner chooses (`Placer` places the same). Both count tokens by the
 bill of each call, so that they and the bill are on one scale. A call costs what it adds.
@@ -12,14 +15,18 @@ bill of each call, so that they and the bill are on one scale. A call costs what
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from decimal import Decimal
+from typing import TypeVar
 from urllib.parse import unquote
 
 import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis.conversation_plans import (
+    STORED_FIELDS,
     ConversationPlans,
     OwnMarkers,
     PlannedCall,
@@ -43,12 +50,19 @@ from anaphora.values import Usage
 from anaphora.wire.reading import Members
 from anaphora.wording import counted
 
-from .exchange import RelayedCall
+from .exchange import RelayedCall, header_of
+
+T = TypeVar("T")
 
 #: Models whose caches are simulated, and the prefixes that each one remembers.
 _MOST_MODELS, _MOST_PREFIXES = 64, 10_000
 #: Calls whose plans are remembered, for those that continue them.
 _MOST_PLANNED = 4096
+_ENCODING = "content-encoding"
+#: Fields of a request that the planner asks for.
+_FIELDS = (*STORED_FIELDS, "prompt_cache_key", "prompt_cache_options")
+#: Calls that wait to be compared, and the bytes of their prompts.
+_MOST_WAITING, _MOST_WAITING_BYTES = 4096, 32 * 1024 * 1024
 
 
 class TokenCosts(msgspec.Struct):
@@ -131,8 +145,26 @@ class _Simulators(msgspec.Struct, frozen=True, eq=False):
     """The same one where no request of the model takes markers."""
 
 
+class _Waiting(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """A call that was judged, as far as it is needed to compare its costs."""
+
+    request: SentRequest
+    read: ReadRequest | None
+    """As the program sent it, where markers were placed in it."""
+    fields: Members
+    """Fields of the body that decide where markers may be placed."""
+    continued: str
+    """The place of the request that it continues in the same cache; empty where there is none."""
+    chunks: int
+    """How many leading chunks the two share."""
+    started: float
+    ended: float
+    placed: bool
+    price: Price | None
+
+
 class Savings:
-    """Adds up calls one by one. Bounded. Not for use by several threads at once."""
+    """Adds up calls one by one. Bounded. For use by several threads."""
 
     def __init__(self, own_markers: OwnMarkers = "keep") -> None:
         self._plans = ConversationPlans(own_markers)
@@ -141,6 +173,14 @@ class Savings:
         self._simulators: OrderedDict[tuple[str, str, str], _Simulators] = OrderedDict()
         self._billed, self._simulated, self._with_markers = TokenCosts(), TokenCosts(), TokenCosts()
         self._calls = self._left_out = self._placed = 0
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls were not compared yet."""
+        return len(self._waiting)
 
     def add(
         self,
@@ -152,43 +192,68 @@ class Savings:
     ) -> None:
         """A call that was answered, as the judge read it: the request and the members of its body,
         and the call before it."""
-        self._placed += call.sent_body is not None
-        try:
-            compared = self._compare(call, request, members, earlier, price)
-        except AnaphoraError:
-            compared = False  # the judge says what is wrong with it
-        except Exception as problem:
-            # A verdict is worth more than a comparison.
-            log(logging.ERROR, f"comparing costs failed: {type(problem).__name__}", problem)
-            compared = False
-        if not compared:
+        placed = call.sent_body is not None
+        encoded = is_encoded({"content-encoding": header_of(call.request_headers, _ENCODING)})
+        known = request.sent.complete and call.request_body is not None and not encoded
+        read = _attempt(lambda: _read_unplaced(call)) if known and placed else None
+        with self._lock:
+            self._placed += placed
+            if not known or (placed and read is None):
+                self._left_out += 1
+                return
+            continued, chunks = "", 0
+            if earlier is not None and earlier.continues and _same_cache(earlier.call, request):
+                continued, chunks = earlier.call.place, earlier.chunks
+            self._waiting.append(
+                _Waiting(
+                    request=request,
+                    read=read,
+                    fields={name: members[name].copy() for name in _FIELDS if name in members},
+                    continued=continued,
+                    chunks=chunks,
+                    started=call.started,
+                    ended=call.ended,
+                    placed=placed,
+                    price=price,
+                )
+            )
+            self._waiting_bytes += _size(request)
+            while len(self._waiting) > _MOST_WAITING or self._waiting_bytes > _MOST_WAITING_BYTES:
+                self._compare_first()
+
+    def compare_next(self) -> bool:
+        """Compares the call that has waited longest; False where none does."""
+        with self._lock:
+            if self._waiting:
+                self._compare_first()
+            return bool(self._waiting)
+
+    def result(self, *, complete: bool = True) -> SavingsResult:
+        """The sums of all calls; where it need not be complete, of those that were compared."""
+        with self._lock:
+            while complete and self._waiting:
+                self._compare_first()
+            return SavingsResult(
+                calls=self._calls,
+                left_out=self._left_out,
+                placed=self._placed,
+                billed=replace(self._billed),
+                simulated=replace(self._simulated),
+                with_markers=replace(self._with_markers),
+            )
+
+    def _compare_first(self) -> None:
+        waiting = self._waiting.popleft()
+        self._waiting_bytes -= _size(waiting.request)
+        if not _attempt(lambda: self._compare(waiting)):
             self._left_out += 1
 
-    def result(self) -> SavingsResult:
-        return SavingsResult(
-            calls=self._calls,
-            left_out=self._left_out,
-            placed=self._placed,
-            billed=replace(self._billed),
-            simulated=replace(self._simulated),
-            with_markers=replace(self._with_markers),
-        )
-
-    def _compare(
-        self,
-        call: RelayedCall,
-        request: SentRequest,
-        members: Members,
-        earlier: EarlierCall[SentRequest] | None,
-        price: Price | None,
-    ) -> bool:
-        sent = request.sent
-        read = _read(call, request, members) if sent.complete else None
-        if read is None:
-            return False
-        planned = self._plan(call, request, read, earlier)
+    def _compare(self, call: _Waiting) -> bool:
+        request, sent = call.request, call.request.sent
+        read = call.read or _read_split(request, call.fields)
+        planned = self._plan(call, read)
         rendered = _billed_prompt(read.rendered, planned, sent.usage)
-        if call.sent_body is not None:
+        if call.placed:
             own = Plan(marks=rendered.marks, automatic=rendered.automatic)
             ours = sent.marks  # those that really were placed
         else:
@@ -196,29 +261,20 @@ class Savings:
             ours = own if planned.plan is None else planned.plan
         simulators = self._simulators_of(request, read.rules)
         prompt = RenderedPrompt(rendered, own)
-        as_sent = with_markers = _simulate(simulators.as_sent, prompt, call, request)
+        as_sent = with_markers = _simulate(simulators.as_sent, prompt, call)
         if simulators.with_markers is not simulators.as_sent:
             prompt.mark(ours)
-            with_markers = _simulate(simulators.with_markers, prompt, call, request)
-        return self._add_up(request, price, (own, as_sent), (ours, with_markers))
+            with_markers = _simulate(simulators.with_markers, prompt, call)
+        return self._add_up(request, call.price, (own, as_sent), (ours, with_markers))
 
-    def _plan(
-        self,
-        call: RelayedCall,
-        request: SentRequest,
-        read: ReadRequest,
-        earlier: EarlierCall[SentRequest] | None,
-    ) -> PlannedCall:
+    def _plan(self, call: _Waiting, read: ReadRequest) -> PlannedCall:
         """The markers that the planner chooses, after the call that the judge found."""
-        found = None
-        if earlier is not None and earlier.continues and _same_cache(earlier.call, request):
-            before = self._planned.get(earlier.call.place)
-            if before is not None:
-                found = EarlierCall(
-                    call=before, continues=True, chunks=earlier.chunks, latest=before
-                )
-        planned = self._plans.add_found(read, found, scope=request.sent.route, at=call.started)
-        self._planned[request.place] = planned
+        found, before = None, self._planned.get(call.continued)
+        if before is not None:
+            found = EarlierCall(call=before, continues=True, chunks=call.chunks, latest=before)
+        scope, place = call.request.sent.route, call.request.place
+        planned = self._plans.add_found(read, found, scope=scope, at=call.started)
+        self._planned[place] = planned
         if len(self._planned) > _MOST_PLANNED:
             self._planned.popitem(last=False)
         return planned
@@ -265,16 +321,33 @@ class Savings:
         return known
 
 
-def _read(call: RelayedCall, request: SentRequest, members: Members) -> ReadRequest | None:
-    """The request as the program sent it, for the planner."""
-    headers = dict(call.request_headers)
-    if call.request_body is None or is_encoded(headers):
+def _attempt(step: Callable[[], T]) -> T | None:
+    """What a step of a comparison returns; None where it fails: a verdict is worth more than a
+    comparison."""
+    try:
+        return step()
+    except AnaphoraError:
+        return None  # the judge says what is wrong with it
+    except Exception as problem:
+        log(logging.ERROR, f"comparing costs failed: {type(problem).__name__}", problem)
         return None
-    if call.sent_body is not None:
-        path = unquote(call.path)
-        return read_request(call.method, call.route.provider, path, headers, call.request_body)
+
+
+def _read_unplaced(call: RelayedCall) -> ReadRequest | None:
+    """The request as the program sent it, before markers were placed, for the planner."""
+    path, headers = unquote(call.path), dict(call.request_headers)
+    return read_request(call.method, call.route.provider, path, headers, call.request_body or b"")
+
+
+def _read_split(request: SentRequest, fields: Members) -> ReadRequest:
+    """The same where none were placed."""
     rendered, provider = request.sent.rendered, request.provider
-    return read_split(rendered, members, request.hints, request.rules, provider, request.dialect)
+    return read_split(rendered, fields, request.hints, request.rules, provider, request.dialect)
+
+
+def _size(request: SentRequest) -> int:
+    """The bytes that a request keeps in memory while it waits, about."""
+    return request.sent.rendered.size
 
 
 def _same_cache(one: SentRequest, two: SentRequest) -> bool:
@@ -292,10 +365,8 @@ def _billed_prompt(rendered: Rendered, planned: PlannedCall, usage: Usage | None
     return replace(rendered, bills=planned.bills)
 
 
-def _simulate(
-    simulator: Simulator, prompt: RenderedPrompt, call: RelayedCall, request: SentRequest
-) -> Outcome:
-    sent = request.sent
+def _simulate(simulator: Simulator, prompt: RenderedPrompt, call: _Waiting) -> Outcome:
+    sent = call.request.sent
     return simulator.call(
         prompt,
         at=call.started,

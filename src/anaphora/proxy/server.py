@@ -94,7 +94,7 @@ def running(
             tuned_interpreter() if own_process else contextlib.nullcontext(),
             running_server(app, host=host, port=port, extra=_EXTRA, name="proxy") as address,
         ):
-            yield Proxy(address, table, lambda: app.is_busy or seen_by.is_busy)
+            yield Proxy(address, table, lambda: handler.is_busy or seen_by.is_busy)
     finally:
         seen_by.close()
 

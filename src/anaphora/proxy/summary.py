@@ -73,9 +73,14 @@ class CallSums(msgspec.Struct):
         if call.verdict is not None:
             self.saved_usd += call.verdict.saved or 0
 
-    def add_sums(self, other: CallSums) -> None:
+    def add_sums(self, other: CallSums, times: int = 1) -> None:
         for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+            setattr(self, name, getattr(self, name) + times * getattr(other, name))
+
+    def copied(self) -> CallSums:
+        return msgspec.structs.replace(
+            self, cost_usd=_trimmed(self.cost_usd), saved_usd=_trimmed(self.saved_usd)
+        )
 
 
 class WatchedConversation(msgspec.Struct, eq=False):
@@ -114,6 +119,10 @@ class Totals:
     def __init__(self) -> None:
         self.conversations: list[WatchedConversation] = []
         """In the order they began, side calls included."""
+        self.judged = CallSums()
+        """The calls of conversations, and"""
+        self.side_calls = CallSums()
+        """those that were found to be side calls."""
         self.kinds: dict[CallKind, int] = {}
         """The number of calls of each kind."""
         self.losses: dict[CauseKind, Losses] = {}
@@ -135,7 +144,8 @@ class Totals:
     def share_beginning(self, number: int) -> None:
         """Another conversation begins like this one."""
         conversation = self.conversations[number - 1]
-        conversation.shared, conversation.first.side_call = True, False
+        conversation.shared = True
+        self._mark(conversation, side_call=False)
 
     def add(self, call: JudgedCall) -> None:
         self.kinds[call.kind] = self.kinds.get(call.kind, 0) + 1
@@ -143,6 +153,7 @@ class Totals:
             return
         conversation = self.conversations[call.conversation - 1]
         conversation.sums.add(call)
+        (self.side_calls if conversation.is_side_call else self.judged).add(call)
         self._find_side_calls(conversation)
         if call.lost:
             self.lost.add(call.lost, call.lost_usd)
@@ -160,21 +171,35 @@ class Totals:
         calls."""
         session = conversation.session
         if conversation.sums.calls > 1:
-            conversation.first.side_call = False
+            self._mark(conversation, side_call=False)
             self._with_conversation.add(session)
             for other in self._single.pop(session, ()):
                 if other.sums.calls == 1:
-                    other.first.side_call = _is_alone(other)
+                    self._mark(other, side_call=_is_alone(other))
         elif session in self._with_conversation:
-            conversation.first.side_call = _is_alone(conversation)
+            self._mark(conversation, side_call=_is_alone(conversation))
         else:
             self._single.setdefault(session, []).append(conversation)
+
+    def _mark(self, conversation: WatchedConversation, *, side_call: bool) -> None:
+        """Notes whether it is a side call, and counts its calls there."""
+        if conversation.first.side_call == side_call:
+            return
+        conversation.first.side_call = side_call
+        self.side_calls.add_sums(conversation.sums, 1 if side_call else -1)
+        self.judged.add_sums(conversation.sums, -1 if side_call else 1)
 
 
 def _is_alone(conversation: WatchedConversation) -> bool:
     """Whether it begins like no other."""
     verdict = conversation.first.verdict
     return not conversation.shared and verdict is not None and verdict.result == "first"
+
+
+def _trimmed(amount: Decimal) -> Decimal:
+    """Without the zeros at its end that are left where sums were moved."""
+    whole = amount.to_integral_value()
+    return whole if amount == whole else amount.normalize()
 
 
 def _by_loss(call: JudgedCall) -> tuple[Decimal, int]:
@@ -210,8 +235,12 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        """The sums in a line."""
-        parts = [counted(self.calls, "call")]
+        """The sums in a line. Pages and reports list the calls of models only, so others are
+        counted apart."""
+        others = self.kinds.get("counts_tokens", 0) + self.kinds.get("other", 0)
+        parts = [counted(self.calls - others, "call")]
+        if others:
+            parts.append(f"{counted(others, 'other request')} such as token counts (not listed)")
         if self.share_read is not None:
             parts.append(f"{self.share_read:.0%} of the input read from the cache")
         if self.spent_usd is not None:
@@ -222,14 +251,13 @@ class WatchSummary(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(parts)
 
 
-def summarise(judge: Judge) -> WatchSummary:
-    """The sums of all calls so far."""
+def summarise(judge: Judge, *, savings: bool = True) -> WatchSummary:
+    """The sums of all calls so far. Comparing the costs of all of them takes a while: without
+    `savings` it is of those that were compared before."""
+    compared = judge.savings.result(complete=savings)
     with judge.lock:
-        totals, judged, side = judge.totals, CallSums(), CallSums()
-        conversations = 0
-        for conversation in totals.conversations:
-            conversations += not conversation.is_side_call
-            (side if conversation.is_side_call else judged).add_sums(conversation.sums)
+        totals = judge.totals
+        judged, side = totals.judged.copied(), totals.side_calls.copied()
         priced = judged.calls + side.calls > judged.unpriced + side.unpriced + (
             judged.no_bill + side.no_bill
         )
@@ -237,7 +265,7 @@ def summarise(judge: Judge) -> WatchSummary:
         return WatchSummary(
             calls=sum(totals.kinds.values()),
             kinds=dict(totals.kinds),
-            conversations=conversations,
+            conversations=len(totals.conversations) - side.calls,
             judged=judged,
             share_read=judged.share_read,
             side_calls=side,
@@ -248,5 +276,5 @@ def summarise(judge: Judge) -> WatchSummary:
             losses={cause: msgspec.structs.replace(each) for cause, each in losses},
             worst=tuple(totals.worst),
             unpriced=judge.unpriced,
-            savings=judge.savings.result(),
+            savings=compared,
         )

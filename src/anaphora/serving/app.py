@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from anaphora.client.failures import line_of, log
+from anaphora.client.transport.timer import SharedTimer
 from anaphora.errors import Overloaded, RequestRejected, Upstream
 
 from .exchange import (
@@ -54,6 +55,7 @@ class ServedApp:
         self._limits = limits or BodyLimits()
         self._ended = ended
         self._open: set[HttpExchange] = set()
+        self._timer: SharedTimer | None = None
         self._looking = False
 
     @property
@@ -64,7 +66,10 @@ class ServedApp:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        exchange = HttpExchange(scope, receive, send, self._limits)
+        timer = self._timer
+        if timer is None or timer.loop is not asyncio.get_running_loop():
+            timer = self._timer = SharedTimer(asyncio.get_running_loop())
+        exchange = HttpExchange(scope, receive, send, self._limits, timer)
         self._open.add(exchange)
         if not self._looking and self._limits.write_seconds is not None:
             self._look_for_slow_readers(self._limits.write_seconds)

@@ -4,13 +4,14 @@ connection."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Coroutine
+from math import inf
 from typing import Any, TypeVar
 
 import msgspec
 
+from anaphora.client.transport.timer import Deadline, DeadlinePassed, SharedTimer
 from anaphora.errors import RequestRejected, TooLarge
 
 T = TypeVar("T")
@@ -64,13 +65,16 @@ class HttpExchange:
     """A request, its response, and whether that has begun."""
 
     __slots__ = (
-        "_ended", "_limits", "_reading", "_reason", "_send", "_unread", "_watch_due", "_watcher",
+        "_ended", "_limits", "_reading", "_reason", "_send", "_timer", "_unread", "_watcher",
         "_working", "_writer", "_writing_since",
         "header_pairs", "headers", "method", "path", "query_string", "receive", "response_headers",
         "scope", "started", "status",
     )  # fmt: skip
 
-    def __init__(self, scope: Any, receive: Any, send: Any, limits: BodyLimits) -> None:
+    def __init__(
+        self, scope: Any, receive: Any, send: Any, limits: BodyLimits, timer: SharedTimer | None
+    ) -> None:
+        """`timer` is that of the event loop; without one, nothing can be read."""
         self.scope = scope
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -94,8 +98,8 @@ class HttpExchange:
         self._unread = (
             self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
         )
-        self._reading: asyncio.Timeout | None = None
-        self._watch_due: asyncio.TimerHandle | None = None
+        self._timer = timer
+        self._reading: Deadline | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._working: asyncio.Task[Any] | None = None
         self._writer: asyncio.Task[Any] | None = None
@@ -122,15 +126,8 @@ class HttpExchange:
         is passed on, never collected. Raises `UploadAborted` and `ServerStopping`."""
         if self._reason is not None:
             raise self._reason
-        try:
-            async with asyncio.timeout(None) as self._reading:
-                message = await self.receive()
-        except TimeoutError:
-            raise self._reason or ServerStopping from None
-        if message["type"] != _BODY:
-            raise UploadAborted
-        self._unread = more = message.get("more_body", False)
-        return message.get("body", b""), more
+        message = await self._next_piece(inf)
+        return message.get("body", b""), message.get("more_body", False)
 
     async def _read_rest(self, message: Any) -> bytes:
         limits, clock = self._limits, asyncio.get_running_loop().time
@@ -146,13 +143,16 @@ class HttpExchange:
             message = await self._next_piece(started + allowed - clock())
 
     async def _next_piece(self, seconds: float) -> Any:
+        assert self._timer is not None
+        self._reading = Deadline(seconds, self._timer)
         try:
-            async with asyncio.timeout(seconds) as self._reading:
-                message = await self.receive()
-        except TimeoutError:
+            message = await self._reading.wait(self.receive())
+        except DeadlinePassed:
             if self._reason is not None:
                 raise self._reason from None
             raise RequestRejected("the request body took too long to arrive", status=408) from None
+        finally:
+            self._reading = None
         if message["type"] != _BODY:
             raise UploadAborted
         self._unread = message.get("more_body", False)
@@ -231,7 +231,12 @@ class HttpExchange:
     def watch_later(self, seconds: float) -> None:
         """The same after some time: most requests have been answered by then, and need no task for
         it. A client that disconnects before is noticed then."""
-        self._watch_due = asyncio.get_running_loop().call_later(seconds, self.watch)
+        assert self._timer is not None
+        self._timer.begin(self, seconds)
+
+    def expire(self) -> None:
+        """For the timer: it is time to watch."""
+        self.watch()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which is cancelled when the client disconnects (see `watch`) or the
@@ -275,12 +280,11 @@ class HttpExchange:
         """Ends the work of `run` and any wait with `reason`."""
         self._end(reason)
         if self._reading is not None:
-            with contextlib.suppress(RuntimeError):  # the piece has just arrived
-                self._reading.reschedule(0)
+            self._reading.expire()
 
     def close(self) -> None:
-        if self._watch_due is not None:
-            self._watch_due.cancel()
+        if self._timer is not None:
+            self._timer.end(self)
         if self._watcher is not None:
             self._watcher.cancel()
 

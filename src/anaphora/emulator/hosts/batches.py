@@ -7,6 +7,7 @@ from collections import OrderedDict
 import msgspec
 
 from anaphora.emulator.exchange import EmulatorResponse
+from anaphora.emulator.journal import CallRecord
 from anaphora.errors import NotFound
 
 from .host import RoutedRequest
@@ -93,7 +94,7 @@ class BatchStore:
         if batch.ended is not None or request.now < batch.created + request.host.background:
             return
         if batch.canceled is None:
-            done = len(batch.results)
+            done, calls = len(batch.results), list[CallRecord]()
             for one in batch.requests[done : done + _MAX_AT_ONCE]:
                 response = request.host.run(request, one.path, one.body)
                 result = BatchResult(
@@ -101,6 +102,9 @@ class BatchStore:
                 )
                 batch.results.append(result)
                 self._grow(batch, len(result.body))
+                calls += [] if response.call is None else [response.call]
+            for call in calls:  # they ran side by side: none reads what another wrote
+                call.end(request.now)
         if batch.canceled is not None or len(batch.results) == len(batch.requests):
             batch.ended = request.now
 

@@ -1,0 +1,176 @@
+"""Numbers, times and names as the pages show them."""
+
+from __future__ import annotations
+
+import math
+import time
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+import htpy
+from markupsafe import Markup
+
+from anaphora.audit.envelope import AuditEnvelope
+from anaphora.audit.report import CallSums
+from anaphora.wording import counted
+
+UNKNOWN = "unknown"
+#: Shown where there is nothing to measure, such as the share of no tokens.
+NOTHING = "–"
+#: Characters of a name that are shown.
+MOST_SHOWN = 80
+#: Longer ones are wrapped in tables.
+_WRAPPED = 30
+_MINUS = "−"
+#: Characters that change the direction of the text behind them.
+_DIRECTIONS = dict.fromkeys(
+    (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"
+)
+
+MomentForm: TypeAlias = Literal["minute", "second", "clock", "day"]
+_FORMS: dict[MomentForm, str] = {
+    "minute": "%Y-%m-%d %H:%M UTC",
+    "second": "%Y-%m-%d %H:%M:%S UTC",
+    "clock": "%H:%M",
+    "day": "%b %d",
+}
+
+
+def usd(nano: int | None) -> str:
+    """Dollars: `$1,234.56`, `$0.0012`; amounts below a hundredth of a cent with two digits."""
+    if nano is None:
+        return UNKNOWN
+    sign, amount = (_MINUS if nano < 0 else ""), Decimal(abs(nano)).scaleb(-9)
+    if amount >= 1 or not amount:
+        text = f"{amount:,.2f}"
+    elif amount >= Decimal("0.0001"):
+        text = f"{amount:.4f}"
+    else:
+        text = f"{amount:.{1 - amount.adjusted()}f}".rstrip("0")
+    return f"{sign}${text}"
+
+
+def spent(sums: CallSums) -> str:
+    """The cost of some calls; with a plus where it is unknown of some, `unknown` where of all."""
+    if sums.unpriced and not sums.cost_nano_usd:
+        return UNKNOWN
+    return usd(sums.cost_nano_usd) + ("+" if sums.unpriced else "")
+
+
+def lost_usd(sums: CallSums) -> str:
+    """What tokens that were paid again cost; unknown where that is known of no call."""
+    if sums.lost and sums.unpriced and not sums.lost_nano_usd:
+        return UNKNOWN
+    return usd(sums.lost_nano_usd)
+
+
+def call_cost(call: AuditEnvelope) -> str:
+    """The cost of one call; what was charged without a bill is marked so."""
+    if unbilled := call.unbilled_nano_usd:
+        return f"{usd((call.cost_nano_usd or 0) + unbilled)}, {usd(unbilled)} of it without a bill"
+    if call.outcome != "ok" and not call.cost_nano_usd:
+        return NOTHING
+    return usd(call.cost_nano_usd)
+
+
+def lost(number: int, nano: int | None) -> str:
+    """Tokens that were paid again, and their cost."""
+    return f"{tokens(number)}, " + ("cost unknown" if nano is None else f"{usd(nano)} lost")
+
+
+def count(number: int | None) -> str:
+    return UNKNOWN if number is None else f"{number:,}".replace("-", _MINUS)
+
+
+def reported(number: int | None) -> str:
+    """A count that a provider may not have reported."""
+    return NOTHING if number is None else count(number)
+
+
+def unless_zero(number: int) -> str:
+    return count(number) if number else NOTHING
+
+
+def tokens(number: int | None) -> str:
+    return UNKNOWN if number is None else counted(number, "token").replace("-", _MINUS)
+
+
+def compact(number: float) -> str:
+    """For the axis of a chart: `12.5k`, `3M`."""
+    if not math.isfinite(number):
+        return NOTHING
+    sign, size = (_MINUS if number < 0 else ""), abs(number)
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= unit:
+            return f"{sign}{size / unit:,.4g}{name}" if size < unit * 1e3 else f"{sign}{size:.3g}"
+    return f"{sign}{size:.4g}"
+
+
+def percent(share: float | None) -> str:
+    """`87.3%`. Only the whole is `100%`, only nothing is `0%`."""
+    if share is None or not math.isfinite(share):
+        return NOTHING
+    if share in (0, 1):
+        return f"{share:.0%}"
+    if 0 < share < 1:
+        share = min(max(share, 0.001), 0.999)
+    return f"{share * 100:,.1f}%".replace("-", _MINUS)
+
+
+def seconds(duration: float | None) -> str:
+    if duration is None or not math.isfinite(duration):
+        return UNKNOWN
+    if duration < 0:
+        return _MINUS + seconds(-duration)
+    if duration < 0.9995:
+        return f"{duration * 1000:.0f} ms"
+    if duration < 60:
+        return f"{duration:.2g} s" if duration < 9.95 else f"{duration:.0f} s"
+    if duration < 3600:
+        return f"{duration / 60:.0f} min"
+    return f"{duration / 3600:,.1f} h" if duration < 172_800 else f"{duration / 86_400:,.0f} days"
+
+
+def iso(at: float) -> str | None:
+    """A time in UTC, to the second; None where it is no time of a calendar."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def utc(at: float | None, form: MomentForm = "minute") -> str:
+    """A time as text, in UTC and marked so."""
+    try:
+        return f"{UNKNOWN} time" if at is None else time.strftime(_FORMS[form], time.gmtime(at))
+    except (OverflowError, OSError, ValueError):
+        return f"{UNKNOWN} time"
+
+
+def moment(at: float | None, form: MomentForm = "minute") -> Markup:
+    """A time in UTC, which `dashboard.js` shows in the viewer's zone. `clock` and `day` are for
+    axes, whose chart names the zone. Written as text, as a page has hundreds of them."""
+    exact, text = (None if at is None else iso(at)), utc(at, form)
+    if exact is None:
+        return Markup(f'<span class="dim">{text}</span>')
+    return Markup(f'<time class="local" datetime="{exact}" data-form="{form}">{text}</time>')
+
+
+def name(text: str, most: int = MOST_SHOWN) -> htpy.Node:
+    """A name from a request: text of its own direction, cut where it is long."""
+    if not text:
+        return htpy.span(".dim")["(none)"]
+    if len(text) <= most:
+        return htpy.bdi(".long")[text] if len(text) > _WRAPPED else htpy.bdi[text]
+    return [
+        htpy.bdi(".long")[text[:most]],
+        htpy.span(".dim")[f"… ({counted(len(text), 'character')})"],
+    ]
+
+
+def plain_name(text: str, most: int = MOST_SHOWN) -> str:
+    """A name where no element can isolate it: in the options of a field, in titles."""
+    if not text:
+        return "(none)"
+    shown = text[:most].translate(_DIRECTIONS)
+    return shown if len(text) <= most else f"{shown}… ({counted(len(text), 'character')})"

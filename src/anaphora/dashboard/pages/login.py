@@ -1,0 +1,79 @@
+"""The form that exchanges a token for a session, and the page that ends one."""
+
+from __future__ import annotations
+
+import htpy
+
+from anaphora.dashboard.cards import card, facts
+from anaphora.dashboard.figures import moment, name, seconds
+from anaphora.dashboard.site import PageContent, Site
+
+
+def login_page(
+    site: Site, *, next_path: str = "", problem: str = "", status: int = 200
+) -> PageContent:
+    """`next_path` is where the viewer wanted to go; `problem` is why a token was not accepted."""
+    field = htpy.input(
+        "#token",
+        type="password",
+        name="token",
+        required=True,
+        autofocus=True,
+        size="52",
+        autocomplete="off",
+        autocapitalize="off",
+        spellcheck="false",
+        aria_describedby="token-help" + (" problem" if problem else ""),
+    )
+    form = htpy.form(method="post", action=site.url("login"))[
+        htpy.p[htpy.label["Token", field]],
+        htpy.input(type="hidden", name="next", value=next_path) if next_path else None,
+        htpy.p(".actions")[htpy.button(type="submit")["Log in"]],
+    ]
+    main = [
+        htpy.div(".title")[htpy.h1["Log in"]],
+        htpy.section(".card", aria_label="Log in")[
+            htpy.p("#problem.notice.bad", role="alert")[problem] if problem else None,
+            form,
+            htpy.p("#token-help.dim")[
+                "On the machine of the daemon, ",
+                htpy.code["anaphora admin token"],
+                " prints a token of an administrator. With the token of an app, its own page is"
+                " shown.",
+            ],
+            htpy.p(".dim")[
+                "Logged in before, and came by a link on another page? ",
+                htpy.a(href=next_path or site.url())["Open the dashboard"],
+                ".",
+            ],
+        ],
+    ]
+    return PageContent(title="Log in", main=main, status=status, filters=False)
+
+
+def session_page(site: Site, *, opened: float, ends: float, idle: float) -> PageContent:
+    """Who is logged in and until when, and both ways to log out. `idle` are the seconds without a
+    request after which the session ends before."""
+
+    def log_out(title: str, about: str, **fields: str) -> htpy.Element:
+        hidden = {"csrf": site.csrf, **fields}
+        return htpy.form(method="post", action=site.url("logout"))[
+            (htpy.input(type="hidden", name=each, value=value) for each, value in hidden.items()),
+            htpy.p[htpy.button(type="submit")[title], htpy.span(".dim")[" ", about]],
+        ]
+
+    pairs: list[tuple[str, htpy.Node]] = [
+        ("Logged in as", name(site.viewer)),
+        ("Since", moment(opened)),
+        ("Until", [moment(ends), f", or {seconds(idle)} without a request"]),
+    ]
+    main = [
+        htpy.div(".title")[htpy.h1["Session"]],
+        card(
+            "Session",
+            facts(pairs),
+            log_out("Log out", "ends this session"),
+            log_out("Log out everywhere", "ends all sessions of the same token", everywhere="yes"),
+        ),
+    ]
+    return PageContent(title="Session", main=main, filters=False)

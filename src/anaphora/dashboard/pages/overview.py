@@ -1,0 +1,203 @@
+"""The overview: what was spent, saved and lost, by which apps and models, and the newest calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import htpy
+
+from anaphora.audit.report import CallSums
+from anaphora.dashboard.cards import Stat, card, empty, more, stats
+from anaphora.dashboard.charts import calls_bars, meter, saved_lost_bars, share_line, spend_bars
+from anaphora.dashboard.figures import UNKNOWN, count, lost_usd, name, percent, tokens, usd
+from anaphora.dashboard.sentences import cause_words, what_to_do
+from anaphora.dashboard.site import PageContent, PageRequest, Site
+from anaphora.dashboard.tables import Heading, app_url, calls_table, numbers, sums_table, table
+from anaphora.dashboard.values import AppRow, CallQuery, CallSource, Overview, View
+from anaphora.dashboard.view import FILTERS, query_of
+from anaphora.wording import counted
+
+_MOST_ROWS = 12
+
+
+class OverviewPage:
+    def __init__(
+        self,
+        source: CallSource,
+        *,
+        apps: Callable[[], Sequence[AppRow]] | None = None,
+        start: htpy.Node = None,
+        newest: int = 20,
+    ) -> None:
+        """`apps` are those with grants, whose spend is shown against their limits. `start` says how
+        to send a first call; `newest` is how many calls are listed."""
+        self._source = source
+        self._apps = apps
+        self._start = start
+        self._newest = newest
+
+    def content(self, request: PageRequest, site: Site) -> PageContent:
+        view = request.view
+        overview = self._source.overview(view)
+        grants = _grants(self._apps(), site) if self._apps is not None else None
+        main = [
+            htpy.div(".title")[htpy.h1["Overview"]],
+            htpy.div("#overview")[
+                headline(overview.total)
+                if overview.total.calls
+                else no_calls(site, view, self._start),
+                grants,
+                _details(overview, site, view) if overview.total.calls else None,
+            ],
+            self._calls(view, site) if overview.total.calls else htpy.div("#newest"),
+        ]
+        return PageContent(title="Overview", main=main, live=("overview", "newest"))
+
+    def _calls(self, view: View, site: Site) -> htpy.Element:
+        page = self._source.calls(CallQuery(view=view, limit=self._newest))
+        apps = any(shown.call.app for shown in page.calls)
+        return htpy.div("#newest")[
+            card("Newest calls", calls_table("Newest calls", page.calls, site, apps=apps))
+        ]
+
+
+def no_calls(site: Site, view: View, start: htpy.Node = None, path: str = "") -> htpy.Element:
+    """In place of everything that needs calls: a wider view, or how to send a first call."""
+    filters: dict[str, str | float | None] = {
+        each: None for each in FILTERS if getattr(view, each) is not None
+    }
+    if filters:
+        address = site.url(path, query_of(view, **filters))
+        return empty(
+            "No call in this range matches the filters",
+            htpy.a(".button", href=address)["Remove the filters"],
+        )
+    if view.range == "month":
+        return empty("No calls in the last 30 days", start)
+    address = site.url(path, query_of(view, range="month"))
+    return empty(
+        "No calls in this range",
+        htpy.a(".button", href=address)["Show the last 30 days"],
+        start,
+    )
+
+
+def headline(total: CallSums) -> htpy.Element:
+    """The figures that stand first, also in reports."""
+    known = []
+    if total.unpriced:
+        known.append(f"without {counted(total.unpriced, 'call')} of unknown cost")
+    if total.unbilled_nano_usd:
+        known.append(f"{usd(total.unbilled_nano_usd)} of it without a bill")
+    answered = total.calls - total.failed
+    each = f"{usd(total.cost_nano_usd // answered)} an answered call" if answered else ""
+    failed = percent(total.failed / total.calls) if total.calls else ""
+    lost = f"{tokens(total.lost)} paid again, {counted(total.breaks, 'break')}"
+    return stats(
+        [
+            Stat(
+                "Spent",
+                UNKNOWN if total.unpriced and not total.cost_nano_usd else usd(total.cost_nano_usd),
+                ", ".join(known) or each,
+            ),
+            Stat(
+                "Saved by the cache",
+                usd(total.saved_nano_usd),
+                "compared with no cache",
+                "good" if total.saved_nano_usd > 0 else "",
+            ),
+            Stat(
+                "Lost",
+                lost_usd(total),
+                lost,
+                "bad" if total.lost_nano_usd > 0 else "",
+            ),
+            Stat(
+                "Input read from cache",
+                percent(total.read_share),
+                f"of {tokens(total.reported)}"
+                + (f"; not reported for {count(total.unreported)}" if total.unreported else ""),
+            ),
+            Stat("Calls", count(total.calls), f"{tokens(total.output)} of output"),
+            Stat("Errors", count(total.failed), failed, "bad" if total.failed else ""),
+        ]
+    )
+
+
+def charts(overview: Overview) -> htpy.Element:
+    """The charts over time, also in reports."""
+    drawn = (spend_bars, share_line, saved_lost_bars, calls_bars)
+    return htpy.div(".grid.charts")[[chart(overview.points) for chart in drawn]]
+
+
+def causes_card(overview: Overview) -> htpy.Element:
+    """Causes of lost tokens, the most expensive first, with what to do."""
+    ordered = sorted(overview.causes.items(), key=lambda item: -item[1].lost_nano_usd)
+    rows = [
+        [
+            name(cause_words(cause)),
+            count(sums.calls),
+            count(sums.lost),
+            lost_usd(sums),
+            what_to_do(cause),
+        ]
+        for cause, sums in ordered[:_MOST_ROWS]
+    ]
+    headings = [Heading("Cause"), *numbers("Calls", "Tokens lost", "Lost"), Heading("What to do")]
+    shown: htpy.Node = table("Causes of loss", headings, rows, stacked=True)
+    if not rows:
+        shown = htpy.p(".dim")["Nothing was lost: every call read what could be read."]
+    return card("Causes of loss", shown, more(len(ordered) - _MOST_ROWS, "cause"))
+
+
+def errors_card(overview: Overview) -> htpy.Element | None:
+    """Failed calls by the class of the error."""
+    if not overview.outcomes:
+        return None
+    ordered = sorted(overview.outcomes.items(), key=lambda item: -item[1])
+    rows = [[name(outcome), count(calls)] for outcome, calls in ordered[:_MOST_ROWS]]
+    shown = table("Errors", [Heading("Error"), *numbers("Calls")], rows)
+    return card("Errors", shown, more(len(ordered) - _MOST_ROWS, "kind of error", "kinds of error"))
+
+
+def _details(overview: Overview, site: Site, view: View) -> htpy.Node:
+    groups = {"app": overview.apps, "provider": overview.providers, "model": overview.models}
+    titles = {"app": "By app", "provider": "By provider", "model": "By model"}
+    tables = [
+        card(titles[kind], sums_table(kind, sums, site, view))
+        for kind, sums in groups.items()
+        if set(sums) - {""}
+    ]
+    return [
+        charts(overview),
+        htpy.div(".grid.wide")[tables, causes_card(overview), errors_card(overview)],
+    ]
+
+
+def _grants(apps: Sequence[AppRow], site: Site) -> htpy.Node:
+    """What each app has spent of its limits, the nearest to one first."""
+    if not apps:
+        return None
+    ordered = sorted(apps, key=_nearness, reverse=True)
+    shown = [
+        htpy.div[
+            htpy.dt[htpy.a(href=app_url(site, app.id))[name(app.id)]],
+            htpy.dd[htpy.span(".dim")["Today (UTC)"], meter(app.today_nano_usd, app.day_limit)],
+            htpy.dd[
+                htpy.span(".dim")["This month (UTC)"], meter(app.month_nano_usd, app.month_limit)
+            ],
+        ]
+        for app in ordered[:_MOST_ROWS]
+    ]
+    return card(
+        "Spend against grants",
+        htpy.dl(".meters")[shown],
+        more(len(ordered) - _MOST_ROWS, "app"),
+        about="What apps were charged, by UTC day and month: each as if it were alone, so that what"
+        " it read from another app's cache entries counts as its own write.",
+    )
+
+
+def _nearness(app: AppRow) -> float:
+    pairs = ((app.today_nano_usd, app.day_limit), (app.month_nano_usd, app.month_limit))
+    return max((used / limit for used, limit in pairs if limit), default=0.0)

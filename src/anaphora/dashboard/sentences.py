@@ -1,0 +1,129 @@
+"""Verdicts in words: what a row of an audit log says about its call, why tokens were paid again,
+and what to do about it."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from anaphora.analysis.lint.findings import RULES
+from anaphora.audit.envelope import AuditEnvelope
+from anaphora.cache.verdict.values import CHANGES
+from anaphora.wording import counted
+
+_RESULTS = {
+    "first": "First call: nothing cached yet.",
+    "hit": "Read what was cached.",
+    "partial": "Read a part of what was cached",
+    "miss": "Read nothing of what was cached",
+}
+#: The causes of verdicts in words.
+_CAUSES = MappingProxyType(
+    {
+        "changed": "the prompt changed",
+        "marker_on_volatile": "the marker is on content that changes",
+        "marker_on_trailing_system": "the last marker was on a system message at the end",
+        "model_changed": "the model changed",
+        "parameter_changed": "a parameter that the cache depends on changed",
+        "images_changed": "the first image was added, or the last removed",
+        "other_key": "the cache key changed",
+        "other_route": "the call went to another host, account or workspace",
+        "expired": "the cache entry expired",
+        "not_yet_visible": "the write of the previous call was not readable yet",
+        "lookback_exceeded": "the last write is farther from a marker than the look-back",
+        "below_minimum": "the prompt is below the minimum",
+        "no_marker": "there was no cache marker",
+        "thinking_dropped": "the provider drops thinking at a user turn",
+        "not_persisted": "the provider caches whole units only, and none ended there",
+        "evicted": "another conversation has taken the server's slot",
+        "provider_side": "the loss is on the provider's side",
+        "unexplained": "the cause is unknown",
+    }
+)
+_SAME_JSON = "write JSON with sorted keys and one spelling, from one serializer"
+_SAME_TOOLS = "send the same tools in the same order with every call; restrict them by tool choice"
+_APPEND = "keep the history as it is and append to it"
+#: By the cause, or by the kind of change where that is known.
+_ADVICE = MappingProxyType(
+    {
+        "date": RULES["volatile-date"].fix,
+        "clock": RULES["volatile-clock"].fix,
+        "uuid": RULES["volatile-uuid"].fix,
+        "nonce": RULES["volatile-nonce"].fix,
+        "counter": RULES["volatile-counter"].fix,
+        "order": RULES["unordered-list"].fix,
+        "text_edited": RULES["changes-between-samples"].fix,
+        "value_changed": RULES["changes-between-samples"].fix,
+        "changed": RULES["changes-between-samples"].fix,
+        "block_changed": RULES["changes-between-samples"].fix,
+        "key_order": _SAME_JSON,
+        "whitespace": _SAME_JSON,
+        "spelling": _SAME_JSON,
+        "tool_added": _SAME_TOOLS,
+        "tool_removed": _SAME_TOOLS,
+        "tool_moved": _SAME_TOOLS,
+        "block_added": "put blocks that come and go behind everything stable",
+        "block_removed": "put blocks that come and go behind everything stable",
+        "block_moved": "keep the blocks in one order, the stable ones first",
+        "message_added": _APPEND,
+        "message_moved": _APPEND,
+        "message_dropped": "shorten the history seldom and by much, instead of a little every turn",
+        "image_added": _APPEND,
+        "image_gone": _APPEND,
+        "marker_on_volatile": RULES["wasted-marker"].fix,
+        "marker_on_trailing_system": "put the marker on the last user or tool message instead",
+        "model_changed": "keep one model for each conversation",
+        "parameter_changed": "keep parameters the same within a conversation",
+        "images_changed": "keep images in the history, or send none",
+        "other_key": RULES["cache-key-changes"].fix,
+        "other_route": "send the calls of a conversation to one host and account",
+        "expired": "use a longer TTL, or send a call before the entry expires",
+        "not_yet_visible": "wait for the first response before sending calls with the same prefix",
+        "lookback_exceeded": "add a marker closer to the last write",
+        "below_minimum": RULES["too-short"].fix,
+        "no_marker": "add a cache marker at the end of the stable part",
+        "evicted": "give the server more slots, or keep each conversation on its slot",
+        "provider_side": "nothing in the requests: report it to the provider if it goes on",
+    }
+)
+
+
+def cause_words(cause: str) -> str:
+    """A cause or a kind of change in words; unknown ones as they are."""
+    return CHANGES.get(cause) or _CAUSES.get(cause) or cause.replace("_", " ")
+
+
+def what_to_do(cause: str) -> str:
+    """Empty where there is no advice."""
+    return _ADVICE.get(cause, "")
+
+
+def sentence_of(call: AuditEnvelope) -> str:
+    """The verdict in words, or the error. A row has codes and names only, so that no text of a
+    prompt can be in it."""
+    if call.outcome != "ok":
+        return _error(call)
+    if call.verdict is None:
+        return ""
+    text = _RESULTS.get(call.verdict, call.verdict.replace("_", " ").capitalize())
+    reason = _reason(call)
+    if not call.lost and not call.broke:
+        if call.verdict == "miss":
+            text = f"Not cached: {reason}" if reason else "Not cached"
+        return text if text.endswith(".") else f"{text}."
+    paid = f"; {counted(call.lost, 'token')} paid again" if call.lost else ""
+    return f"{text.removesuffix('.')}{f': {reason}' if reason else ''}{paid}."
+
+
+def _reason(call: AuditEnvelope) -> str:
+    if call.broke and call.changed:
+        return f"{cause_words(call.change or 'changed')} in {call.changed}"
+    return cause_words(call.cause) if call.cause else ""
+
+
+def _error(call: AuditEnvelope) -> str:
+    text = call.outcome if call.status is None else f"{call.outcome} (status {call.status})"
+    if call.repeats != 1:
+        text += f", {call.repeats:,} times within a minute"
+    elif call.attempts > 1:
+        text += f" after {counted(call.attempts, 'attempt')}"
+    return f"{text}."

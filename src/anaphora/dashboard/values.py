@@ -1,0 +1,250 @@
+"""What the pages show, and where they take it from.
+
+A call is the row of an audit log, `AuditEnvelope`, wherever it comes from. The daemon's pages read
+the sums of its audit log (`rollups`), those of a watched program and of the emulator the calls in
+memory (`memory`); both are a `CallSource`. Amounts are nano-dollars, times seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from anaphora.audit.envelope import AuditEnvelope
+from anaphora.audit.report import CallSums
+from anaphora.values import Ttl
+
+RangeName: TypeAlias = Literal["hour", "day", "week", "month", "custom"]
+CallOutcome: TypeAlias = Literal["", "ok", "failed", "broke"]
+"""What a search is limited to; empty: all calls."""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of time and filters, as the address bar keeps them. None: all."""
+
+    since: float
+    until: float
+    range: RangeName = "day"
+    app: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    label: str | None = None
+    """Of a block of the prompt."""
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls that began within one step of a chart."""
+
+    start: float
+    seconds: float
+    sums: CallSums
+
+
+class ShownCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a list or a conversation."""
+
+    id: str
+    """Within its source, in the order of the calls."""
+    call: AuditEnvelope
+    sentence: str = ""
+    """The verdict in words, or the error, without excerpts."""
+    excerpts: tuple[str, str] | None = None
+    """The prompt before and after a change, where text may be shown. Never from disk."""
+    field: str = ""
+    """The field that changed, such as `messages[3].content[0].text`."""
+    position: int | None = None
+    """The character of that field at which the change begins."""
+    predicted: AuditEnvelope | None = None
+    """With the usage that was predicted, where it is known in full; `call.predicted` is the part
+    that should have been read."""
+
+
+class ConversationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation in a list."""
+
+    id: str
+    app: str = ""
+    provider: str = ""
+    model: str = ""
+    began: float
+    ended: float
+    sums: CallSums
+    side_call: bool = False
+    """A single call beside a longer conversation: a title, a summary."""
+
+
+class ShownConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation with its calls, the oldest first."""
+
+    row: ConversationRow
+    calls: Sequence[ShownCall]
+    left_out: int = 0
+    """Earlier calls that are not among `calls`."""
+
+
+class BlockSums(msgspec.Struct, kw_only=True):
+    """A block of prompts over some calls: its tokens, and what they cost."""
+
+    kind: str = ""
+    """`tool`, `system` or `messages`."""
+    calls: int = 0
+    """Those with a bill: a call that failed has no tokens here."""
+    tokens: int = 0
+    read: int = 0
+    """Of `tokens`, read from the cache: those before the end of what each call read."""
+    cost_nano_usd: int = 0
+    """The cost of the prompts in proportion to the tokens; without calls of unknown cost."""
+    unpriced: int = 0
+    """Of `calls`, those."""
+    breaks: int = 0
+    """Calls in which a change of this block broke the prefix."""
+    lost: int = 0
+    """Tokens that were paid again because of them."""
+    lost_nano_usd: int = 0
+    changes: dict[str, int] = {}
+    """Those breaks by the kind of change."""
+    unreported: int = 0
+    """Of `tokens`, those of bills that do not say what was read: they are in no share."""
+    ttl: Ttl | None = None
+    """Of the latest marker at its end."""
+
+    def add_sums(self, other: BlockSums) -> None:
+        """Adds those of later calls."""
+        self.kind = other.kind or self.kind
+        self.calls += other.calls
+        self.tokens += other.tokens
+        self.read += other.read
+        self.cost_nano_usd += other.cost_nano_usd
+        self.unpriced += other.unpriced
+        self.unreported += other.unreported
+        self.breaks += other.breaks
+        self.lost += other.lost
+        self.lost_nano_usd += other.lost_nano_usd
+        for kind, count in other.changes.items():
+            self.changes[kind] = self.changes.get(kind, 0) + count
+        self.ttl = other.ttl or self.ttl
+
+    @property
+    def read_share(self) -> float | None:
+        reported = self.tokens - self.unreported
+        return self.read / reported if reported else None
+
+
+class BlockRow(BlockSums, kw_only=True):
+    """The sums of the blocks with one label."""
+
+    label: str
+
+    @classmethod
+    def of(cls, label: str, sums: BlockSums) -> BlockRow:
+        return cls(label=label, **msgspec.structs.asdict(sums))
+
+
+class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """What a view can be filtered by."""
+
+    apps: Sequence[str] = ()
+    providers: Sequence[str] = ()
+    models: Sequence[str] = ()
+    labels: Sequence[str] = ()
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    total: CallSums
+    points: Sequence[Point]
+    apps: dict[str, CallSums]
+    providers: dict[str, CallSums]
+    models: dict[str, CallSums]
+    causes: dict[str, CallSums]
+    """Calls that lost tokens, by the cause."""
+    outcomes: dict[str, int]
+    """Calls that failed, by the class of the error."""
+
+
+class CallPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some calls, the newest first."""
+
+    calls: Sequence[ShownCall]
+    before: str | None = None
+    """The id to continue before; None: there are no earlier ones."""
+
+
+class CallQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A search among calls."""
+
+    view: View
+    text: str = ""
+    """Part of an app, provider, model, cause, request id or response id."""
+    outcome: CallOutcome = ""
+    before: str | None = None
+    limit: int = 50
+
+
+class CallSource(Protocol):
+    """Where pages take calls from. Methods may read files: call them outside of an event loop."""
+
+    def version(self) -> int:
+        """Grows when calls are added."""
+        ...
+
+    def names(self, view: View) -> Names: ...
+    def overview(self, view: View) -> Overview: ...
+    def blocks(self, view: View) -> Sequence[BlockRow]: ...
+    def calls(self, query: CallQuery) -> CallPage: ...
+    def conversations(self, view: View, limit: int = 100) -> Sequence[ConversationRow]: ...
+    def conversation(self, id: str) -> ShownConversation | None: ...
+    def history(self, view: View, limit: int) -> Iterable[AuditEnvelope]:
+        """The calls of a view, the oldest first; at most `limit`, the newest ones."""
+        ...
+
+
+class AppRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An app of the daemon: what it was granted, and what it used of it."""
+
+    id: str
+    granted: bool = True
+    """Whether extensions.yaml has a grant for it; without one, all its calls are refused."""
+    capabilities: Sequence[str] = ()
+    missing: Sequence[str] = ()
+    """Capabilities that it requires and is not granted."""
+    providers: Sequence[str] = ()
+    models: Sequence[str] = ()
+    today_nano_usd: int = 0
+    month_nano_usd: int = 0
+    held_nano_usd: int = 0
+    day_limit: int | None = None
+    """None: unlimited."""
+    month_limit: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    denied: dict[str, int] = {}
+    """Refused calls of the view, by reason."""
+    tokens: Sequence[TokenState] = ()
+
+
+class TokenState(msgspec.Struct, frozen=True, kw_only=True):
+    """A token of an app, by its id; the token itself is stored nowhere."""
+
+    id: str
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+
+
+class ProviderRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider as calls found it."""
+
+    name: str
+    breaker: str = "closed"
+    calls: int = 0
+    failed: int = 0
+    retries: int = 0
+    first_p50: float | None = None
+    """Seconds to the first byte."""
+    first_p99: float | None = None
+    headroom: dict[str, float] = {}
+    """The share of each rate limit that is left, as the provider reported it."""
+    refusals: dict[str, int] = {}
+    """Calls that the provider refused, by the class of the error."""

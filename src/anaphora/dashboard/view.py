@@ -1,0 +1,122 @@
+"""The view of a page, as the query of its address: a range of time and filters.
+
+`range` is `hour`, `day`, `week` or `month`, which end now, or `custom` between `since` and `until`,
+in ISO 8601 (UTC where no zone is named). `app`, `provider`, `model` and `label` are filters; an
+empty one is none. The charts of a view have steps of time.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, get_args
+from urllib.parse import urlencode
+
+import msgspec
+
+from anaphora.audit.report import CallSums
+from anaphora.errors import InvalidRequest
+
+from .values import Point, RangeName, View
+
+#: The seconds of each range that ends now.
+RANGE_SECONDS: Final[Mapping[RangeName, float]] = {
+    "hour": 3_600.0,
+    "day": 86_400.0,
+    "week": 7 * 86_400.0,
+    "month": 30 * 86_400.0,
+}
+FILTERS: Final = ("app", "provider", "model", "label")
+#: How much of a wrong value an error repeats.
+_SHOWN = 60
+#: The lengths of the steps of charts, in seconds, and how many steps a chart has at most.
+_STEPS = (60, 300, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400, 7 * 86_400, 28 * 86_400)
+_MOST_STEPS = 100
+
+
+def view_from_query(query: Mapping[str, str], now: float, default: RangeName = "day") -> View:
+    """The view that a query names; `default` is the range where it names none. Raises
+    `InvalidRequest` for a range or a time that is none; other parameters belong to the pages."""
+    name = query.get("range") or ("custom" if query.get("since") else default)
+    filters = {each: query.get(each) or None for each in FILTERS}
+    for range_name, seconds in RANGE_SECONDS.items():
+        if name == range_name:
+            return View(since=now - seconds, until=now, range=range_name, **filters)
+    if name != "custom":
+        allowed = ", ".join(get_args(RangeName))
+        raise InvalidRequest(f"{name[:_SHOWN]!r} is none of {allowed}", path="range")
+    if not query.get("since"):
+        raise InvalidRequest("a custom range needs a time, such as 2026-11-16T13:00", path="since")
+    since = _time(query["since"], "since")
+    until = _time(query["until"], "until") if query.get("until") else now
+    if since >= until:
+        raise InvalidRequest("must be before the end of the range", path="since")
+    return View(since=since, until=until, range="custom", **filters)
+
+
+def query_of(view: View, **changes: str | float | None) -> str:
+    """The query of an address that shows the same view. `changes` replace fields of the view, or
+    add parameters of a page; None removes one. Ranges that end now stay relative."""
+    fields = {name: changes.pop(name) for name in View.__struct_fields__ if name in changes}
+    if "since" in fields or "until" in fields:
+        fields.setdefault("range", "custom")
+    view = msgspec.structs.replace(view, **fields)
+    pairs: dict[str, str] = {"range": view.range}
+    if view.range == "custom":
+        pairs |= {"since": iso_time(view.since), "until": iso_time(view.until)}
+    for name in FILTERS:
+        if (value := getattr(view, name)) is not None:
+            pairs[name] = value
+    pairs |= {name: str(value) for name, value in changes.items() if value is not None}
+    return urlencode(pairs)
+
+
+def iso_time(at: float) -> str:
+    """A time in UTC as queries and forms have it: `2026-11-16T13:05:00`."""
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).replace(tzinfo=None).isoformat()
+
+
+def _time(text: str, path: str) -> float:
+    try:
+        at = datetime.datetime.fromisoformat(text)
+        at = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
+        # In another zone it may be before year 1 or after year 9999 of UTC.
+        return at.astimezone(datetime.UTC).timestamp()
+    except (ValueError, OverflowError):
+        reason = f"{text[:_SHOWN]!r} is no time; write it as 2026-11-16T13:00 (UTC)"
+        raise InvalidRequest(reason, path=path) from None
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """The steps of a chart, at whole multiples of their length since 1970 (UTC)."""
+
+    start: float
+    seconds: int
+    count: int
+
+    def index(self, at: float) -> int:
+        """The step that a time is in."""
+        return int((at - self.start) // self.seconds)
+
+    def points(self, sums: Mapping[int, CallSums] = MappingProxyType({})) -> list[Point]:
+        """The points of a chart, with the sums of each step by its number."""
+        return [
+            Point(
+                start=self.start + number * self.seconds,
+                seconds=self.seconds,
+                sums=sums.get(number) or CallSums(),
+            )
+            for number in range(self.count)
+        ]
+
+
+def steps_of(view: View) -> Steps:
+    """The finest steps of which a chart of the view needs no more than a hundred, or the part of
+    one at each end more."""
+    length = view.until - view.since
+    longest = _STEPS[-1] * math.ceil(length / _STEPS[-1] / _MOST_STEPS)
+    seconds = next((each for each in _STEPS if length / each <= _MOST_STEPS), longest)
+    start = view.since // seconds * seconds
+    return Steps(start, seconds, max(1, math.ceil((view.until - start) / seconds)))

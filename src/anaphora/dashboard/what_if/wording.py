@@ -1,0 +1,67 @@
+"""What an estimate rests on, in sentences: for the page and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from anaphora.dashboard.figures import count, percent, usd
+from anaphora.wording import counted
+
+from .estimate import CostEstimate, WhatIf
+from .selection import LEFT_OUT_TEXTS
+
+
+def sentences(result: WhatIf) -> Iterator[str]:
+    """What the amounts are of, and how wide their ranges are and why."""
+    check = result.check
+    yield (
+        f"{counted(result.calls, 'call')}, billed {usd(result.billed_nano_usd)},"
+        f" {percent(result.read_share)} of the input read from the cache."
+    )
+    if check.error is not None:
+        yield (
+            f"Simulated as they were sent, they cost {usd(check.simulated_nano_usd)} where"
+            f" {usd(check.billed_nano_usd)} was billed; call by call the difference is"
+            f" {percent(check.error)} of the bill. With the share of one call, or 1%, a simulated"
+            f" cost is stated to ±{percent(check.width)}; wider where lengths or misses are not"
+            " certain."
+        )
+    if result.sampled:
+        groups = f"{count(result.played_groups)} of {counted(result.groups, 'conversation')}"
+        yield (
+            f"Only {counted(result.played, 'call')} were simulated, those of {groups} that chance"
+            " selected. Amounts are scaled to the whole bill, and ranges are wider for it."
+        )
+    if result.began_before:
+        yield (
+            f"{counted(result.began_before, 'call')} continue earlier ones that are not among"
+            " these: the ranges cover all and nothing of their input being cached."
+        )
+    if linked := result.links.get("counts", 0):
+        yield (
+            f"The log names no conversation for {counted(linked, 'call')}: what they continue was"
+            " recognised by the tokens that they read."
+        )
+    if result.other_price:
+        yield (
+            f"{counted(result.other_price, 'call')} had another price than the listed one, by"
+            " service tier, batch or configuration; the same share of it is assumed."
+        )
+
+
+def left_out_sentence(result: WhatIf) -> str:
+    """Calls that are in no amount, and why; empty where there are none."""
+    reasons = [
+        f"{count(number)} that {LEFT_OUT_TEXTS[reason]}"
+        for reason, number in sorted(result.left_out.items(), key=lambda item: -item[1])
+    ]
+    return f"Left out: {', '.join(reasons)}." if reasons else ""
+
+
+def range_text(cost: CostEstimate | None) -> str:
+    """`$1.20 to $1.31`; one amount where it is certain."""
+    if cost is None:
+        return usd(None)
+    if cost.low == cost.high:
+        return usd(cost.estimate)
+    return f"{usd(cost.low)} to {usd(cost.high)}"
