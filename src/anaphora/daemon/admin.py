@@ -9,6 +9,7 @@ same names, params and results, which are JSON values.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -18,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from anaphora.client.config import ClientConfig
-from anaphora.errors import InvalidConfig, InvalidRequest
+from anaphora.errors import InvalidConfig, InvalidRequest, StoreUnavailable
 from anaphora.yaml_values import from_python
 
 from .extensions import APP_ID, PERMISSIONS, UNLIMITED
@@ -123,6 +124,7 @@ class Admin:
     async def add_app(self, params: AppParams) -> dict[str, Any]:
         """The first token of an app."""
         app = _checked_id(params.app)
+        await self._refresh()
         if self._directory.live_tokens(app):
             raise InvalidRequest(
                 f"{app} has a token; replace it with: anaphora apps rotate {app}", path="app"
@@ -133,6 +135,7 @@ class Admin:
     async def rotate_app(self, params: RotateParams) -> dict[str, Any]:
         """A further token; those before it stay valid for a while."""
         app = _checked_id(params.app)
+        await self._refresh()
         before = self._directory.live_tokens(app)
         if not before:
             raise InvalidRequest(
@@ -147,6 +150,7 @@ class Admin:
     async def revoke_app(self, params: RevokeParams) -> dict[str, Any]:
         """Ends tokens at once, and the streams that run with them."""
         app = _checked_id(params.app)
+        await self._refresh()
         rows = [
             row
             for row in self._directory.tokens(app)
@@ -160,6 +164,7 @@ class Admin:
 
     async def list_apps(self, _params: NoParams) -> dict[str, Any]:
         """Apps with a grant or a token."""
+        await self._refresh()
         grants = self._directory.grants
         tokens: dict[str, list[TokenRow]] = {app: [] for app in grants.apps}
         for row in self._directory.tokens():
@@ -183,12 +188,20 @@ class Admin:
         return _shown_once(await self._directory.create_token(ADMIN, lifetime=params.lifetime))
 
     async def revoke_admin_token(self, params: TokenParams) -> dict[str, Any]:
+        await self._refresh()
         if all(row.id != params.token for row in self._directory.tokens(ADMIN)):
             raise InvalidRequest("there is no administrator's token of this id", path="token")
         return self._token(await self._directory.revoke_token(params.token))
 
     async def list_admin_tokens(self, _params: NoParams) -> dict[str, Any]:
+        await self._refresh()
         return {"tokens": [self._token(row) for row in self._directory.tokens(ADMIN)]}
+
+    async def _refresh(self) -> None:
+        """What another node has just written counts. Without the store, what is known does: a token
+        is revoked here nevertheless."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._directory.refresh()
 
     # ── Grants ───────────────────────────────────────────────────────────────────────────────────
 
@@ -228,6 +241,12 @@ class Admin:
             "approved_prompt": llm.approved_prompt,
             "place_markers": llm.place_markers,
             "share_cache": llm.share_cache,
+            "keep_warm": None
+            if llm.keep_warm is None
+            else {
+                "usd_per_day": _limit(llm.keep_warm.nano_usd_per_day),
+                "refreshes": llm.keep_warm.refreshes,
+            },
             "warnings": self._warnings(app),
             "problems": [f"not in force: {each}" for each in self._problems()],
         }

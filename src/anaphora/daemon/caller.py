@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from decimal import Decimal
-from time import monotonic
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -23,20 +23,21 @@ from anaphora.client.endpoint import Target
 from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.limits import Admission
-from anaphora.client.observe import CallAudit, EndedCall, Watchers
+from anaphora.client.observe import CallAudit, EndedCall, OwnBill, Watchers
 from anaphora.client.response import Record, Response
 from anaphora.client.turn import Caller, TurnRequest
+from anaphora.errors import Denied
 from anaphora.tokens import Counts
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
 
 from .bounds import CostBound
-from .conversations import CallMemory
+from .conversations import CallMemory, RememberedCall
 from .facts import RequestFacts
-from .fair_admission import FairAdmission
+from .fair_admission import FairAdmission, SharedLimits
 from .isolation import SharedProviders, own_usage
 from .ledger import Ledger, OpenHold
-from .rates import Admission as RatedCall
-from .rates import Rates
+from .provider_news import ProviderNews
+from .rates import GrantRates
 from .requests import RequestBuilder
 from .settling import (
     AttemptCost,
@@ -46,26 +47,34 @@ from .settling import (
     nano_usd_up,
     thinks_unseen,
 )
+from .shared_state import SharedState, Taken
 from .stored_history import GrowingConversation, StoredHistory
 from .stream_usage import UsageFilter, WholeEvents
 from .surcharges import NO_SURCHARGE, Surcharge, surcharge_of
 from .values import AppCall, AppReply, StreamHead, StreamPiece
 
-_ADAPTER = "daemon"
+if TYPE_CHECKING:
+    from .keep_warm import PrefixRefresher
+
+ADAPTER = "daemon"
 
 
 class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What all calls of a daemon share."""
 
     ledger: Ledger
-    rates: Rates
+    rates: GrantRates
     memory: CallMemory
     shared: SharedProviders
+    shared_state: SharedState
+    news: ProviderNews
     watchers: Watchers
     lock: Callable[[str, str], asyncio.Lock]
     """Of an app at a provider."""
     explain: Callable[[AppCall, AppReply], None]
     """Keeps what is known of a call that was answered."""
+    deny: Callable[[AppCall, Denied], None]
+    """Notes a call that was refused before anything was sent."""
     history: StoredHistory
 
 
@@ -79,13 +88,17 @@ class DelegatedCall(Caller):
         targets: Sequence[Target],
         facts: RequestFacts | None = None,
         stored_tokens: int | None = None,
+        *,
+        refresher: PrefixRefresher | None = None,
     ) -> None:
+        """`refresher` keeps the prefix alive afterwards, where the grant allows that."""
         super().__init__(timeout=call.timeout, on_wait=None, watchers=tools.watchers)
         self._tools = tools
         self._call = call
         self._targets = targets
+        self._refresher = refresher
         self._builder = RequestBuilder(tools.memory, tools.shared, call, facts, stored_tokens)
-        self._rated: RatedCall | None = None
+        self._rated: Taken | None = None
         self._bound = CostBound(0, 0, 0)
         self._hold: OpenHold | None = None
         self._grown: list[GrowingConversation] = []
@@ -98,6 +111,12 @@ class DelegatedCall(Caller):
         self._expected: Prediction | None = None
         """What a stream should read by the app's own earlier calls."""
         self._cost: AttemptCost | None = None
+        self._own_saved: Decimal | None = None
+        """What the cache saved, as the app sees it."""
+        self._unbilled = 0
+        """Nano-dollars that were charged for attempts without a bill."""
+        self._refused = False
+        """The daemon refused the call before anything was sent."""
         self._head: StreamHead | None = None
         self.reply: AppReply | None = None
 
@@ -105,8 +124,10 @@ class DelegatedCall(Caller):
 
     async def run(self) -> AppReply:
         try:
-            await self.complete(TurnRequest(timeout=self._call.timeout, adapter=_ADAPTER))
+            await self.complete(TurnRequest(timeout=self._call.timeout, adapter=ADAPTER))
         finally:
+            if self._refresher is not None:
+                self._refresher.ended(self._call.request_id)
             if self._grown:
                 await self._end_conversations()
         assert self.reply is not None
@@ -116,7 +137,7 @@ class DelegatedCall(Caller):
         """The response by pieces; `head` is known with the first one, `reply` with the last."""
         if self._watchers.audit is not None:
             self._watchers.audit.check()
-        request = TurnRequest(timeout=self._call.timeout, adapter=_ADAPTER)
+        request = TurnRequest(timeout=self._call.timeout, adapter=ADAPTER)
         flight = InFlight(request, self._targets, True)
         try:
             async with aclosing(self._attempts(flight).pieces()) as pieces:
@@ -135,6 +156,8 @@ class DelegatedCall(Caller):
             self._failed(flight, problem)
             raise
         finally:
+            if self._refresher is not None:
+                self._refresher.ended(self._call.request_id)
             if self._grown:
                 await self._end_conversations()
 
@@ -154,8 +177,10 @@ class DelegatedCall(Caller):
 
     async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
         target = self._targets[index]
-        prepared = self._builder.build(target, stream=flight.stream)
+        prepared = await self._builder.build(target, stream=flight.stream)
         builder, app = self._builder, self._call.app.id
+        if self._refresher is not None and builder.remembered is not None:
+            self._refresher.began(builder.remembered.conversation, self._call.request_id)
         facts = builder.facts
         if facts is not None and facts.handles:
             history = self._tools.history
@@ -166,7 +191,7 @@ class DelegatedCall(Caller):
         grant = self._call.app.grant.llm
         if self._rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
             tokens = Counts(prepared.rendered).total + self._bound.output_tokens
-            self._rated = self._tools.rates.admit(self._call.app, tokens, monotonic())
+            self._rated = await self._tools.rates.admit(self._call.app, tokens)
         return prepared
 
     def admission(
@@ -178,6 +203,9 @@ class DelegatedCall(Caller):
     ) -> Admission:
         admission = FairAdmission(target.gate, tokens, deadline, on_wait)
         admission.lock = self._tools.lock(self._call.app.id, target.endpoint.id)
+        if not self._tools.shared_state.alone:
+            state, news = self._tools.shared_state, self._tools.news
+            admission.shared = SharedLimits.of(state, news, target)
         return admission
 
     def _attempts(self, flight: InFlight) -> Attempts:
@@ -193,16 +221,40 @@ class DelegatedCall(Caller):
             price = flight.charge(prepared, reply.usage)
             flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
         flight.verdict = flight.guarded("verdict_failed", None, self._verdict, flight, reply)
+        flight.predicted = None if flight.verdict is None else flight.verdict.predicted
         remembered = self._builder.remembered
+        notices = (*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices)
         if remembered is not None:
             flight.guarded("verdict_failed", None, self._tools.memory.answered, remembered)
-        notices = (*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices)
+            if self._refresher is not None:
+                notices += flight.guarded(
+                    "keep_warm_failed", (), self._paused, flight, self._refresher, remembered
+                )
         record = flight.build_record(
             prepared, (*notices, *reply.notices), observed=bool(self._watchers)
         )
         self.reply = self._app_reply(flight, reply, record)
         flight.guarded("record_failed", None, self._tools.explain, self._call, self.reply)
         return Response(reply=reply, record=record, raw_hash=flight.raw_hash)
+
+    def _paused(
+        self, flight: InFlight, refresher: PrefixRefresher, remembered: RememberedCall
+    ) -> tuple[Notice, ...]:
+        """A pause of the conversation ends, and another one begins."""
+        usd, notices = refresher.take_cost(remembered.conversation)
+        if usd is not None and flight.verdict is not None:
+            flight.verdict = replace(flight.verdict, kept_warm_usd=usd)
+        assert flight.reply is not None
+        refresher.answered(
+            self._call.app,
+            flight.target,
+            remembered,
+            self._builder.facts,
+            flight.prepared[flight.index],
+            replace(flight.reply, usage=self._usage),
+            (flight.sent_at, flight.first_at),
+        )
+        return notices
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         if notices and self.reply is not None:
@@ -212,18 +264,31 @@ class DelegatedCall(Caller):
     def _failed(self, flight: InFlight, problem: BaseException) -> None:
         if self._builder.remembered is not None and flight.reply is None:
             self._tools.memory.fail(self._builder.remembered)
+        if isinstance(problem, Denied) and not self._sent and not flight.observed:
+            self._refused = True
+            self._tools.deny(self._call, problem)
         super()._failed(flight, problem)
 
     def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        if self._refused:  # it has a row among the refusals
+            return ()
         ended = self._ended(flight, record)
         later = getattr(audit, "call_ended_later", audit.call_ended)
         notices: tuple[Notice, ...] = later(ended)
         return notices
 
     def _ended(self, flight: InFlight, record: Record) -> EndedCall:
-        call = self._call
+        call, remembered = self._call, self._builder.remembered
+        own = None
+        if self._hidden:
+            cost = None if self._cost is None else self._cost.usd
+            own = OwnBill(usage=self._usage, cost_usd=cost, saved=self._own_saved)
         return replace(
             super()._ended(flight, record),
+            own=own,
+            unbilled_nano_usd=self._unbilled,
+            conversation="" if remembered is None else remembered.conversation,
+            turn=0 if remembered is None else remembered.turn,
             app=call.app.id,
             call_id=call.request_id,
             method=call.method,
@@ -263,6 +328,7 @@ class DelegatedCall(Caller):
         except Exception as problem:
             flight.failed("settle_failed", problem)
             if hold is not None:
+                self._unbilled += hold.hold.bound
                 hold.settle_at_bound()
 
     def _billed(self, flight: InFlight, reply: Reply) -> None:
@@ -286,7 +352,9 @@ class DelegatedCall(Caller):
         price = target.price(flight.sent_at, service_tier(prepared))
         surcharge = self._surcharge(target, flight.reply)
         cost = self._cost = cost_of_reply(usage, price, plan, hold.hold.bound, surcharge)
-        saved = saved_usd(usage, price)
+        if cost.usd is None:
+            self._unbilled += cost.nano_usd
+        saved = self._own_saved = saved_usd(usage, price)
         hold.settle_later(
             cost.nano_usd,
             cost.kind,
@@ -321,6 +389,7 @@ class DelegatedCall(Caller):
             bytes_per_token=target.profile.bytes_per_token.value,
             surcharge=self._surcharge(target, partial),
         )
+        self._unbilled += cost.nano_usd
         hold.settle_later(cost.nano_usd, cost.kind, usage=cost.usage)
 
     # ── What the app gets ────────────────────────────────────────────────────────────────────────

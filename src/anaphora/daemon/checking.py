@@ -3,6 +3,7 @@ granted models. Nothing is sent and nothing is written."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import itertools
@@ -20,11 +21,13 @@ from .granted_models import models_of
 from .grants import AppGrant
 from .home import Home
 from .settings import Settings, SettingsFiles
+from .store.opening import store_address
 from .store.schema import connect_to_read
 from .tls import ServerCertificate
 
 if TYPE_CHECKING:
     from anaphora.client.transport import HttpRequest
+    from anaphora.postgres.address import PostgresAddress
 
     from .server import ServeOptions
 
@@ -47,7 +50,9 @@ def check_home(options: ServeOptions) -> HomeCheck:
 
     home = Home.open(options.home)
     files = SettingsFiles(home, allow_env=options.allow_env_keys, resolve=options.resolve)
-    settings = files.load()
+    files.load()
+    token_apps = _token_apps(home, files, options.clock())
+    settings = files.current
     config = effective_config(settings.daemon, options)
     if config.tls is not None:
         ServerCertificate(home.path / config.tls.cert, home.path / config.tls.key)
@@ -58,15 +63,21 @@ def check_home(options: ServeOptions) -> HomeCheck:
         for reason in unpriced(grant, settings, options.clock())
     ]
     warnings = (
-        *settings.grants.warnings(_token_apps(home, settings, options.clock())),
+        *settings.grants.warnings(token_apps),
+        *(f"not in force: {each}" for each in files.problems),
         *unmatched(settings),
         *price_warnings(options.clock()),
     )
     return HomeCheck(settings=settings, problems=tuple(problems), warnings=warnings)
 
 
-def _token_apps(home: Home, settings: Settings, now: float) -> Collection[str]:
-    """Apps that have a valid token; all of them where the store cannot be read as it is."""
+def _token_apps(home: Home, files: SettingsFiles, now: float) -> Collection[str]:
+    """Apps that have a valid token; all of them where a file cannot be read as it is. Raises where
+    PostgreSQL cannot be used; its grants are those in force."""
+    settings = files.current
+    address = store_address(home, settings.daemon)
+    if address is not None:
+        return asyncio.run(_stored_apps(address, files, now))
     if not home.store.exists():
         return ()
     try:
@@ -74,11 +85,33 @@ def _token_apps(home: Home, settings: Settings, now: float) -> Collection[str]:
     except AnaphoraError:
         return settings.grants.apps
     with contextlib.closing(database):
-        rows = database.execute(
-            "SELECT app FROM tokens WHERE revoked IS NULL AND (expires IS NULL OR expires > ?)",
-            (now,),
-        )
+        rows = database.execute(_TOKEN_APPS.replace("$1", "?"), (now,))
         return {app for (app,) in rows}
+
+
+_TOKEN_APPS = "SELECT app FROM tokens WHERE revoked IS NULL AND (expires IS NULL OR expires > $1)"
+
+
+async def _stored_apps(
+    address: PostgresAddress, files: SettingsFiles, now: float
+) -> Collection[str]:
+    """All of them where no node has made the tables."""
+    from anaphora.postgres.connection import Lane
+    from anaphora.postgres.migrations import state
+
+    from .nodes import generations
+
+    lane = Lane(address, "check")
+    try:
+        async with lane.connection() as connection:
+            if (await state(connection)).pending:
+                return files.current.grants.apps
+        if (generation := await generations.latest(lane)) is not None:
+            files.use_generation(generation)
+            files.reload()
+        return {app for (app,) in await lane.fetch(_TOKEN_APPS, now)}
+    finally:
+        await lane.close()
 
 
 def unmatched(settings: Settings) -> Iterator[str]:

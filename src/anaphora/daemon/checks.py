@@ -108,7 +108,8 @@ def prompt_fingerprint(rendered: Rendered) -> str:
 
 def is_granted(name: str, patterns: Iterable[str]) -> bool:
     """Whether one of the patterns matches the whole name; `*` stands for any characters."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    plain = "[" not in name
+    return any((plain and name == pattern) or fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -> None:

@@ -4,22 +4,33 @@ seconds.
     daemon:
       port: 7707
       tls: {cert: server.pem, key: server.key}
+      store: postgresql://anaphora@db.internal/anaphora       for several nodes
+      store_password: {secret: POSTGRES_PASSWORD}
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
+import socket
 from typing import Annotated, Any, ClassVar
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from anaphora.client.config import ClientConfig, Count, Name, Positive
 from anaphora.client.config import schema as client_schema
-from anaphora.redaction import quoted
+from anaphora.redaction import hides_arguments, quoted
 from anaphora.yaml_values import from_python
 
 Port = Annotated[int, Meta(ge=0, le=65_535)]
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+"""Names of nodes: those that host names and Kubernetes allow."""
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_STORES = ("postgresql", "postgres")
+_SHARED = ("redis", "rediss", "unix")
 
 
 def _is_loopback(host: str) -> bool:
@@ -32,7 +43,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of both tables."""
+    """Base of all tables."""
 
 
 class TlsConfig(_Table, frozen=True):
@@ -42,6 +53,33 @@ class TlsConfig(_Table, frozen=True):
 
     cert: Name
     key: Name
+
+
+class PasswordConfig(_Table, frozen=True):
+    """The password of a database, in a file `secrets/<NAME>.txt` of the home folder."""
+
+    example: ClassVar[str] = "write `{secret: NAME}` for the file secrets/NAME.txt"
+
+    secret: Name
+
+
+class UiConfig(_Table, frozen=True):
+    """The dashboard at `/ui`."""
+
+    example: ClassVar[str] = "write `ui: {enabled: true}`"
+
+    enabled: bool = True
+    show_text: bool = False
+    """Whether administrators see the text around a change that broke the cache. It is kept in
+    memory only."""
+    session_hours: Annotated[float, Meta(gt=0, le=24 * 30)] = 12.0
+    """After a login, the next one is needed."""
+    idle_minutes: Annotated[float, Meta(gt=0, le=24 * 60 * 30)] = 60.0
+    """So long without a request end a login as well."""
+
+    @property
+    def shows_text(self) -> bool:
+        return self.enabled and self.show_text
 
 
 class DaemonConfig(_Table, frozen=True):
@@ -77,6 +115,19 @@ class DaemonConfig(_Table, frozen=True):
     """For running calls to end after SIGTERM."""
     failed_logins_per_minute: Count = 20
     """Of one peer; further ones are answered with 429. A valid token is always accepted."""
+    ui: UiConfig = UiConfig()
+    store: Name | None = None
+    """`postgresql://USER@HOST/DATABASE` for several nodes; by default SQLite in the home folder."""
+    store_password: PasswordConfig | None = None
+    shared: Name | None = None
+    """`redis://HOST` for what several nodes share beside the store; by default memory."""
+    shared_password: PasswordConfig | None = None
+    node: Name | None = None
+    """The name of this node among those of the store; by default the host name."""
+
+    @property
+    def node_name(self) -> str:
+        return self.node or _NOT_IN_NAMES.sub("-", socket.gethostname()).strip("-._")[:63] or "node"
 
     @property
     def is_exposed(self) -> bool:
@@ -100,12 +151,54 @@ class DaemonConfig(_Table, frozen=True):
                 " the way. Set `tls: {cert, key}`, or `behind_proxy: true` with"
                 " `trusted_proxies` and `allowed_hosts`"
             )
+        self._check_databases()
+
+    def _check_databases(self) -> None:
+        """Errors show no part of a URL that may hold a password."""
+        for field, schemes, url, has_password in (
+            ("store", _STORES, self.store, self.store_password is not None),
+            ("shared", _SHARED, self.shared, self.shared_password is not None),
+        ):
+            if url is not None:
+                _check_url(field, schemes, url)
+            elif has_password:
+                raise ValueError(f"{field}_password: needs `{field}` as well")
+        if self.shared is not None and self.store is None:
+            raise ValueError(
+                "shared: is for several nodes, which need `store: postgresql://…` as well"
+            )
+        if self.node is not None and not NODE_NAME.match(self.node):
+            raise ValueError(
+                f"node: {quoted(self.node)}: a node's name has 1 to 63 letters, digits, dots,"
+                " dashes and underscores, and begins with a letter or a digit"
+            )
+
+
+def _check_url(field: str, schemes: tuple[str, ...], url: str) -> None:
+    if not url.startswith(tuple(f"{scheme}://" for scheme in schemes)):
+        expected = " or ".join(f"{scheme}://…" for scheme in schemes)
+        raise ValueError(f"{field}: must be a URL {expected}; without it: {_DEFAULTS[field]}")
+    try:
+        parts = urlsplit(url)
+        named = {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+        has_password = parts.password is not None or "password" in named
+    except ValueError:
+        raise ValueError(f"{field}: is not a valid URL") from None
+    if has_password:
+        raise ValueError(
+            f"{field}: holds a password, which others could read; store it with: anaphora secrets"
+            f" set NAME, and write `{field}_password: {{secret: NAME}}`"
+        )
+
+
+_DEFAULTS = {"store": "SQLite in the home folder", "shared": "memory"}
 
 
 class _Section(msgspec.Struct, frozen=True):
     daemon: DaemonConfig = DaemonConfig()
 
 
+@hides_arguments
 def daemon_config(config: ClientConfig) -> DaemonConfig:
     """The section of a configuration. Raises `InvalidConfig` with file and line."""
     return from_python({"daemon": config.daemon}, _Section, config.origin).daemon

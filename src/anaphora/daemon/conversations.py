@@ -1,11 +1,14 @@
 """Memory of conversations for callers that have none: which earlier call a prompt continues, where
 its markers go, and what became of its cached prefix.
 
-A prompt is split once. One index finds the earlier call for the plan and for the verdict.
+A prompt is split once. One index finds the earlier call for the plan and for the verdict. A
+conversation that another node served is looked up in the shared state first, and put into the index
+as if it had been served here.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Hashable
 
@@ -21,6 +24,9 @@ from anaphora.cache.verdict.prediction import predict, updated_bills
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan
 
+from .shared_conversations import SharedConversations, SharedLine
+from .shared_state import SharedState
+
 #: Calls of one app with one model that are remembered, and the bytes of their prompts.
 _MOST_CALLS, _MOST_BYTES = 1024, 8 * 1024 * 1024
 #: Apps and models whose calls are remembered, and the bytes of all their prompts.
@@ -34,6 +40,10 @@ class RememberedCall(msgspec.Struct, kw_only=True, eq=False):
     planned: PlannedCall | None = None
     earlier: EarlierCall[RememberedCall] | None = None
     """Until the call is answered."""
+    conversation: str
+    """A random id, given to the first call of a conversation, and"""
+    turn: int
+    """the number of this call in it."""
     failed: bool = False
     """Nothing was cached by it: later calls are compared with the one before it."""
     compared: bool = False
@@ -41,6 +51,9 @@ class RememberedCall(msgspec.Struct, kw_only=True, eq=False):
     """What it is compared with, and"""
     expected: Prediction | None = None
     """what it should read by that; both once they were looked for."""
+
+    line: SharedLine | None = None
+    """Where it is saved for other nodes."""
 
     @property
     def plan(self) -> Plan | None:
@@ -51,20 +64,60 @@ class RememberedCall(msgspec.Struct, kw_only=True, eq=False):
 class CallMemory:
     """The recent calls of all apps. Bounded. Used from one event loop."""
 
-    def __init__(self) -> None:
-        self._plans = ConversationPlans()
+    def __init__(self, shared: SharedState | None = None) -> None:
+        """`shared` is where other nodes find the conversations of this one."""
+        shares = shared is not None and not shared.alone
+        self._plans = ConversationPlans(numbers=_random_number if shares else lambda: 0)
+        self._shared = SharedConversations(shared, self._plans) if shared and shares else None
         self._indexes: OrderedDict[Hashable, PrefixIndex[RememberedCall]] = OrderedDict()
 
-    def begin(
+    async def look_up(
         self, request: ReadRequest, *, scope: Hashable, at: float, own: Plan
+    ) -> EarlierCall[RememberedCall] | None:
+        """What other nodes know of the conversation, where this one does not know it; for `begin`.
+        A prompt that continues a call of this node by one reply needs no look."""
+        if self._shared is None:
+            return None
+        index = self._index(scope)
+        here = index.find(request.rendered, scope=scope, hints=request.hints)
+        found = await self._shared.find(request, here, scope=scope, at=at, own=own)
+        if found is None:
+            return None
+        call = RememberedCall(
+            sent=found.call.sent,
+            planned=found.call.planned,
+            conversation=found.conversation,
+            turn=found.call.turn,
+            line=found.line,
+        )
+        if found.continues:
+            index.add(call.sent.rendered, call, scope=scope, hints=found.hints)
+        return EarlierCall(call=call, continues=found.continues, chunks=found.chunks, latest=call)
+
+    def begin(
+        self,
+        request: ReadRequest,
+        *,
+        scope: Hashable,
+        at: float,
+        own: Plan,
+        elsewhere: EarlierCall[RememberedCall] | None = None,
     ) -> RememberedCall:
         """Remembers a call that is about to be sent, and plans its markers. `scope` is what a cache
-        belongs to; `own` are the markers that the request has."""
+        belongs to; `own` are the markers that the request has; `elsewhere` is what `look_up`
+        found."""
         index = self._index(scope)
         sent = SentCall(rendered=request.rendered, plan=own, at=at)
-        call = RememberedCall(sent=sent)
+        call = RememberedCall(sent=sent, conversation="", turn=1)
         found = index.add(request.rendered, call, scope=scope, hints=request.hints)
+        found = _later(found, elsewhere)
+        if found is not None and found.continues:
+            call.conversation, call.turn = found.call.conversation, found.call.turn + 1
+        else:
+            call.conversation = secrets.token_hex(8)
         call.earlier = _answered(found)
+        if self._shared is not None:
+            self._shared.begin(call, found, request, scope=scope, at=at)
         matched = None
         if found is not None and (before := found.call.planned) is not None:
             matched = EarlierCall(
@@ -126,6 +179,14 @@ class CallMemory:
     def answered(self, call: RememberedCall) -> None:
         """Later calls are compared with this one."""
         call.earlier = call.before = call.expected = None
+        if call.line is not None and self._shared is not None:
+            self._shared.save(call)
+
+    def refreshed(self, call: RememberedCall, sent: SentCall) -> None:
+        """Its prefix was kept alive: `sent` has the time of that."""
+        if call.planned is not None and sent.at is not None and call.sent.at is not None:
+            self._plans.refreshed(call.planned, sent.at - call.sent.at)
+        call.sent = replace(call.sent, at=sent.at, began=sent.began)
 
     def fail(self, call: RememberedCall) -> None:
         """The call was not answered, so that nothing is known to be cached by it."""
@@ -145,6 +206,27 @@ class CallMemory:
             or sum(index.size for index in self._indexes.values()) > _MOST_TOTAL
         ):
             self._indexes.popitem(last=False)
+
+
+def _later(
+    here: EarlierCall[RememberedCall] | None, elsewhere: EarlierCall[RememberedCall] | None
+) -> EarlierCall[RememberedCall] | None:
+    """The earlier call by what this node and the others know. Of conversations that only begin
+    alike, the last call of any node has used what is cached."""
+    if here is None or elsewhere is None or here.continues:
+        return elsewhere if here is None else here
+    if elsewhere.continues or elsewhere.chunks > here.chunks:
+        return elsewhere
+    if elsewhere.chunks < here.chunks:
+        return here
+    newer = (elsewhere.latest.sent.at or 0.0) > (here.latest.sent.at or 0.0)
+    latest = elsewhere.latest if newer else here.latest
+    return EarlierCall(call=here.call, continues=False, chunks=here.chunks, latest=latest)
+
+
+def _random_number() -> int:
+    """Where the numbers of a node's conversations begin: other nodes have others."""
+    return secrets.randbits(40)
 
 
 def _read_all(before: SentCall, sent: SentCall, rules: CacheRules) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
 from anaphora.audit.log import AuditLog
@@ -28,6 +28,7 @@ from anaphora.errors import (
 from anaphora.redaction import quoted
 from anaphora.tokens import Counts
 
+from .break_texts import BreakTexts
 from .caller import CallTools, DelegatedCall
 from .checks import check_capabilities, check_grant, is_granted
 from .conversations import CallMemory
@@ -39,11 +40,16 @@ from .granted_models import asked_for, granted_models
 from .grants import AppGrant
 from .isolation import SharedProviders
 from .ledger import Ledger
-from .rates import Rates
+from .provider_news import ProviderNews
+from .rates import GrantRates
 from .requests import RequestBuilder, parse_request
+from .shared_state import SharedState
 from .store import Store
 from .stored_history import StoredHistory
 from .values import App, AppCall, AppReply, GrantedModel, StreamHead, StreamPiece
+
+if TYPE_CHECKING:
+    from .keep_warm import PrefixRefresher
 
 #: Sets of granted providers for which a chooser is kept.
 _MOST_CHOOSERS = 256
@@ -63,7 +69,10 @@ class CallService:
         clock: Callable[[], float] = time.time,
         watchers: Iterable[Watcher] = (),
         transport: HttpTransport | None = None,
+        shared_state: SharedState | None = None,
     ) -> None:
+        """`shared_state` is what the daemon's nodes share; memory by default."""
+        self.shared_state = shared_state or SharedState.open(None)
         self._pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
         self._history = StoredHistory(store)
         self._clock = clock
@@ -72,17 +81,24 @@ class CallService:
         self._running: dict[str, set[_Running]] = {}
         self._draining = False
         self._denials = DenialLog(audit, clock)
-        self._explanations = Explanations()
+        self._explanations = Explanations(self.shared_state)
+        self.texts = BreakTexts()
+        """Of breaks, for the dashboard; off unless the operator switched it on."""
         self._shared = SharedProviders()
         self._grants: tuple[AppGrant, ...] | None = None
+        self._refresher: PrefixRefresher | None = None
+        """Where a grant has `keep_warm`."""
         self._tools = CallTools(
             ledger=ledger,
-            rates=Rates(),
-            memory=CallMemory(),
+            rates=GrantRates(self.shared_state),
+            memory=CallMemory(self.shared_state),
             shared=self._shared,
+            shared_state=self.shared_state,
+            news=ProviderNews(self._pool, self.shared_state),
             watchers=Watchers(watchers, audit),
             lock=self._lock,
-            explain=self._explanations.add,
+            explain=self._answered,
+            deny=self._denied,
             history=self._history,
         )
 
@@ -100,11 +116,37 @@ class CallService:
         """The grants of all apps: an app that shares no provider with another is not masked."""
         self._grants = tuple(grants)
         self._shared.use(self._grants, self._pool.routes, self._pool.providers)
+        if self._refresher is None and any(grant.llm.keep_warm for grant in self._grants):
+            from .keep_warm import PrefixRefresher
+
+            self._refresher = PrefixRefresher(self._tools, self._pool, self._clock)
+        if self._refresher is not None:
+            self._refresher.use_grants(self._grants)
+
+    def refresh_prefixes(self, is_valid: Callable[[str], bool]) -> None:
+        """Begins what `keep_warm` has to send now. `is_valid` tells whether a token may be used."""
+        if self._refresher is not None and not self._draining:
+            self._refresher.refresh_due(is_valid)
+
+    @property
+    def refreshing(self) -> int:
+        """Refreshes under way."""
+        return 0 if self._refresher is None else self._refresher.running
+
+    @property
+    def pool(self) -> ProviderPool:
+        return self._pool
 
     def revoke(self, token_id: str) -> None:
         """Ends the running calls of a token."""
         for running in list(self._running.get(token_id, ())):
             running.end()
+        self.forget(token_id)
+
+    def forget(self, token_id: str) -> None:
+        """Refreshes nothing more that was called with a token."""
+        if self._refresher is not None:
+            self._refresher.revoke(token_id)
 
     def drain(self) -> None:
         """Refuses new calls; those under way go on."""
@@ -113,20 +155,19 @@ class CallService:
     async def close(self) -> None:
         self._draining = True
         self._denials.close()
+        if self._refresher is not None:
+            await self._refresher.close()
         await self._pool.close()
 
     # ── Calls ────────────────────────────────────────────────────────────────────────────────────
 
     async def complete(self, call: AppCall) -> AppReply:
         delegated = await self._delegated(call)
-        with self._track(call.app) as running:
+        with _Running(self._running, call.app.token_id) as running:
             try:
                 return await delegated.run()
             except asyncio.CancelledError:
                 running.check()
-                raise
-            except Denied as error:
-                self._denied(call, error)
                 raise
 
     def stream(self, call: AppCall) -> DelegatedStream:
@@ -136,7 +177,7 @@ class CallService:
         self, call: AppCall, pieces: AsyncGenerator[StreamPiece, None]
     ) -> AsyncGenerator[StreamPiece, None]:
         """The pieces of a stream that ends when its token is revoked."""
-        with self._track(call.app) as running:
+        with _Running(self._running, call.app.token_id) as running:
             async with aclosing(pieces):
                 while True:
                     running.check()
@@ -145,9 +186,6 @@ class CallService:
                         piece = await anext(pieces, None)
                     except asyncio.CancelledError:
                         running.check()
-                        raise
-                    except Denied as error:
-                        self._denied(call, error)
                         raise
                     finally:
                         running.task = None
@@ -165,7 +203,8 @@ class CallService:
         except Denied as error:
             self._denied(call, error)
             raise
-        return DelegatedCall(self._tools, call, targets, facts, stored)
+        refresher = self._refresher if call.app.grant.llm.keep_warm is not None else None
+        return DelegatedCall(self._tools, call, targets, facts, stored, refresher=refresher)
 
     def _checked(self, call: AppCall, targets: tuple[Target, ...]) -> RequestFacts | None:
         """What a request of a wire asks for, which the grant allows; a call of JSON-RPC is checked
@@ -185,9 +224,9 @@ class CallService:
             facts = self._checked(call, targets)
             if facts is not None and facts.handles:
                 await self._history.tokens(call.app.id, facts)
-            self._tools.rates.admit(call.app, 0, time.monotonic())
+            await self._tools.rates.admit(call.app, 0)
             builder = RequestBuilder(CallMemory(), self._shared, call, facts, places_markers=False)
-            prepared = builder.build(target := targets[0], stream=False)
+            prepared = await builder.build(target := targets[0], stream=False)
         except Denied as error:
             self._denied(call, error)
             raise
@@ -202,12 +241,25 @@ class CallService:
         names = app.grant.llm.providers
         return granted_models(app, self._pool, self._chooser(names, None))
 
-    def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
-        return self._explanations.find(app.id, request_id)
+    def _answered(self, call: AppCall, reply: AppReply) -> None:
+        """Keeps what is known of a call that was answered."""
+        self._explanations.add(call, reply)
+        self.texts.add(call, reply)
+
+    async def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
+        return await self._explanations.find(app.id, request_id)
 
     def deny(self, app: App, method: str, error: Denied, *, request_id: str = "") -> None:
         """Notes a refusal of another part of the daemon in the audit log. Never fails."""
         self._denials.add(app.id, method, error, request_id=request_id)
+
+    def write_refusals(self) -> None:
+        """Writes how often refusals of the last minute were repeated, once it is over."""
+        self._denials.write_minute()
+
+    def deny_slot(self, app: str, error: Denied) -> None:
+        """Notes that an app has too many running calls."""
+        self._denials.add(app, "", error)
 
     # ── Checks ───────────────────────────────────────────────────────────────────────────────────
 
@@ -288,28 +340,28 @@ class CallService:
             lock = self._locks[app, provider] = asyncio.Lock()
         return lock
 
-    @contextmanager
-    def _track(self, app: App) -> Iterator[_Running]:
-        """A call that ends when its token is revoked."""
-        running = _Running()
-        calls = self._running.setdefault(app.token_id, set())
-        calls.add(running)
-        try:
-            yield running
-        finally:
-            calls.discard(running)
-            if not calls and self._running.get(app.token_id) is calls:
-                del self._running[app.token_id]
-
 
 class _Running:
-    """A call under way, which can be ended from outside."""
+    """A call under way while the block runs. It ends when its token is revoked."""
 
-    __slots__ = ("_revoked", "task")
+    __slots__ = ("_calls", "_revoked", "_token_id", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, calls: dict[str, set[_Running]], token_id: str) -> None:
+        self._calls = calls
+        self._token_id = token_id
         self.task = asyncio.current_task()
         self._revoked = False
+
+    def __enter__(self) -> Self:
+        self._calls.setdefault(self._token_id, set()).add(self)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        calls = self._calls.get(self._token_id)
+        if calls is not None:
+            calls.discard(self)
+            if not calls:
+                del self._calls[self._token_id]
 
     def end(self) -> None:
         self._revoked = True

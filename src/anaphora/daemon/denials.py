@@ -42,7 +42,7 @@ class DenialLog:
         if self._audit is None:
             return
         now = self._clock()
-        if not 0 <= now - self._minute < _MINUTE or len(self._repeats) >= _MOST_KINDS:
+        if not self._is_current(now) or len(self._repeats) >= _MOST_KINDS:
             self.close()
             self._minute = now
         kind, status = type(error).__name__, getattr(error, "status", None)
@@ -66,6 +66,14 @@ class DenialLog:
         )
         self._write(row)
         self._repeats[key] = replace(row, repeats=0)
+
+    def _is_current(self, now: float) -> bool:
+        return 0 <= now - self._minute < _MINUTE
+
+    def write_minute(self) -> None:
+        """Writes the repeats of a minute that is over; called now and then."""
+        if self._repeats and not self._is_current(self._clock()):
+            self.close()
 
     def close(self) -> None:
         """Writes the repeats so far."""

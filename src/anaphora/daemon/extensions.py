@@ -18,11 +18,11 @@ import msgspec
 from msgspec import Meta
 
 from anaphora.client.config import ClientConfig, Count, Name, read_config_file
-from anaphora.errors import InvalidConfig
+from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.redaction import hides_arguments, quoted, shown_name
 from anaphora.yaml_values import Origin, dotted, from_python, nearest, read_yaml
 
-from .grants import NANO, AppGrant, Capability, LlmGrant, Permission
+from .grants import NANO, AppGrant, Capability, KeepWarmGrant, LlmGrant, Permission
 
 UNLIMITED = "unlimited"
 
@@ -52,6 +52,13 @@ class _AllowedNames(_Table, frozen=True):
     fields: tuple[Name, ...] = ()
 
 
+class KeepWarmTable(_Table, frozen=True):
+    example: ClassVar[str] = "write `keep_warm: true` or `keep_warm: {usd_per_day: 1.00}`"
+
+    usd_per_day: float | str | None = None
+    refreshes: Count | None = None
+
+
 class LlmTable(_Table, frozen=True):
     example: ClassVar[str] = "write `llm: {providers: [ID], models: [NAME], usd_per_day: 5.00}`"
 
@@ -68,6 +75,7 @@ class LlmTable(_Table, frozen=True):
     approved_prompt: Name | None = None
     place_markers: bool = True
     share_cache: bool = False
+    keep_warm: KeepWarmTable | bool = False
 
     def __post_init__(self) -> None:
         for word in self.allow:
@@ -122,6 +130,27 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
                 reader.check_providers(table.llm.providers, config)
         return cls(apps=apps, origin=origin)
 
+    def known_to(self, config: ClientConfig) -> tuple[Grants, list[AnaphoraError]]:
+        """Without providers and routes that a configuration does not have, and an error for each:
+        a node serves what it can."""
+        known, apps = {*config.providers, *config.routes}, dict(self.apps)
+        problems: list[AnaphoraError] = []
+        for app, grant in self.apps.items():
+            names = grant.llm.providers
+            if not known.issuperset(names):
+                kept = tuple(name for name in names if name in known)
+                llm = msgspec.structs.replace(grant.llm, providers=kept)
+                apps[app] = msgspec.structs.replace(grant, llm=llm)
+                problems += [
+                    self.origin.invalid(
+                        f"llm.yaml of this node has no provider or route {quoted(name)}",
+                        app, "llm", "providers", index,
+                    )
+                    for index, name in enumerate(names)
+                    if name not in known
+                ]  # fmt: skip
+        return msgspec.structs.replace(self, apps=apps), problems
+
     @property
     def unmet(self) -> dict[str, frozenset[str]]:
         """Apps that require a capability which they are not granted, and which."""
@@ -168,8 +197,8 @@ class _AppReader(msgspec.Struct, frozen=True):
                 " with a letter or a digit"
             )
         llm = table.llm
-        per_day = self._nano_dollars("usd_per_day", llm.usd_per_day)
-        per_month = self._nano_dollars("usd_per_month", llm.usd_per_month)
+        per_day = self._nano_dollars(llm.usd_per_day, "usd_per_day")
+        per_month = self._nano_dollars(llm.usd_per_month, "usd_per_month")
         has_limit = per_day is not None or per_month is not None or llm.usd_per_day == UNLIMITED
         if "llm_complete" in table.capabilities_grant and not has_limit:
             raise self._invalid(
@@ -200,14 +229,26 @@ class _AppReader(msgspec.Struct, frozen=True):
                 approved_prompt=llm.approved_prompt,
                 place_markers=llm.place_markers,
                 share_cache=llm.share_cache,
+                keep_warm=self._keep_warm(llm.keep_warm),
             ),
         )
 
-    def _nano_dollars(self, field: str, value: float | str | None) -> int | None:
+    def _keep_warm(self, table: KeepWarmTable | bool) -> KeepWarmGrant | None:
+        if isinstance(table, bool):
+            return KeepWarmGrant() if table else None
+        default = KeepWarmGrant()
+        per_day = default.nano_usd_per_day
+        if table.usd_per_day is not None:
+            per_day = self._nano_dollars(table.usd_per_day, "keep_warm", "usd_per_day")
+        return KeepWarmGrant(
+            nano_usd_per_day=per_day, refreshes=table.refreshes or default.refreshes
+        )
+
+    def _nano_dollars(self, value: float | str | None, *field: str) -> int | None:
         """From the digits in the file, without the error of a float."""
         if value is None or value == UNLIMITED:
             return None
-        path = (self._app, "llm", field)
+        path = (self._app, "llm", *field)
         if isinstance(value, str):
             raise self._invalid(
                 f"expected dollars in digits, such as 5.00, or unlimited, found {quoted(value)}",

@@ -16,6 +16,15 @@ Permission: TypeAlias = Literal[
 ]
 
 
+class KeepWarmGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of `keep_warm`: calls that keep the cached prefixes of an app alive."""
+
+    nano_usd_per_day: int | None = NANO
+    """None where `unlimited` is written: only the limits of the app count."""
+    refreshes: int = 12
+    """In one pause of a conversation."""
+
+
 class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The `llm` section of an app."""
 
@@ -40,6 +49,7 @@ class LlmGrant(msgspec.Struct, frozen=True, kw_only=True):
     approved_prompt: str | None = None
     place_markers: bool = True
     share_cache: bool = False
+    keep_warm: KeepWarmGrant | None = None
 
     @property
     def has_spend_limit(self) -> bool:

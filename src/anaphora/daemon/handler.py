@@ -4,6 +4,7 @@
     GET  /readyz           it accepts calls, and what an operator should look at
     GET  /metrics          for Prometheus; administrators only
     POST /rpc              JSON-RPC
+    /ui                    the dashboard, with a login of its own
     the paths of wires     provider-compatible endpoints
 
 Every response has the header `anaphora-request-id`, and the log one line for each.
@@ -39,7 +40,7 @@ from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
 from .slots import CallSlots
 from .tracing import RequestTraces
-from .values import ERROR_KEY, App, Peer, kind_of
+from .values import ERROR_KEY, App, Peer, kind_of, public_text
 
 READY = "ready"
 REQUEST_ID_HEADER = "anaphora-request-id"
@@ -71,6 +72,17 @@ class RpcHandler(Protocol):
     ) -> None: ...
 
 
+class UiHandler(Protocol):
+    """The dashboard."""
+
+    def serves(self, path: str) -> bool: ...
+    async def handle(self, exchange: HttpExchange, peer: Peer) -> None: ...
+    def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse: ...
+    def ended(self, exchange: HttpExchange) -> None: ...
+    def end_expired(self) -> None: ...
+    def stop(self) -> None: ...
+
+
 class EndpointHandler(Protocol):
     def serves(self, method: str, path: str) -> bool: ...
     async def handle(self, exchange: HttpExchange, app: App, request_id: str) -> None: ...
@@ -81,6 +93,11 @@ class Readiness(msgspec.Struct):
     """Whether the daemon accepts calls. Changed while it runs."""
 
     draining: bool = False
+    """The daemon is stopping."""
+    is_drained: Callable[[], bool] = lambda: False
+    """Whether an operator wants calls to go to other nodes."""
+    refuses_calls: Callable[[], bool] = lambda: False
+    """Whether it is drained for so long that balancers know."""
     can_write: Callable[[], bool] = lambda: True
     """Whether the store can be written: no call without a hold."""
     problems: Callable[[], list[str]] = list
@@ -88,7 +105,7 @@ class Readiness(msgspec.Struct):
 
     @property
     def status(self) -> str:
-        if self.draining:
+        if self.draining or self.is_drained():
             return "draining"
         return READY if self.can_write() else "store_unavailable"
 
@@ -135,6 +152,7 @@ class DaemonHandler:
         slots: CallSlots,
         before_call: Callable[[], None] = lambda: None,
         traces: RequestTraces | None = None,
+        ui: UiHandler | None = None,
     ) -> None:
         """`before_call` runs before the token of a call is checked."""
         self._directory = directory
@@ -147,6 +165,7 @@ class DaemonHandler:
         self._slots = slots
         self._before_call = before_call
         self._traces = traces
+        self._ui = ui
         self._ids = RequestIds()
         self._open: dict[HttpExchange, _OpenCall] = {}
         directory.on_revoke(self._revoked)
@@ -159,6 +178,11 @@ class DaemonHandler:
     async def handle(self, exchange: HttpExchange) -> None:
         call = self._begin(exchange)
         peer = self._peers.peer_of(exchange)
+        if self._ui is not None and self._ui.serves(exchange.path):
+            if self._readiness.draining:
+                raise StoreUnavailable("the daemon is stopping")
+            await self._ui.handle(exchange, peer)
+            return
         token = take_token(exchange)
         path = exchange.path
         if path == "/rpc":
@@ -167,11 +191,13 @@ class DaemonHandler:
             self._before_call()
             if not (admin := self._directory.is_admin(token, peer)):
                 call.app = self._authenticate(token, peer)
+                self._check_drain(exchange)
             # Each of its calls takes a slot: `llm.cancel` does not need one.
             await self._run(call, self._rpc.handle(exchange, call.app, admin, call.request_id))
         elif self._endpoints.serves(exchange.method, path):
             self._before_call()
             call.app = app = self._authenticate(token, peer)
+            self._check_drain(exchange)
             with self._slots.running(app.id):
                 await self._run(call, self._endpoints.handle(exchange, app, call.request_id))
         else:
@@ -191,6 +217,13 @@ class DaemonHandler:
         if token is None:
             raise Unauthenticated("the request has no token", status=401)
         return self._directory.authenticate(token, peer)
+
+    def _check_drain(self, exchange: HttpExchange) -> None:
+        if self._readiness.is_drained():
+            # The next call on a new connection, which leads to another node.
+            exchange.response_headers["connection"] = "close"
+            if self._readiness.refuses_calls():
+                raise StoreUnavailable("this node is drained; send the call again")
 
     async def _run(self, call: _OpenCall, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` until it is done, the client disconnects or the token is revoked."""
@@ -214,6 +247,14 @@ class DaemonHandler:
         for call in tuple(self._open.values()):
             if call.app is not None and not self._directory.is_valid(call.app.token_id):
                 call.exchange.disconnect(TokenRevoked)
+        if self._ui is not None:
+            self._ui.end_expired()
+
+    def end_pages(self) -> None:
+        """Ends open pages of the dashboard: nothing waits for them when the daemon stops."""
+        self._readiness.draining = True
+        if self._ui is not None:
+            self._ui.stop()
 
     # ── Pages of the daemon itself ───────────────────────────────────────────────────────────────
 
@@ -260,13 +301,15 @@ class DaemonHandler:
             exchange.response_headers["connection"] = "close"
         if self._endpoints.serves(exchange.method, exchange.path):
             return self._endpoints.error(exchange, problem)
+        if self._ui is not None and self._ui.serves(exchange.path):
+            return self._ui.error(exchange, problem)
         headers = {"content-type": _JSON}
         if problem.retry_after is not None:
             headers["retry-after"] = str(max(1, round(problem.retry_after)))
         if problem.status == 401:
             headers["www-authenticate"] = "Bearer"
         kind = problem.code or type(problem).__name__
-        body = _encode({"error": {"kind": kind, "message": str(problem)}})
+        body = _encode({"error": {"kind": kind, "message": public_text(problem)}})
         return CompleteResponse(problem.status or _SERVER_ERROR, headers, body)
 
     def ended(self, exchange: HttpExchange) -> None:
@@ -274,6 +317,8 @@ class DaemonHandler:
         call = self._open.pop(exchange, None)
         if call is None:
             return
+        if self._ui is not None:
+            self._ui.ended(exchange)
         seconds = time.perf_counter() - call.started
         app = "" if call.app is None else call.app.id
         status = exchange.status
@@ -281,18 +326,17 @@ class DaemonHandler:
             self._traces.end(call.span, app, status, call.request_id)
         self._metrics.request(app, exchange.method, exchange.path, status, seconds)
         level = "error" if status >= _SERVER_ERROR else "info"
-        error = exchange.scope.get(ERROR_KEY)
-        self._log.line(
-            level,
-            "request",
-            request_id=call.request_id,
-            app=app,
-            method=exchange.method[:20],
-            path=_shown_path(exchange.path),
-            status=status,
-            seconds=round(seconds, 6),
-            **({"error": error} if error else {}),
-        )
+        fields = {
+            "request_id": call.request_id,
+            "app": app,
+            "method": exchange.method[:20],
+            "path": _shown_path(exchange.path),
+            "status": status,
+            "seconds": round(seconds, 6),
+        }
+        if error := exchange.scope.get(ERROR_KEY):
+            fields["error"] = error
+        self._log.line(level, "request", **fields)
 
 
 @lru_cache(maxsize=512)

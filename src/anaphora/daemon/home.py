@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 
 import msgspec
+from blake3 import blake3
 
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import Secret
@@ -51,6 +52,9 @@ providers:
 #   host: 127.0.0.1                     # another address needs `tls` or `behind_proxy`
 #   port: 7707
 #   tls: {cert: server.pem, key: server.key}
+#   store: postgresql://anaphora@db.example/anaphora   # several nodes: docs/nodes.md
+#   store_password: {secret: POSTGRES_PASSWORD}
+#   ui: {enabled: true, session_hours: 12}   # the dashboard at /ui; log in: anaphora admin token
 """
 
 EXTENSIONS_YAML = """\
@@ -73,6 +77,7 @@ my-app:
     # approved_prompt: FINGERPRINT      # refuse any other tools and system text
     # place_markers: true               # let the planner place cache markers
     # share_cache: false                # share cached prefixes with other apps
+    # keep_warm: {usd_per_day: 1.00}    # refresh cached prefixes during pauses, where that pays
   # requires: [llm_complete]            # report it where this is not granted
   # uids: [1000]                        # on the Unix socket, only these users
 """
@@ -123,8 +128,18 @@ class Home(msgspec.Struct, frozen=True):
         return self.path / "store.sqlite"
 
     @property
+    def settlements_journal(self) -> Path:
+        """Settlements that wait for PostgreSQL; unused with SQLite."""
+        return self.path / "settlements.journal"
+
+    @property
     def audit(self) -> Path:
         return self.path / "audit"
+
+    @property
+    def dashboard(self) -> Path:
+        """Sums of the audit log for the dashboard. May be deleted: it is made again."""
+        return self.path / "dashboard.sqlite"
 
     @property
     def socket(self) -> Path:
@@ -186,6 +201,12 @@ class Home(msgspec.Struct, frozen=True):
         if not _TOKEN_KEY.match(key.reveal()):
             raise InvalidConfig(f"{self.token_key_file} is damaged")
         return key
+
+
+def derived_key(home: Home, purpose: str) -> bytes:
+    """A key for one purpose that is the same on all nodes, since tokens.key is."""
+    key = bytes.fromhex(home.token_key().reveal())
+    return blake3(key, derive_key_context=f"anaphora {purpose}").digest()
 
 
 def init(path: str | os.PathLike[str]) -> list[Path]:

@@ -99,6 +99,11 @@ def _peer_name(peer: Peer) -> str:
     return peer.address
 
 
+def _admits(grant: AppGrant | None, peer: Peer) -> bool:
+    """Whether the peer's user may use the token of an app: on the socket, `uids` says so."""
+    return grant is None or not grant.uids or peer.address != SOCKET or peer.uid in grant.uids
+
+
 class Directory:
     """Every token that is valid, and the grants in force. For one event loop."""
 
@@ -154,10 +159,21 @@ class Directory:
         row = self._find(token)
         if row is not None and row.app != ADMIN:
             grant = self.grant(row.app) or AppGrant(app=row.app)
-            if not grant.uids or peer.address != SOCKET or peer.uid in grant.uids:
+            if _admits(grant, peer):
                 return App(id=row.app, grant=grant, token_id=row.id)
+        raise self._refusal(peer)
+
+    def log_in(self, token: Secret, peer: Peer) -> TokenRow:
+        """The token of an administrator or of an app, for the dashboard. Raises as `authenticate`
+        does, in the same way for every token that is not valid."""
+        row = self._find(token)
+        if row is not None and (row.app == ADMIN or _admits(self.grant(row.app), peer)):
+            return row
+        raise self._refusal(peer)
+
+    def _refusal(self, peer: Peer) -> Unauthenticated:
         self._failed.note(peer, self._now())
-        raise Unauthenticated("the token is missing, wrong, expired or revoked", status=401)
+        return Unauthenticated("the token is missing, wrong, expired or revoked", status=401)
 
     def is_admin(self, token: Secret | None, peer: Peer) -> bool:
         """An administrator's token, or none and the home's owner on the socket."""
@@ -249,6 +265,22 @@ class Directory:
             callback(token_id)
         await self._store.change_token(token_id, revoked=row.revoked)
         return row
+
+    async def refresh(self) -> None:
+        """Takes over what another node or a command has written. A token that was revoked here
+        stays revoked, and is revoked in the store where that could not be written before."""
+        for row in await self._store.tokens():
+            before = self._by_id.get(row.id)
+            if before is not None and before.revoked is not None:
+                if row.revoked is None:
+                    await self._store.change_token(row.id, revoked=before.revoked)
+                continue
+            if row == before:
+                continue
+            self._keep(row)
+            if not self._is_live(row):
+                for callback in self._revoked:
+                    callback(row.id)
 
     def _row(self, token_id: str) -> TokenRow:
         row = self._by_id.get(token_id)

@@ -154,13 +154,24 @@ class OpenHold:
             written=usage.written_total or 0,
             output=usage.output or 0,
             read_by_others=read_by_others,
-            labels=labels or {},
+            labels=_storable(labels) if labels else {},
             saved=saved,
         )
 
     def __del__(self) -> None:
         if not getattr(self, "_settled", True):
             self.settle_at_bound()
+
+
+def _storable(labels: Mapping[str, int]) -> Mapping[str, int]:
+    """Labels may come from apps: a character that a store cannot hold must not lose the amount."""
+    if all(map(str.isprintable, labels)):
+        return labels
+    found: dict[str, int] = {}
+    for label, amount in labels.items():
+        clean = label.encode(errors="replace").decode().replace("\0", "?")
+        found[clean] = found.get(clean, 0) + amount
+    return found
 
 
 #: What the ids of this process have in common. Random numbers for each would wait for the kernel,

@@ -25,7 +25,8 @@ from .values import kind_of
 #: Upper bounds of the histogram, in seconds.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _MOST_APPS, _MOST_ROUTES = 500, 60
-_PAGES = frozenset(("/healthz", "/readyz", "/metrics", "/rpc"))
+_UI = "/ui"
+_PAGES = frozenset(("/healthz", "/readyz", "/metrics", "/rpc", _UI))
 #: A path without the ids in it: its first two steps, and the verb after a colon.
 _ROUTE = re.compile(r"(/[\w.-]{1,40})?(/[\w.-]{1,40})?(.*?)(:\w{1,40})?", re.DOTALL)
 
@@ -44,7 +45,10 @@ class Gauge(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=512)
 def route_of(path: str) -> str:
-    """`/v1beta/models/gemini-3:generateContent` → `/v1beta/models/*:generateContent`"""
+    """`/v1beta/models/gemini-3:generateContent` → `/v1beta/models/*:generateContent`; all pages of
+    the dashboard are one."""
+    if path.startswith(f"{_UI}/"):
+        return _UI
     match = _ROUTE.fullmatch(path)
     assert match is not None
     first, second, rest, verb = match.groups("")
@@ -87,8 +91,9 @@ class DaemonMetrics:
 
     def request(self, app: str, method: str, path: str, status: int, seconds: float) -> None:
         # Paths of strangers, and paths that there are not, would use up the names.
-        known = path in _PAGES or (app and status not in (404, 405))
-        route = self._routes(route_of(path)) if known else "none"
+        route = route_of(path)
+        known = route in _PAGES or (app and status not in (404, 405))
+        route = self._routes(route) if known else "none"
         key = f"{method} {route}" if len(method) <= 7 else route
         self._requests[self._apps(app), key, str(status)] += 1
         histogram = self._seconds.get(route)

@@ -81,6 +81,8 @@ class RequestBuilder:
         """Of the request for the current target, as it is sent."""
         self.remembered: RememberedCall | None = None
         """The call in memory, for the current target."""
+        self._conversation: tuple[str, int] | None = None
+        """What the call is in the conversation, by the first target that it was prepared for."""
         self.passes_bytes = False
         """The target speaks the wire of the app's request."""
         self.hides_usage = False
@@ -89,9 +91,10 @@ class RequestBuilder:
         """What other apps wrote to the cache must not be seen."""
         self.plan = Plan()
 
-    def build(self, target: Target, *, stream: bool) -> PreparedRequest:
-        if self.remembered is not None:  # at another target, which failed
-            self._memory.fail(self.remembered)
+    async def build(self, target: Target, *, stream: bool) -> PreparedRequest:
+        if (before := self.remembered) is not None:  # at another target, which failed
+            self._memory.fail(before)
+            self._conversation = self._conversation or (before.conversation, before.turn)
             self.remembered = None
         self.hides_usage = False
         # A cached content is one app's own, and so is what is read from it.
@@ -101,9 +104,9 @@ class RequestBuilder:
         request = self._call.request
         self.passes_bytes = request is not None and _speaks(target, request)
         if request is not None and self.passes_bytes:
-            prepared = self._pass_through(target, request, stream)
+            prepared = await self._pass_through(target, request, stream)
         else:
-            prepared = self._translate(target, stream)
+            prepared = await self._translate(target, stream)
         self.plan = prepared.plan
         return prepared
 
@@ -115,7 +118,9 @@ class RequestBuilder:
 
     # ── The app's own bytes ──────────────────────────────────────────────────────────────────────
 
-    def _pass_through(self, target: Target, request: WireRequest, stream: bool) -> PreparedRequest:
+    async def _pass_through(
+        self, target: Target, request: WireRequest, stream: bool
+    ) -> PreparedRequest:
         endpoint, dialect, rules = target.endpoint, target.endpoint.resolved.dialect, target.rules
         notices: list[Notice] = []
         filled = self._fill(target, request, notices)
@@ -132,7 +137,7 @@ class RequestBuilder:
         own, now = own_plan(rendered, rules, members), time.time()
         hints = hints_of({}, members)
         read = read_split(rendered, members, hints, rules, endpoint.system, dialect)
-        plan = self._plan(target, read, own, now)
+        plan = await self._plan(target, read, own, now)
         headers: tuple[tuple[str, str], ...] = ()
         if plan is not own:
             slots = rules.slots.value
@@ -215,7 +220,7 @@ class RequestBuilder:
 
     # ── A request of another wire ────────────────────────────────────────────────────────────────
 
-    def _translate(self, target: Target, stream: bool) -> PreparedRequest:
+    async def _translate(self, target: Target, stream: bool) -> PreparedRequest:
         call = self._parsed
         if call is None:
             call = self._parsed = self._parse()
@@ -252,7 +257,7 @@ class RequestBuilder:
             or (rules.key_requests is not None and rendered.key_place is not None),
         )
         own = Plan(marks=rendered.marks, automatic=rendered.automatic)
-        plan = self._plan(target, read, own, now)
+        plan = await self._plan(target, read, own, now)
         outgoing = target.endpoint.outgoing(target.endpoint.wire.assemble(rendered, plan))
         self._check_translated(target, outgoing, rendered)
         return PreparedRequest(
@@ -288,18 +293,19 @@ class RequestBuilder:
 
     # ── Planning ─────────────────────────────────────────────────────────────────────────────────
 
-    def _plan(self, target: Target, read: ReadRequest, own: Plan, now: float) -> Plan:
+    async def _plan(self, target: Target, read: ReadRequest, own: Plan, now: float) -> Plan:
         """Remembers the call, and returns the plan of what is sent: `own` where the request is to
         stay as it is."""
         app, rendered = self._call.app, read.rendered
         if not self._places_markers or rendered.marks or rendered.automatic is not None:
             read = replace(read, takes_markers=False)  # the app marks by itself
+        scope = (app.id, target.endpoint.id, rendered.wire, target.model)
+        elsewhere = await self._memory.look_up(read, scope=scope, at=now, own=own)
         remembered = self.remembered = self._memory.begin(
-            read,
-            scope=(app.id, target.endpoint.id, rendered.wire, target.model),
-            at=now,
-            own=own,
+            read, scope=scope, at=now, own=own, elsewhere=elsewhere
         )
+        if self._conversation is not None:
+            remembered.conversation, remembered.turn = self._conversation
         plan = remembered.plan or own
         if self.masked and rendered.key_place is not None and _keys_separate(target.rules):
             key = app_key(app.id, plan.key or "")

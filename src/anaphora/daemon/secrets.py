@@ -161,6 +161,23 @@ def _with_key(
         raise origin.error(f"{problem}{advice}", *path, kind=MissingSecret) from None
 
 
+@hides_arguments
+def read_password(home: Home, name: str, field: str) -> Secret:
+    """The password of a database, which the field of the daemon section names. Raises
+    `InvalidConfig` and `MissingSecret`."""
+    folder = SecretsFolder(home.secrets)
+    try:
+        return folder.read(name)
+    except InvalidRequest as problem:
+        raise InvalidConfig(f"daemon.{field}: {problem}", file=str(home.llm_yaml)) from None
+    except MissingSecret as problem:
+        advice = ""
+        if not folder.path(name).exists():
+            advice = f"; store it with: anaphora secrets set {name} --home {home.path}"
+        reason = f"daemon.{field}: {problem}{advice}"
+        raise MissingSecret(reason, file=str(home.llm_yaml)) from None
+
+
 def disable_core_dumps() -> None:
     """Of this process from now on: its memory holds keys."""
     import resource

@@ -38,7 +38,7 @@ from .checking import price_warnings
 from .config import DaemonConfig
 from .credentials import Peers
 from .extensions import Grants
-from .handler import DaemonHandler, Readiness
+from .handler import READY, DaemonHandler, Readiness, UiHandler
 from .home import Home
 from .identity import Directory
 from .lock import HomeLock
@@ -96,9 +96,13 @@ class Daemon:
         self.readiness = Readiness(
             problems=self._problems, can_write=lambda: services.store.problem is None
         )
+        if (node := services.node) is not None:
+            self.readiness.is_drained = lambda: node.is_draining
+            self.readiness.refuses_calls = lambda: node.refuses_calls
+            node.describe = self._report
         self.metrics = metrics
         self._files = files
-        self._log = log
+        self.log = log
         self._loop = asyncio.get_running_loop()
         self._looked = 0.0
         self._woken = asyncio.Event()
@@ -118,18 +122,21 @@ class Daemon:
         """What is in force."""
         return self._files.current
 
-    def handler(self, config: DaemonConfig, *, tls: bool) -> DaemonHandler:
+    def handler(
+        self, config: DaemonConfig, *, tls: bool, ui: UiHandler | None = None
+    ) -> DaemonHandler:
         return DaemonHandler(
             self.services.directory,
             self.services.rpc,
             self.services.endpoints,
             peers=Peers(config.trusted_proxies, behind_proxy=config.behind_proxy, tls=tls),
             readiness=self.readiness,
-            log=self._log,
+            log=self.log,
             metrics=self.metrics,
             slots=self.services.slots,
             before_call=self.reload_if_changed,
             traces=RequestTraces.enabled(),
+            ui=ui,
         )
 
     # ── Changes of files ─────────────────────────────────────────────────────────────────────────
@@ -147,7 +154,8 @@ class Daemon:
         before, settings = self.settings, self._files.reload()
         for problem in self._files.problems:
             _log.error("not reloaded: %s", problem)
-        if settings.daemon != before.daemon:
+        self.services.calls.texts.allow(settings.daemon.ui.shows_text)
+        if _needs_restart(before.daemon, settings.daemon):
             _log.warning("the daemon section of llm.yaml has changed: restart to use it")
         self.services.directory.set_grants(settings.grants)
         self.services.calls.reload(settings.config, settings.providers)
@@ -167,7 +175,7 @@ class Daemon:
 
     def _hang_up(self) -> None:
         try:
-            self._log.reopen()
+            self.log.reopen()
         except AnaphoraError as problem:
             _log.error("%s", problem)
         self.reload()
@@ -177,7 +185,7 @@ class Daemon:
         self, handler: DaemonHandler, certificate: ServerCertificate | None
     ) -> None:
         """Every second, and after SIGHUP: changed files, a renewed certificate, tokens that have
-        expired."""
+        expired, the number of refused calls, cached prefixes that are about to expire."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), _LOOK_SECONDS)
@@ -185,6 +193,9 @@ class Daemon:
             try:
                 self.reload_if_changed()
                 handler.end_expired()
+                self.services.calls.write_refusals()
+                if self.readiness.status == READY:
+                    self.services.calls.refresh_prefixes(self.services.directory.is_valid)
                 if certificate is not None and certificate.reload():
                     _log.info("the certificate was read again")
             except AnaphoraError as problem:
@@ -195,10 +206,38 @@ class Daemon:
     def _problems(self) -> list[str]:
         unmet = self.settings.grants.unmet.items()
         required = [f"{app} requires {', '.join(sorted(names))}" for app, names in unmet]
+        warnings = price_warnings(self.services.ledger.clock())
+        return [*required, *self.not_in_force(), *warnings]
+
+    def not_in_force(self) -> list[str]:
+        """Where this node does not serve what its files say, or not what the other nodes do."""
         # The log names the folder too, which is nothing for apps.
         folder = f"{self.home.path}/"
         kept = [f"not in force: {each.replace(folder, '')}" for each in self._files.problems]
-        return [*required, *kept, *price_warnings(self.services.ledger.clock())]
+        node, shared = self.services.node, self.services.shared.problem
+        return [
+            *kept,
+            *([] if node is None else node.problems),
+            *([f"limits are counted on each node alone: {shared}"] if shared else []),
+        ]
+
+    def _report(self) -> dict[str, object]:
+        """For the other nodes, and for `anaphora nodes`."""
+        node, slots = self.services.node, self.services.slots
+        assert node is not None
+        return node.described(
+            address=self.url,
+            calls=slots.count,
+            total=slots.begun,
+            waiting=self.services.store.waiting,
+            problems=self._problems(),
+        )
+
+
+def _needs_restart(before: DaemonConfig, after: DaemonConfig) -> bool:
+    """Whether the daemon section changed in more than what is used at once."""
+    ui = msgspec.structs.replace(after.ui, show_text=before.ui.show_text)
+    return msgspec.structs.replace(after, ui=ui) != before
 
 
 def socket_mode(grants: Grants) -> int:
@@ -222,7 +261,6 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         files = SettingsFiles(home, allow_env=options.allow_env_keys, resolve=options.resolve)
         settings = files.load()
         config = effective_config(settings.daemon, options)
-        check_required(settings.grants, strict=options.strict)
         if log is None:
             log = JsonLog(None if config.log_file is None else home.path / config.log_file)
             stack.callback(log.close)
@@ -233,6 +271,8 @@ async def open_daemon(options: ServeOptions, log: JsonLog | None = None) -> Asyn
         services = await open_services(
             stack, home, files, clock=options.clock, watchers=(metrics.calls(), *call_traces())
         )
+        settings = files.current
+        check_required(settings.grants, strict=options.strict)
         metrics.gauges(*service_gauges(services, options.clock))
         daemon = Daemon(home, files, services, metrics, log)
         await _listen(stack, daemon, config)
@@ -254,10 +294,17 @@ async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daem
             "When the TLS certificate expires, since 1970",
             lambda: certificate.expires,
         )
-    handler = daemon.handler(config, tls=certificate is not None)
+    ui: UiHandler | None = None
+    pages: tuple[str, ...] = ()
+    if config.ui.enabled:
+        from .ui.access import LINKED_PAGES
+        from .ui.mount import open_ui
+
+        ui, pages = open_ui(stack, daemon, config, tls=certificate is not None), LINKED_PAGES
+    handler = daemon.handler(config, tls=certificate is not None, ui=ui)
     app = ServedApp(
         handler,
-        HostGuard(config.host, config.allowed_hosts, hint=_HINT),
+        HostGuard(config.host, config.allowed_hosts, pages=pages, hint=_HINT),
         BodyLimits(
             size=config.max_body_bytes,
             seconds=config.body_timeout,
@@ -284,6 +331,7 @@ async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daem
     looking = asyncio.create_task(daemon.look_after(handler, certificate))
     stack.callback(looking.cancel)
     stack.push_async_callback(drain, daemon, app, config.drain_timeout)
+    stack.callback(handler.end_pages)
 
 
 async def drain(daemon: Daemon, app: ServedApp, seconds: float) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora.audit.log import AuditLog
+from anaphora.audit.log_postgres import PostgresLog
 from anaphora.client.observe import Watcher
+from anaphora.errors import StoreUnavailable
 
 from .admin import Admin
+from .audit_place import audit_place, close_chains_of_dead_nodes, open_audit
 from .checking import price_table_days
 from .grants import NANO
 from .handler import EndpointHandler, RpcHandler
@@ -20,25 +25,32 @@ from .identity import Directory
 from .ledger import Ledger
 from .metrics import Gauge, Values
 from .settings import SettingsFiles
+from .shared_state import SharedState
 from .slots import CallSlots
+from .store.opening import password, store_address
+from .store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
+    from .config import DaemonConfig
     from .delegation import CallService
-    from .store.sqlite import SqliteStore
-
-#: Seconds that audit rows wait for others: one commit for many calls.
-_COLLECT = 0.05
+    from .nodes.membership import NodeMembership
+    from .store import Store
 
 #: Fields of `store.Spent`, as periods of a metric.
 _SPENT = ("today", "month", "held")
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    store: SqliteStore
+    store: Store
+    node: NodeMembership | None
+    """This node among several; None: the store is SQLite."""
+    shared: SharedState
     ledger: Ledger
     directory: Directory
     admin: Admin
     audit: AuditLog | None
+    audit_place: Path | PostgresLog
+    """Also of the other nodes' logs, where this one writes none."""
     calls: CallService
     slots: CallSlots
     rpc: RpcHandler
@@ -59,11 +71,9 @@ async def open_services(
     from .endpoints.service import Endpoints
     from .endpoints.stored import StoredObjects
     from .rpc.service import RpcService
-    from .store.sqlite import SqliteStore
 
+    store, node = await _open_store(stack, home, files, clock)
     settings = files.current
-    store = SqliteStore.open(home.store, clock=clock)
-    stack.push_async_callback(store.close)
     ledger = Ledger(store, clock)
     await ledger.recover()
     directory = await Directory.open(
@@ -80,9 +90,15 @@ async def open_services(
         problems=lambda: files.problems,
         clock=clock,
     )
+    if node is not None:
+        await _follow_changes(stack, node, directory, admin, files)
+    shared = await _open_shared(stack, home, settings.daemon, node)
+    place = audit_place(home, settings.daemon)
+    if isinstance(place, PostgresLog):
+        stack.callback(place.close)
     audit = None
     if settings.daemon.audit:
-        audit = stack.enter_context(AuditLog(home.audit, collect=_COLLECT))
+        audit = await open_audit(stack, place, store, settings.daemon.node_name)
     calls = CallService(
         settings.config,
         settings.providers,
@@ -91,19 +107,24 @@ async def open_services(
         audit,
         clock=clock,
         watchers=watchers,
+        shared_state=shared,
     )
     calls.use_grants(settings.grants.apps.values())
+    directory.on_revoke(calls.forget)
     stack.push_async_callback(calls.close)
     forwarder = Forwarder(lambda: files.current.providers)
     stored = StoredObjects(store, forwarder, ledger, clock=clock)
     stack.push_async_callback(stored.close)
-    slots = CallSlots(settings.daemon.max_streams_per_app)
+    slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
     return Services(
         store=store,
+        node=node,
+        shared=shared,
         ledger=ledger,
         directory=directory,
         admin=admin,
         audit=audit,
+        audit_place=place,
         calls=calls,
         slots=slots,
         rpc=RpcService(calls, admin.methods(), slots),
@@ -111,13 +132,89 @@ async def open_services(
     )
 
 
+async def _open_store(
+    stack: contextlib.AsyncExitStack,
+    home: Home,
+    files: SettingsFiles,
+    clock: Callable[[], float],
+) -> tuple[Store, NodeMembership | None]:
+    """With PostgreSQL, the grants in force are those of the store from now on."""
+    config = files.current.daemon
+    address = store_address(home, config)
+    if address is None:
+        file = SqliteStore.open(home.store, clock=clock)
+        stack.push_async_callback(file.close)
+        return file, None
+    from anaphora import __version__
+
+    from .nodes.membership import NodeMembership
+    from .store.postgres import PostgresStore
+
+    store = await PostgresStore.open(
+        address,
+        node=config.node_name,
+        version=__version__,
+        journal=home.settlements_journal,
+        clock=clock,
+    )
+    stack.push_async_callback(store.close)
+    close_chains_of_dead_nodes(store, config.node_name)
+    node = await NodeMembership.join(address, config.node_name, home=home, files=files)
+    store.report = node.report
+    return store, node
+
+
+async def _follow_changes(
+    stack: contextlib.AsyncExitStack,
+    node: NodeMembership,
+    directory: Directory,
+    admin: Admin,
+    files: SettingsFiles,
+) -> None:
+    """Tokens, grants and drains that other nodes and commands write."""
+    from .nodes.administration import NodeAdmin
+
+    commands = NodeAdmin(node.address, config=lambda: files.current.config)
+    commands.register(admin, directory)
+    stack.push_async_callback(commands.close)
+    following = asyncio.create_task(node.feed(directory).run())
+    stack.push_async_callback(_cancelled, following)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def _open_shared(
+    stack: contextlib.AsyncExitStack,
+    home: Home,
+    config: DaemonConfig,
+    node: NodeMembership | None,
+) -> SharedState:
+    shared = SharedState.open(
+        config.shared,
+        password(home, config.shared_password, "shared"),
+        nodes=lambda: 1 if node is None else node.count,
+    )
+    await shared.start()
+    stack.push_async_callback(shared.close)
+    return shared
+
+
 def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[Gauge]:
     """The spend of each app today, and whether everything could be written."""
 
     async def spent() -> Values:
-        apps = services.directory.grants.apps
-        found = [(app, await services.store.spent(app, clock())) for app in apps]
-        return {(app, kind): getattr(one, kind) / NANO for app, one in found for kind in _SPENT}
+        try:
+            found = await services.store.spent_by_app(clock())
+        except StoreUnavailable:
+            return {}  # the other metrics say why
+        return {
+            (app, kind): getattr(found[app], kind) / NANO if app in found else 0.0
+            for app in services.directory.grants.apps
+            for kind in _SPENT
+        }
 
     async def waiting() -> Values:
         return {(): float(services.store.waiting)}
@@ -128,8 +225,20 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
     async def price_age() -> Values:
         return {(): float(price_table_days(clock()))}
 
+    async def generation() -> Values:
+        return {(): float(0 if services.node is None else services.node.generation)}
+
+    async def nodes() -> Values:
+        return {(): float(1 if services.node is None else services.node.count)}
+
+    async def ready() -> Values:
+        return {(): float(services.store.problem is None)}
+
     prefix = "anaphora_daemon"
     yield Gauge(f"{prefix}_spent_usd", "Spend by app", spent, ("app", "period"))
     yield Gauge(f"{prefix}_waiting_settlements", "Settlements that are not written yet", waiting)
+    yield Gauge(f"{prefix}_store_available", "Whether the store can be written", ready)
+    yield Gauge(f"{prefix}_nodes", "Nodes that run on the store", nodes)
+    yield Gauge(f"{prefix}_grants_generation", "Generation of the grants in force", generation)
     yield Gauge(f"{prefix}_audit_failing", "Whether audit rows cannot be written", failing)
     yield Gauge(f"{prefix}_price_table_days", "Age of the price table", price_age)

@@ -16,7 +16,7 @@ import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.client.response import Attempt
-from anaphora.errors import AnaphoraError, Denied
+from anaphora.errors import AnaphoraError, Denied, StoreUnavailable
 from anaphora.prompt import Call
 from anaphora.values import Event, Notice, Reply, Usage
 from anaphora.wire.elements import ListElements
@@ -41,6 +41,11 @@ ERROR_KEY = "anaphora.error"
 def kind_of(problem: AnaphoraError) -> str:
     """A constant of the error's class, without anything that a provider sent."""
     return problem.kind if isinstance(problem, Denied) else type(problem).__name__
+
+
+def public_text(problem: AnaphoraError) -> str:
+    """The message for an app, which does not learn where the store is."""
+    return problem.public if isinstance(problem, StoreUnavailable) else str(problem)
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +181,7 @@ class Delegation(Protocol):
         """What the app may call."""
         ...
 
-    def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
+    async def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
         """The verdict of one of the app's recent calls, as JSON values."""
         ...
 

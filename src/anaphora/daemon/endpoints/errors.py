@@ -11,6 +11,7 @@ import math
 import re
 
 from anaphora import errors, wire
+from anaphora.daemon.values import public_text
 from anaphora.errors import AnaphoraError, Denied, Upstream
 from anaphora.redaction import MASK, looks_like_key
 from anaphora.serving.exchange import CompleteResponse
@@ -116,8 +117,8 @@ def _too_long(error: errors.ContextOverflow) -> errors.ContextOverflow:
 
 
 def shown_message(problem: AnaphoraError) -> str:
-    """The message without keys and names of accounts."""
-    text = without_accounts(str(problem))
+    """The message without keys and names of accounts, and of the store's address."""
+    text = without_accounts(public_text(problem))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from urllib.parse import parse_qsl, urlencode
 
+import msgspec
+
 from anaphora.cache.verdict import Verdict
 from anaphora.daemon.checks import is_granted
 from anaphora.daemon.grants import LlmGrant
@@ -50,6 +52,7 @@ _MOST = 4096
 #: Of which the notice takes that tells how many did not fit.
 _FOR_THE_LAST = 100
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode_fast = msgspec.json.Encoder().encode
 
 
 def forwarded_headers(
@@ -175,4 +178,10 @@ def verdict_text(verdict: Verdict) -> str:
 
 def _ascii(value: object) -> str:
     """JSON of printable ASCII characters."""
-    return _encode(value).replace("\x7f", "\\u007f")
+    try:
+        text = _encode_fast(value).decode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        text = ""
+    if not text or not text.isascii():
+        text = _encode(value)
+    return text.replace("\x7f", "\\u007f")

@@ -17,9 +17,15 @@ Kept: TypeAlias = tuple[HandleKind, str, int | None]
 
 class _Item(msgspec.Struct):
     id: str = ""
+    container_id: str | None = None
+
+
+class _Extras(msgspec.Struct):
+    container: _Item | None = None
 
 
 _decode_item = msgspec.json.Decoder(_Item).decode
+_decode_extras = msgspec.json.Decoder(_Extras).decode
 
 
 def kept_objects(wire: str, request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
@@ -34,6 +40,11 @@ def _of_responses(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
         yield "response", reply.reply.id, total
         for id in _item_ids(reply.reply):
             yield "response", id, reply.usage.output
+    for part in reply.reply.message.parts:
+        if isinstance(part, Opaque) and part.kind == "code_interpreter_call":
+            container = _decode_item(part.json).container_id
+            if container:
+                yield "container", container, None
 
 
 def _item_ids(reply: Reply) -> Iterator[str]:
@@ -52,6 +63,10 @@ def _of_messages(request: dict[str, Any], reply: AppReply) -> Iterator[Kept]:
     """Requests with these fields name the message before them."""
     if reply.reply.id and ("diagnostics" in request or "thread" in request):
         yield "response", reply.reply.id, reply.usage.total
+    extras = (reply.reply.extras or {}).get("anthropic")
+    container = None if extras is None else _decode_extras(extras).container
+    if container is not None and container.id:
+        yield "container", container.id, None
 
 
 _KEPT = {"openai_responses": _of_responses, "anthropic": _of_messages}

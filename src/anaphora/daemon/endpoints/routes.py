@@ -120,6 +120,10 @@ _PLAIN: dict[tuple[str, str], tuple[str, Operation]] = {
     ("GET", "/v1beta/models"): ("gemini", "models"),
 }
 _PATHS = frozenset(path for _, path in _PLAIN)
+_PLAIN_ROUTES = {
+    (method, path): Route(wire=wire, operation=operation, path=path)
+    for (method, path), (wire, operation) in _PLAIN.items()
+}
 _STARTS = tuple(
     f"/{name}"
     for name in (
@@ -138,9 +142,9 @@ def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
     """The operation at a path that has no percent-encoding. Raises `NotFound`, and
     `RequestRejected` for a method that a path does not have."""
     path = _full_path(path)
-    plain = _PLAIN.get((method, path))
+    plain = _PLAIN_ROUTES.get((method, path))
     if plain is not None:
-        return Route(wire=plain[0], operation=plain[1], path=path)
+        return plain
     if (match := _GEMINI.fullmatch(path)) is not None:
         operation = _METHODS.get(match[2])
         if operation is None:

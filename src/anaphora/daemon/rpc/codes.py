@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from anaphora import errors
+from anaphora.daemon.values import public_text
 from anaphora.errors import AnaphoraError
 
 PARSE_ERROR = -32700
@@ -133,7 +134,7 @@ def error_of(problem: AnaphoraError) -> RpcError:
         return RpcError(CAPABILITY_DENIED, str(problem), data)
     for kind in type(problem).__mro__:
         if (row := _TABLE.get(kind)) is not None:
-            return RpcError(row.code, row.text or str(problem), _data(problem, row))
+            return RpcError(row.code, row.text or public_text(problem), _data(problem, row))
     return INTERNAL
 
 

@@ -247,7 +247,7 @@ async def count_tokens(context: MethodContext, params: PromptParams) -> TokenCou
 
 async def explain(context: MethodContext, params: ExplainParams) -> dict[str, Any]:
     app = context.app
-    explained = None if app is None else context.delegation.explain(app, params.request_id)
+    explained = None if app is None else await context.delegation.explain(app, params.request_id)
     if explained is None:
         raise InvalidRequest("no recent call of this app has this id", path="request_id")
     return explained

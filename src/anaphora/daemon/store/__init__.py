@@ -129,6 +129,16 @@ class HandleRow(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Protocol):
     """Raises `StoreUnavailable` where a write cannot be made durable."""
 
+    @property
+    def problem(self) -> str | None:
+        """Why the last write failed; None: it did not."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Settlements that could not be written so far."""
+        ...
+
     async def hold(self, hold: Hold, limits: SpendLimits) -> None:
         """Durable when it returns. Raises `GrantExceeded` where settled, held and this together
         exceed a limit. Charged to the day of `hold.at`, or to the latest day that any hold had: a
@@ -153,6 +163,11 @@ class Store(Protocol):
 
     async def spent(self, app: str, now: float) -> Spent:
         """With all settlements so far, also those that are still to be written."""
+        ...
+
+    async def spent_by_app(self, now: float) -> dict[str, Spent]:
+        """The same of every app that has spent or holds anything this month. Read outside of the
+        event loop."""
         ...
 
     async def spend(

@@ -13,15 +13,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
+from msgspec.structs import astuple
 
 from anaphora.daemon.grants import NANO
 from anaphora.errors import AnaphoraError, GrantExceeded
+from anaphora.sqlite_files import transaction
 
 from . import Hold, Settled, Settlement, SpendLimits
 from .days import day_of, end_of_day, end_of_month, month_of
-from .schema import transaction
 
 T = TypeVar("T")
+
+#: Balances, and holds, that are known without reading them.
+_MOST_KNOWN = 10_000
 
 
 class HoldRequest(msgspec.Struct, frozen=True):
@@ -115,7 +119,7 @@ _FIND_BALANCES = (
 _REMOVE_HOLDS = "DELETE FROM holds WHERE id IN (SELECT value FROM json_each(?))"
 
 #: Rows that one statement inserts: a statement of each size is prepared once.
-_SIZES = (64, 16, 4, 1)
+_SIZES = (64, 16, 8, 4, 3, 2, 1)
 
 
 class _Insert:
@@ -155,18 +159,52 @@ _decode_entries = msgspec.json.Decoder(list[EntryRow]).decode
 _decode_balances = msgspec.json.Decoder(list[tuple[str, str, int]]).decode
 
 
-def apply(database: sqlite3.Connection, operations: Sequence[Operation]) -> list[Outcome]:
+class KnownRows:
+    """Rows as the last batch of a connection left them: most of what the next one needs. Used for
+    as long as no other connection has written. Bounded."""
+
+    def __init__(self) -> None:
+        self.latest_day: str | None = None
+        self.balances: dict[tuple[str, str], int] = {}
+        """Spent and held by app and period; 0 where there is no row."""
+        self.holds: dict[str, HoldRow] = {}
+        """By their ids."""
+        self._version: int | None = None
+
+    def check(self, database: sqlite3.Connection) -> None:
+        """Forgets all where another connection has written."""
+        version = database.execute("PRAGMA data_version").fetchone()[0]
+        full = len(self.balances) > _MOST_KNOWN or len(self.holds) > _MOST_KNOWN
+        if version != self._version or full:
+            self.clear()
+            self._version = version
+
+    def clear(self) -> None:
+        self.latest_day = self._version = None
+        self.balances.clear()
+        self.holds.clear()
+
+
+def apply(
+    database: sqlite3.Connection, operations: Sequence[Operation], known: KnownRows
+) -> list[Outcome]:
     """Durable when it returns; where it raises, nothing has changed. Settlements come first: they
-    make room for the holds."""
-    with transaction(database):
-        batch = _Batch(database)
-        batch.settle([one for one in operations if isinstance(one, Settlement)])
-        requests = [one for one in operations if isinstance(one, HoldRequest)]
-        refused = batch.hold(requests) if requests else {}
-        batch.write()
-        for change in operations:
-            if isinstance(change, Change):
-                database.execute(change.sql, change.values)
+    make room for the holds. `known` is that of the connection."""
+    try:
+        with transaction(database):
+            known.check(database)
+            batch = _Batch(database, known)
+            batch.settle([one for one in operations if isinstance(one, Settlement)])
+            requests = [one for one in operations if isinstance(one, HoldRequest)]
+            refused = batch.hold(requests) if requests else {}
+            batch.write()
+            for change in operations:
+                if isinstance(change, Change):
+                    database.execute(change.sql, change.values)
+    except BaseException:
+        known.clear()
+        raise
+    batch.remember()
     return [
         refused.get(one.hold.id) if isinstance(one, HoldRequest) else None for one in operations
     ]
@@ -185,9 +223,10 @@ def latest_day(database: sqlite3.Connection) -> str:
 class _Batch:
     """Collects the changes of a batch to each table."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: sqlite3.Connection, known: KnownRows) -> None:
         self._database = database
-        self._held: list[Sequence[Any]] = []
+        self._known = known
+        self._held: list[HoldRow] = []
         self._settled: list[str] = []
         self._entries: dict[str, Sequence[Any]] = {}
         self._balances: dict[tuple[str, str], list[int]] = {}
@@ -202,9 +241,12 @@ class _Batch:
             return
         wanted: dict[str, Settlement] = {}
         for one in settlements:
-            if one.hold not in wanted or _corrects(one, wanted[one.hold].kind):
+            if one.hold not in wanted or corrects(one, wanted[one.hold].kind):
                 wanted[one.hold] = one
-        holds = {row.id: row for row in self._found(_FIND_HOLDS, _decode_holds, wanted)}
+        known = self._known.holds
+        holds = {id: known[id] for id in wanted if id in known}
+        if others := [id for id in wanted if id not in known]:
+            holds |= {row.id: row for row in self._found(_FIND_HOLDS, _decode_holds, others)}
         for id, row in holds.items():
             self._settled.append(id)
             self._charge(row.app, row.day, wanted[id].billed, -row.bound)
@@ -224,7 +266,7 @@ class _Batch:
         self._count(row, settlement)
 
     def _correct(self, entry: EntryRow, settlement: Settlement) -> None:
-        if not _corrects(settlement, entry.kind):
+        if not corrects(settlement, entry.kind):
             return
         row = entry.hold
         self._charge(row.app, row.day, settlement.billed - entry.billed, 0)
@@ -248,7 +290,10 @@ class _Batch:
 
     def hold(self, requests: Sequence[HoldRequest]) -> dict[str, GrantExceeded]:
         """Takes the holds that their limits allow, one after the other; why not the others."""
-        latest = before = latest_day(self._database)
+        known = self._known
+        if known.latest_day is None:
+            known.latest_day = latest_day(self._database)
+        latest = before = known.latest_day
         days = [latest := max(latest, day_of(one.hold.at)) for one in requests]
         refused: dict[str, GrantExceeded] = {}
         charged = self._charged(requests, days)
@@ -262,13 +307,14 @@ class _Batch:
                 charged[one] += hold.bound
             self._charge(hold.app, day, 0, hold.bound)
             self._held.append(
-                (
+                HoldRow(
                     hold.id, hold.app, hold.provider, hold.model, hold.request_id, day, hold.at,
                     hold.bound,
                 )
             )  # fmt: skip
         if latest > before:
             self._database.execute("UPDATE clock SET latest_day = ?", (latest,))
+            known.latest_day = latest
         return refused
 
     def _charged(
@@ -280,13 +326,14 @@ class _Batch:
             for request, day in zip(requests, days, strict=True)
             for period in _periods(request.hold.app, day)
         }
-        charged = {period: sum(self._balances.get(period, ())) for period in wanted}
-        apps, periods = {app for app, _ in wanted}, {period for _, period in wanted}
-        found = self._found(_FIND_BALANCES, _decode_balances, apps, periods)
-        for app, period, amount in found:
-            if (app, period) in charged:
-                charged[app, period] += amount
-        return charged
+        known = self._known.balances
+        if missing := wanted.difference(known):
+            known.update(dict.fromkeys(missing, 0))
+            apps, periods = {app for app, _ in missing}, {period for _, period in missing}
+            for app, period, amount in self._found(_FIND_BALANCES, _decode_balances, apps, periods):
+                if (app, period) in missing:
+                    known[app, period] = amount
+        return {one: known[one] + sum(self._balances.get(one, ())) for one in wanted}
 
     # ── Tables ───────────────────────────────────────────────────────────────────────────────────
 
@@ -294,13 +341,23 @@ class _Batch:
         if self._settled:
             self._database.execute(_REMOVE_HOLDS, (_encode(self._settled).decode(),))
         for insert, rows in (
-            (_ADD_HOLDS, self._held),
+            (_ADD_HOLDS, [astuple(row) for row in self._held]),
             (_PUT_ENTRIES, list(self._entries.values())),
             (_ADD_BALANCES, _rows(self._balances)),
             (_ADD_SUMS, _rows(self._sums)),
             (_ADD_LABEL_SUMS, _rows(self._label_sums)),
         ):
             insert.run(self._database, rows)
+
+    def remember(self) -> None:
+        """For the next batch, once this one is committed."""
+        known = self._known
+        for id in self._settled:
+            known.holds.pop(id, None)
+        known.holds.update((row.id, row) for row in self._held)
+        for period, (spent, held) in self._balances.items():
+            if period in known.balances:
+                known.balances[period] += spent + held
 
     def _found(self, sql: str, decode: Callable[[str], T], *wanted: Iterable[str]) -> T:
         texts = [_encode(list(one)).decode() for one in wanted]
@@ -311,7 +368,7 @@ class _Batch:
             _add(self._balances, period, spent, held)
 
 
-def _corrects(settlement: Settlement, kind: Settled) -> bool:
+def corrects(settlement: Settlement, kind: Settled) -> bool:
     """An entry at the bound becomes the real amount; any other is final."""
     return kind == "bound" and settlement.kind != "bound"
 
@@ -337,13 +394,14 @@ def _exceeded(request: HoldRequest, day: str, today: int, month: int) -> GrantEx
     """The month first: its limit opens later."""
     bound, limits = request.hold.bound, request.limits
     if limits.per_month is not None and month + bound > limits.per_month:
-        return _refusal("usd_per_month", limits.per_month, month, bound, end_of_month(day))
+        return refusal("usd_per_month", limits.per_month, month, bound, end_of_month(day))
     if limits.per_day is not None and today + bound > limits.per_day:
-        return _refusal("usd_per_day", limits.per_day, today, bound, end_of_day(day))
+        return refusal("usd_per_day", limits.per_day, today, bound, end_of_day(day))
     return None
 
 
-def _refusal(name: str, limit: int, charged: int, bound: int, end: float) -> GrantExceeded:
+def refusal(name: str, limit: int, charged: int, bound: int, end: float) -> GrantExceeded:
+    """`end`: when the limit's period ends."""
     message = (
         f"{name} is {_dollars(limit)}: {_dollars(charged)} are spent or held, and this call can"
         f" cost {_dollars(bound)}"

@@ -1,16 +1,19 @@
-"""Sums of a store's entries, for `anaphora spend`."""
+"""Sums of a store's entries, for `anaphora spend` and the dashboard."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
 
+import msgspec
+
 from anaphora.errors import InvalidRequest
 
-from . import SpendRow
+from . import SpendRow, Spent
+from .days import month_of
 
 FIELDS = ("app", "provider", "model", "label", "day")
-_SUMS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
+SUMS = ("calls", "billed", "estimated", "saved", "input", "read", "written", "output")
 
 
 def held(database: sqlite3.Connection, app: str | None = None) -> int:
@@ -18,6 +21,28 @@ def held(database: sqlite3.Connection, app: str | None = None) -> int:
     sum_of = "SELECT COALESCE(SUM(bound), 0) FROM holds WHERE :app IS NULL OR app = :app"
     amount: int = database.execute(sum_of, {"app": app}).fetchone()[0]
     return amount
+
+
+def spent_rows(database: sqlite3.Connection, day: str) -> dict[str, Spent]:
+    """What each app has spent on a day and in its month, and what is held."""
+    month = month_of(day)
+    found: dict[str, Spent] = {}
+    settled = "SELECT app, period, spent FROM balances WHERE period IN (?, ?)"
+    for app, period, amount in database.execute(settled, (day, month)):
+        before = found.get(app) or Spent(day=day)
+        change = {"today": amount} if period == day else {"month": amount}
+        found[app] = msgspec.structs.replace(before, **change)
+    for app, amount in database.execute("SELECT app, SUM(bound) FROM holds GROUP BY app"):
+        found[app] = msgspec.structs.replace(found.get(app) or Spent(day=day), held=amount)
+    return found
+
+
+def checked_fields(by: Sequence[str]) -> list[str]:
+    """Without duplicates. Raises `InvalidRequest` for a field that is none of `FIELDS`."""
+    for name in by:
+        if name not in FIELDS:
+            raise InvalidRequest(f"{name!r} is none of {', '.join(FIELDS)}", path="by")
+    return list(dict.fromkeys(by))
 
 
 def spend_rows(
@@ -29,26 +54,24 @@ def spend_rows(
     app: str | None = None,
 ) -> list[SpendRow]:
     """Sums, grouped by any of `FIELDS`; the days `since` and `until` are included."""
-    for name in by:
-        if name not in FIELDS:
-            raise InvalidRequest(f"{name!r} is none of {', '.join(FIELDS)}", path="by")
-    fields = list(dict.fromkeys(by))
+    fields = checked_fields(by)
     values = {"since": since, "until": until or "9999-12-31", "app": app}
-    columns = [*fields, *(f"SUM({name})" for name in _SUMS)]
+    columns = [*fields, *(f"SUM({name})" for name in SUMS)]
     group = f"GROUP BY {', '.join(fields)} ORDER BY {', '.join(fields)}" if fields else ""
     rows = database.execute(
-        f"SELECT {', '.join(columns)} FROM ({_LABELLED if 'label' in fields else _WHOLE})"
+        f"SELECT {', '.join(columns)} FROM ({LABELLED if 'label' in fields else WHOLE})"
         f" WHERE day BETWEEN :since AND :until AND (:app IS NULL OR app = :app) {group}",
         values,
     )
-    names = (*fields, *_SUMS)
+    names = (*fields, *SUMS)
     found = [dict(zip(names, row, strict=True)) for row in rows]
     return [SpendRow(**row) for row in found if row["calls"] or row["billed"]]
 
 
-_WHOLE = "SELECT * FROM sums"
+#: The sums, in the SQL of both stores.
+WHOLE = "SELECT * FROM sums"
 #: The labels' part of each sum, and the rest of it.
-_LABELLED = """
+LABELLED = """
 SELECT day, app, provider, model, label, calls, billed, 0 AS estimated, 0 AS saved, 0 AS input,
     0 AS read, 0 AS written, 0 AS output
 FROM label_sums

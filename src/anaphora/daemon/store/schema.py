@@ -14,14 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anaphora.errors import Io, NewerSchema
+from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only, transaction
 
 SCHEMA_VERSION = 2
 
 #: Marks the file as ours: "anas".
 _APPLICATION = 0x616E6173
-
-#: Seconds to wait for another process that writes.
-_BUSY = 5.0
 
 #: Version 1 had no `saved`, `labels` and `read_by_others`, and no sums.
 TABLES_1 = """
@@ -72,9 +70,10 @@ CREATE TABLE label_sums (
 ) WITHOUT ROWID;
 """
 
-#: The sums of all entries: what the table `sums` must hold.
+#: The sums of all entries: what the table `sums` must hold, in the SQL of both stores.
 SUMS_OF_ENTRIES = """
-SELECT day, app, provider, model, SUM(kind != 'free') AS calls, SUM(billed) AS billed,
+SELECT day, app, provider, model, SUM(CASE WHEN kind = 'free' THEN 0 ELSE 1 END) AS calls,
+    SUM(billed) AS billed,
     SUM(CASE WHEN kind IN ('estimated', 'bound') THEN billed ELSE 0 END) AS estimated,
     SUM(saved) AS saved, SUM(input) AS input, SUM(read) AS read, SUM(written) AS written,
     SUM(output) AS output
@@ -105,7 +104,11 @@ def _run(database: sqlite3.Connection, script: str) -> None:
 def connect(path: Path) -> sqlite3.Connection:
     """For reading and writing. The file must exist; the version is not checked."""
     database = sqlite3.connect(
-        path, timeout=_BUSY, isolation_level=None, check_same_thread=False, cached_statements=64
+        path,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=64,
     )
     try:
         database.execute("PRAGMA synchronous=FULL")
@@ -120,13 +123,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise Io(f"{path}: no such store")
     with readable(path):
-        database = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro",
-            uri=True,
-            timeout=_BUSY,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        database = connect_read_only(path, any_thread=True)
         try:
             version = version_of(database, path)
             if version == 0:
@@ -176,19 +173,6 @@ def version_of(database: sqlite3.Connection, path: Path) -> int:
     if version > SCHEMA_VERSION:
         raise NewerSchema(str(path), version=version, known=SCHEMA_VERSION)
     return version
-
-
-@contextmanager
-def transaction(database: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
-    """Commits at the end, or changes nothing."""
-    database.execute(begin)
-    try:
-        yield
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
 
 
 @contextmanager

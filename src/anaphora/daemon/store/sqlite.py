@@ -26,10 +26,19 @@ from . import (
     Spent,
     TokenRow,
 )
-from .batch import Change, HoldRequest, Operation, Outcome, apply, latest_day, open_holds
+from .batch import (
+    Change,
+    HoldRequest,
+    KnownRows,
+    Operation,
+    Outcome,
+    apply,
+    latest_day,
+    open_holds,
+)
 from .days import day_of, month_of
 from .group_commit import GroupCommit
-from .reading import held, spend_rows
+from .reading import held, spend_rows, spent_rows
 from .schema import connect, connect_to_read, create, prepare, readable
 
 _log = logging.getLogger("anaphora.daemon")
@@ -54,6 +63,7 @@ class SqliteStore:
         self._writer = writer
         self._reader = reader
         self._file = _identity(path)
+        self._known = KnownRows()
         self._commits = GroupCommit(self._apply, on_abandoned=self._release)
 
     @classmethod
@@ -124,6 +134,14 @@ class SqliteStore:
             month=found.get(month_of(day), 0),
             held=held(self._reader, app),
         )
+
+    async def spent_by_app(self, now: float) -> dict[str, Spent]:
+        def read() -> dict[str, Spent]:
+            with closing(connect_to_read(self.path)) as database:
+                return spent_rows(database, max(day_of(now), latest_day(database)))
+
+        await self._commits.flush()
+        return await asyncio.to_thread(read)
 
     async def spend(
         self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
@@ -215,7 +233,7 @@ class SqliteStore:
         to it."""
         if _identity(self.path) != self._file:
             raise FileNotFoundError(2, "the file was deleted or replaced; restart the daemon")
-        return apply(self._writer, operations)
+        return apply(self._writer, operations, self._known)
 
     async def close(self) -> None:
         await self._commits.close()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from anaphora.errors import Io
+from anaphora.sqlite_files import transaction
 from anaphora.wording import counted
 
 from .batch import latest_day
 from .days import day_of
+from .reading import SUMS
 from .schema import (
     SCHEMA_VERSION,
     SUMS_OF_ENTRIES,
@@ -24,7 +27,6 @@ from .schema import (
     described,
     prepare,
     readable,
-    transaction,
     version_of,
 )
 
@@ -159,47 +161,60 @@ SELECT app, period, SUM(spent) AS spent, SUM(held) AS held FROM (
     UNION ALL SELECT app, substr(day, 1, 7), billed, 0 FROM entries
     UNION ALL SELECT app, day, 0, bound FROM holds
     UNION ALL SELECT app, substr(day, 1, 7), 0, bound FROM holds
-) GROUP BY app, period
+) AS parts GROUP BY app, period
 """
 
 _LABELS = """
 SELECT entries.day, entries.app, entries.provider, entries.model, label.key, COUNT(*),
-    SUM(label.value)
-FROM entries, json_each(entries.labels) AS label GROUP BY 1, 2, 3, 4, 5
+    SUM({value})
+FROM entries, {each}(entries.labels) AS label GROUP BY 1, 2, 3, 4, 5
 """
 
+_SQLITE_LABELS = _LABELS.format(value="label.value", each="json_each")
+POSTGRES_LABELS = _LABELS.format(value="label.value::bigint", each="jsonb_each_text")
 
-def _problems(database: sqlite3.Connection, now: float) -> Iterator[str]:
-    for (line,) in database.execute("PRAGMA integrity_check(20)"):
-        if line != "ok":
-            yield f"the file is damaged: {line}"
-    for table, expected in (
-        ("balances", _BALANCES),
-        ("sums", SUMS_OF_ENTRIES),
-        ("label_sums", _LABELS),
+
+def differences(labels: str) -> Iterator[tuple[str, str]]:
+    """For each table of sums, a query that counts the rows that are missing or wrong; rows of zeros
+    need not be there. In the SQL of both stores, but for `labels`."""
+    for table, figures, expected in (
+        ("balances", ("spent", "held"), _BALANCES),
+        ("sums", SUMS, SUMS_OF_ENTRIES),
+        ("label_sums", ("calls", "billed"), labels),
     ):
-        wrong = sum(1 for _ in _differences(database, table, expected))
-        if wrong:
-            yield f"{table} and the entries differ in {counted(wrong, 'row')}"
-    both = "SELECT COUNT(*) FROM holds JOIN entries USING (id)"
-    if count := database.execute(both).fetchone()[0]:
-        yield f"both open and settled: {counted(count, 'hold')}"
-    latest, today = latest_day(database), day_of(now)
-    if latest > today:
+        absolute = " + ".join(f"abs({name})" for name in figures)
+        yield (
+            table,
+            f"SELECT (SELECT COUNT(*) FROM ({expected} EXCEPT SELECT * FROM {table}) AS missing)"
+            f" + (SELECT COUNT(*) FROM (SELECT * FROM {table} WHERE {absolute} > 0"
+            f" EXCEPT SELECT * FROM ({expected}) AS right_ones) AS wrong)",
+        )
+
+
+BOTH = "SELECT COUNT(*) FROM holds JOIN entries USING (id)"
+
+
+def sum_problems(wrong: Mapping[str, int], both: int, latest: str, now: float) -> Iterator[str]:
+    """What the counts of wrong rows, and of holds that are settled too, mean."""
+    for table, count in wrong.items():
+        if count:
+            yield f"{table} and the entries differ in {counted(count, 'row')}"
+    if both:
+        yield f"both open and settled: {counted(both, 'hold')}"
+    if latest > (today := day_of(now)):
         yield (
             f"the clock was at {latest} before, and is at {today}: calls are charged to {latest}"
             " until then, or until: anaphora store reset-clock"
         )
 
 
-def _differences(
-    database: sqlite3.Connection, table: str, expected: str
-) -> Iterator[tuple[object, ...]]:
-    """Rows that are missing in a table, or wrong; rows of zeros need not be there."""
-    figures = " + ".join(
-        f"abs({name})"
-        for _, name, kind, *_ in database.execute(f"PRAGMA table_info({table})")
-        if kind == "INTEGER"
-    )
-    yield from database.execute(f"{expected} EXCEPT SELECT * FROM {table}")
-    yield from database.execute(f"SELECT * FROM {table} WHERE {figures} > 0 EXCEPT {expected}")
+def _problems(database: sqlite3.Connection, now: float) -> Iterator[str]:
+    for (line,) in database.execute("PRAGMA integrity_check(20)"):
+        if line != "ok":
+            yield f"the file is damaged: {line}"
+
+    def count(sql: str) -> int:
+        return cast(int, database.execute(sql).fetchone()[0])
+
+    wrong = {table: count(sql) for table, sql in differences(_SQLITE_LABELS)}
+    yield from sum_problems(wrong, count(BOTH), latest_day(database), now)

@@ -1,0 +1,206 @@
+"""This node among those of a store: the grants it serves, whether it is drained, its reports.
+
+node = await NodeMembership.join(address, "node-1", home=home, files=files)
+task = asyncio.create_task(node.feed(directory).run())
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anaphora.client.config.secrets import Secret
+from anaphora.daemon.extensions import Grants
+from anaphora.daemon.identity import Directory, TokenHash
+from anaphora.errors import InvalidConfig
+from anaphora.postgres.connection import Lane
+
+from . import generations
+from .changes import ChangeFeed
+from .directory import NodeReport, drained_for, running_nodes
+
+if TYPE_CHECKING:
+    from anaphora.daemon.home import Home
+    from anaphora.daemon.settings import SettingsFiles
+    from anaphora.postgres.address import PostgresAddress
+
+_log = logging.getLogger("anaphora.daemon")
+
+#: Seconds after a drain for which calls are still taken: balancers look at `/readyz` now and then.
+NOTICE_SECONDS = 15.0
+_MINUTE = 60.0
+
+
+class NodeMembership:
+    """For one event loop."""
+
+    def __init__(self, address: PostgresAddress, name: str, files: SettingsFiles) -> None:
+        """Use `join`."""
+        self.address = address
+        self.name = name
+        self._files = files
+        self.count = 1
+        """Nodes that run."""
+        self.describe: Callable[[], Mapping[str, object]] = dict
+        """Returns the report, made with `described`; set when the daemon listens."""
+        self._drained: float | None = None
+        self._stored_number = 0
+        self._counted: deque[tuple[float, int]] = deque()
+
+    @classmethod
+    async def join(
+        cls, address: PostgresAddress, name: str, *, home: Home, files: SettingsFiles
+    ) -> NodeMembership:
+        """Raises `InvalidConfig` where this node must not run on the store: with another key of
+        token hashes, or with grants that it cannot read."""
+        node = cls(address, name, files)
+        lane = Lane(address, "start")
+        try:
+            await check_token_key(lane, home)
+            generation = await first_generation(lane, home, by=name)
+            if generation is not None:
+                # One that this version cannot read must not be replaced by what the file says.
+                Grants.from_text(generation.text, generation.name)
+                node._use(generation)
+                files.reload()
+            await node._read_drain(lane)
+        finally:
+            await lane.close()
+        for problem in files.problems:
+            _log.warning("not in force: %s", problem)
+        if node.is_draining:
+            _log.warning("this node is drained; undo it with: anaphora nodes drain %s --undo", name)
+        return node
+
+    # ── Changes ──────────────────────────────────────────────────────────────────────────────────
+
+    def feed(self, directory: Directory) -> ChangeFeed:
+        async def tokens(_: Lane) -> None:
+            await directory.refresh()
+
+        async def grants(lane: Lane) -> None:
+            if (found := await generations.latest(lane)) is not None:
+                self._use(found)
+
+        handlers = {
+            "tokens": tokens,
+            "grant_generations": grants,
+            "drains": self._read_drain,
+            "nodes": self._count_nodes,
+        }
+        return ChangeFeed(self.address, handlers)
+
+    def _use(self, generation: generations.GrantGeneration) -> None:
+        before, self._stored_number = self._stored_number, generation.number
+        if generation.number < before:
+            _log.error("the store holds %s of the grants; this node keeps %d, which it has applied",
+                       generation.name, before)  # fmt: skip
+        self._files.use_generation(generation)
+
+    async def _count_nodes(self, lane: Lane) -> None:
+        self.count = max(1, await running_nodes(lane))
+
+    async def _read_drain(self, lane: Lane) -> None:
+        seconds = await drained_for(lane, self.name)
+        if (seconds is None) != (self._drained is None):
+            _log.info("this node is %s", "in service again" if seconds is None else "drained")
+        self._drained = None if seconds is None else time.monotonic() - seconds
+
+    # ── For requests ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def generation(self) -> int:
+        """Of the grants that it serves; 0: none."""
+        return self._files.generation.number if self._files.generation else 0
+
+    @property
+    def is_draining(self) -> bool:
+        return self._drained is not None
+
+    @property
+    def refuses_calls(self) -> bool:
+        """Drained for so long that balancers have noticed: what still comes goes to another node
+        after a 503."""
+        return self._drained is not None and time.monotonic() - self._drained > NOTICE_SECONDS
+
+    @property
+    def problems(self) -> list[str]:
+        served = self._files.generation
+        if served is not None and self._stored_number < served.number:
+            return [
+                f"the store holds generation {self._stored_number} of the grants, older than"
+                f" {served.number}, which this node has applied; apply it again with: anaphora"
+                " grants apply"
+            ]
+        return []
+
+    def report(self) -> Mapping[str, object]:
+        """What the other nodes and `anaphora nodes` see of this one."""
+        return self.describe()
+
+    def described(
+        self, *, address: str, calls: int, total: int, waiting: int, problems: list[str]
+    ) -> dict[str, object]:
+        """A `NodeReport`: `total` counts the calls since the start."""
+        now, counted = time.monotonic(), self._counted
+        counted.append((now, total))
+        while len(counted) > 2 and counted[1][0] <= now - _MINUTE:
+            counted.popleft()
+        since, before = counted[0]
+        report = NodeReport(
+            address=address,
+            calls=calls,
+            calls_per_minute=round((total - before) / max(now - since, 1.0) * _MINUTE, 1),
+            waiting=waiting,
+            generation=self.generation,
+            draining=self.is_draining,
+            refuses_calls=self.refuses_calls,
+            problems=tuple(problems),
+        )
+        return msgspec.structs.asdict(report)
+
+
+async def first_generation(
+    lane: Lane, home: Home, *, by: str
+) -> generations.GrantGeneration | None:
+    """The latest; in a store without any, extensions.yaml of this home becomes the first."""
+    found = await generations.latest(lane)
+    if found is not None or not home.extensions_yaml.exists():
+        return found
+    text = home.extensions_yaml.read_text("utf-8-sig")
+    found, is_new = await generations.apply(lane, text, by=by, only_first=True)
+    if is_new:
+        _log.info("extensions.yaml is the first generation of the grants of all nodes")
+    return found
+
+
+async def take_over(address: PostgresAddress, home: Home, *, by: str) -> None:
+    """Puts the key of token hashes and the grants of a home into a store that it was moved to: the
+    next node that starts must have the same."""
+    lane = Lane(address, "move")
+    try:
+        if home.token_key_file.exists():
+            await check_token_key(lane, home)
+        await first_generation(lane, home, by=by)
+    finally:
+        await lane.close()
+
+
+async def check_token_key(lane: Lane, home: Home) -> None:
+    """All nodes check tokens with the same key. The store keeps a hash made with it, from the first
+    node that starts. Raises `InvalidConfig` where this home has another one."""
+    own = TokenHash(home.token_key())(Secret("tokens.key")).hex()
+    await lane.execute(
+        "INSERT INTO settings (name, value) VALUES ('token_key', $1) ON CONFLICT DO NOTHING", own
+    )
+    if await lane.fetchval("SELECT value FROM settings WHERE name = 'token_key'") != own:
+        raise InvalidConfig(
+            "is not the key of the tokens in the store, so that no app could log in here: copy"
+            " tokens.key from the home of another node",
+            file=str(home.token_key_file),
+        )

@@ -1,0 +1,146 @@
+"""What the nodes of one installation share beside the store: rates and limits of the last minute,
+what planner and verdict know of a conversation, open circuit breakers, explanations of calls.
+
+    shared = SharedState.open(None)                                     memory: one node
+    shared = SharedState.open("redis://…", password, nodes=lambda: 3)   Redis or Valkey
+    await shared.start()
+    taken = await shared.take("app notes", MinuteLimit(requests=60), tokens)
+
+Never money, keys or text of prompts: losing all of it costs cache hits and a minute of exact
+limits. Nothing here raises because the server is gone: then each node counts its share of a limit,
+and knows the conversations that it served itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from .windows import MINUTE, MinuteLimit, MinuteWindows, Taken
+
+if TYPE_CHECKING:
+    from anaphora.client.config.secrets import Secret
+
+__all__ = ["MINUTE", "MinuteLimit", "MinuteWindows", "SavedRecord", "SharedState", "Taken"]
+
+#: Seconds that conversations and explanations are kept after their last use.
+KEPT = 6 * 3600
+#: Bytes of a record's id, and of what is known of one chunk of a prompt.
+ID_BYTES, DIGEST_BYTES = 8, 16
+
+Listener: TypeAlias = Callable[[bytes, float], None]
+"""Gets what another node told, and how many seconds ago."""
+
+
+class SavedRecord(msgspec.Struct, eq=False):
+    """What a node saved of a conversation."""
+
+    id: bytes
+    """Another one once two nodes have continued it: `save` sets it."""
+    version: bytes
+    """Of the last call; the next one names it, so that two continuations become two records."""
+    data: bytes
+
+
+class SharedState(ABC):
+    """One node's view of what all nodes share. Used from one event loop."""
+
+    alone = False
+    """No other node reads what is saved here: nothing has to be saved."""
+
+    @staticmethod
+    def open(
+        url: str | None,
+        password: Secret | None = None,
+        *,
+        nodes: Callable[[], int] = lambda: 1,
+    ) -> SharedState:
+        """Memory without a URL (`redis://`, `rediss://`, `unix://`). `nodes` is how many nodes run
+        now: what each may take while the server is gone. Raises `InvalidConfig`."""
+        if url is None:
+            from .memory import MemoryState
+
+            return MemoryState(nodes=nodes)
+        from .redis import RedisState
+
+        return RedisState.of(url, password, nodes=nodes)
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Connects, as far as the server can be reached."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Sends what waits, and disconnects."""
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is shared at the moment; empty where it is."""
+        return ""
+
+    # ── Limits ───────────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    async def take(
+        self, name: str, limit: MinuteLimit, tokens: int, *, seconds: float = 0.0
+    ) -> Taken:
+        """Counts a call where the limit allows it; `Taken.wait` says how long to wait otherwise.
+        Where running calls are limited it counts as one until `release`, or for `seconds`."""
+
+    @abstractmethod
+    def correct(self, taken: Taken, tokens: int) -> None:
+        """Counts the tokens that a call really took; 0 where it was not sent."""
+
+    @abstractmethod
+    def release(self, taken: Taken) -> None:
+        """A call that counted as running has ended."""
+
+    @abstractmethod
+    def count(self, name: str, at: float) -> None:
+        """Counts a call that nothing limits; `at` is the Unix time."""
+
+    # ── Conversations ────────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    async def find(
+        self, keys: Sequence[bytes], counted: str = "", at: float = 0.0
+    ) -> tuple[list[tuple[int, SavedRecord]], int]:
+        """The records that were saved under any of these keys, each with the index of its first
+        key, in their order; and the calls of the minute before `at` that were counted under a
+        name."""
+
+    @abstractmethod
+    def save(
+        self,
+        record: SavedRecord,
+        before: bytes,
+        keys: Sequence[bytes],
+        digests: Callable[[int], bytes],
+        first: int,
+    ) -> None:
+        """Saves a record under keys. `before` is the version it replaces; where another node has
+        replaced that, it becomes a record of its own. `digests` returns those of the prompt's
+        chunks from a chunk on; those before the chunk `first` are saved already."""
+
+    @abstractmethod
+    async def digests(self, record: SavedRecord) -> bytes:
+        """The digests of a record's chunks; empty where they are not known."""
+
+    # ── Values and news ──────────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    async def get(self, name: str) -> bytes | None: ...
+
+    @abstractmethod
+    def put(self, name: str, value: bytes) -> None: ...
+
+    @abstractmethod
+    def tell(self, news: bytes) -> None:
+        """Tells the other nodes, within a second."""
+
+    @abstractmethod
+    def listen(self, listener: Listener) -> None:
+        """Calls `listener` with what other nodes tell."""

@@ -1,0 +1,295 @@
+"""This node among the others: its epoch, its beats, and the sweeping of nodes that are silent.
+
+Times are PostgreSQL's, so that the clocks of the nodes may differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from anaphora.daemon.store import RecoveredHolds
+from anaphora.errors import AnaphoraError, InvalidConfig, StoreUnavailable
+from anaphora.postgres.connection import Lane, described, is_data_error
+from anaphora.wording import counted
+
+from .statements import settle_at_bound
+
+if TYPE_CHECKING:
+    from anaphora.postgres.connection import Connection
+
+_log = logging.getLogger("anaphora.daemon")
+
+#: Seconds between two beats of a node, and without one until it is taken for dead.
+BEAT_SECONDS, SILENT_SECONDS = 1.0, 10.0
+
+#: Beats between two looks whether the connection of the ledger works, which may be idle for long.
+_IDLE = 30
+#: Beats between two looks for holds that a node left behind when it ended.
+_LEFTOVERS = 10
+
+OnSwept: TypeAlias = Callable[["Connection", int], Awaitable[None]]
+OnFenced: TypeAlias = Callable[[], Awaitable[None] | None]
+
+#: A node has not been silent before PostgreSQL itself could be reached.
+_SILENT = """
+SELECT nodes.id, nodes.name FROM nodes LEFT JOIN beats ON beats.node = nodes.id
+WHERE nodes.state = 'alive' AND nodes.id <> $1
+    AND greatest(beats.at, nodes.started, pg_postmaster_start_time())
+        < clock_timestamp() - make_interval(secs => $2)
+ORDER BY nodes.id
+"""
+
+_BEAT = """
+UPDATE beats SET at = clock_timestamp(), report = $2::jsonb
+WHERE node = $1 AND EXISTS (SELECT FROM nodes WHERE id = $1 AND state = 'alive')
+"""
+
+#: Where it has beaten since it was found silent, by a node that was stopped in between, it is left.
+_DEAD = """
+UPDATE nodes SET state = 'dead', ended = clock_timestamp()
+WHERE id = $1 AND state = 'alive' AND ($2::float8 = 0 OR NOT EXISTS (
+    SELECT FROM beats WHERE node = $1 AND at >= clock_timestamp() - make_interval(secs => $2)))
+RETURNING name
+"""
+
+_LEFT = """
+SELECT DISTINCT nodes.id FROM holds JOIN nodes ON nodes.id = holds.node
+WHERE nodes.state <> 'alive'
+"""
+
+_EARLIER = """
+SELECT id, address, EXISTS (
+    SELECT FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'anaphora #' || nodes.id
+) AS connected
+FROM nodes WHERE name = $1 AND state = 'alive' AND id <> $2 ORDER BY id
+"""
+
+
+class Epoch:
+    """The row of this node in `nodes`. `id` and `lane` are its fencing token."""
+
+    def __init__(self, name: str, version: str, address: str) -> None:
+        self.name = name
+        self.version = version
+        self.address = address
+        self.id = 0
+        self.lane = 0
+        self.on_fenced: list[OnFenced] = []
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    async def connect(self, connection: Connection) -> None:
+        """For a new connection that takes holds. A statement of the connection before is done, or
+        comes too late: this waits for its lock on the node's row."""
+        lane = await connection.fetchval(
+            "UPDATE nodes SET lane = lane + 1 WHERE id = $1 AND state = 'alive' RETURNING lane",
+            self.id,
+        )
+        if lane is None:
+            await self.begin(connection)
+        else:
+            self.lane = lane
+        await connection.execute(f"SET application_name TO 'anaphora #{self.id}'")
+
+    async def begin(self, connection: Connection) -> None:
+        """A new epoch: at the start, or since this node was taken for dead."""
+        before = self.id
+        async with connection.transaction():
+            id = await connection.fetchval(
+                "INSERT INTO nodes (name, version, address) VALUES ($1, $2, $3) RETURNING id",
+                self.name, self.version, self.address,
+            )  # fmt: skip
+            await connection.execute("INSERT INTO beats (node) VALUES ($1)", id)
+        self.id, self.lane = id, 0
+        if before:
+            _log.error(
+                "node %s was silent, and was taken for dead: it goes on as #%d (before: #%d); its"
+                " calls under way are charged at their bound until they settle",
+                self.name, id, before,
+            )  # fmt: skip
+            for callback in self.on_fenced:
+                self._call(callback)
+
+    def _call(self, callback: OnFenced) -> None:
+        try:
+            result = callback()
+            if inspect.isawaitable(result):
+                task = asyncio.ensure_future(result)
+                self._tasks.add(task)
+                task.add_done_callback(self._done)
+        except Exception:
+            _log.exception("a callback of a node that was taken for dead failed")
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()):
+            _log.error("a callback of a node that was taken for dead failed", exc_info=problem)
+
+
+class Keeper:
+    """Beats for this node, and sweeps the silent ones, over a lane of its own."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        epoch: Epoch,
+        *,
+        beat: float = BEAT_SECONDS,
+        silent: float = SILENT_SECONDS,
+        check: Callable[[], None],
+    ) -> None:
+        """`check` finds out whether this node was taken for dead."""
+        self.report: Callable[[], Mapping[str, Any]] = dict
+        self.on_swept: list[OnSwept] = []
+        self._lane = lane
+        self._epoch = epoch
+        self._beat = beat
+        self._silent = silent
+        self._check = check
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._since = self._last = 0.0
+        """When the beats that follow each other began, and the last one: monotonic."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="anaphora beats")
+
+    async def wait_for_earlier(self, name: str) -> None:
+        """Returns when no other process runs under this name. Raises `InvalidConfig` where one
+        does."""
+        deadline = time.monotonic() + self._silent + self._beat
+        while True:
+            is_last = time.monotonic() > deadline  # before this look, which may take long
+            rows = await self._lane.fetch(_EARLIER, name, 0)
+            silent = {row["id"] for row in await self._lane.fetch(_SILENT, 0, self._silent)}
+            running = [row for row in rows if row["connected"] and row["id"] not in silent]
+            if not running:
+                return
+            if is_last:
+                where = f" at {running[0]['address']}" if running[0]["address"] else ""
+                raise InvalidConfig(
+                    f"a node named {name!r} is running already{where}; give each node a name of its"
+                    " own with `node: NAME` in the section daemon of llm.yaml"
+                )
+            await asyncio.sleep(min(0.05, self._beat))
+
+    async def sweep_earlier(self) -> RecoveredHolds:
+        """Settles what earlier epochs of this node left open."""
+        rows = await self._lane.fetch(_EARLIER, self._epoch.name, self._epoch.id)
+        return await self._sweep_all(row["id"] for row in rows if not row["connected"])
+
+    async def _run(self) -> None:
+        for number in itertools.count():
+            started = time.monotonic()
+            try:
+                await self.beat()
+                if number % _IDLE == _IDLE - 1:
+                    self._check()
+                if self._last - self._since >= self._silent:
+                    await self.sweep(leftovers=number % _LEFTOVERS == 0)
+            except StoreUnavailable:
+                self._since = 0.0
+            except AnaphoraError as problem:
+                _log.error("beats of this node: %s", problem)
+            except Exception:
+                _log.exception("beats of this node failed")
+            if self._closed:  # where a lost connection hid that the task was cancelled
+                return
+            spent = time.monotonic() - started
+            await asyncio.sleep(max(self._beat - spent, self._beat / 10))
+
+    async def beat(self) -> None:
+        try:
+            report = msgspec.json.encode(self.report()).decode()
+        except Exception:
+            _log.exception("the report of this node failed")
+            report = "{}"
+        try:
+            status = await self._lane.execute(_BEAT, self._epoch.id, report)
+        except Exception as problem:
+            if not is_data_error(problem):
+                raise
+            _log.error("the report of this node cannot be stored: %s", described(problem))
+            status = await self._lane.execute(_BEAT, self._epoch.id, "{}")
+        now = time.monotonic()
+        if not self._since or now - self._last > self._silent / 2:
+            # This node was not able to beat: nor were others, perhaps.
+            self._since = now
+        self._last = now
+        if status == "UPDATE 0":
+            self._check()
+
+    async def sweep(self, *, leftovers: bool = True) -> RecoveredHolds:
+        """Takes over from all nodes that are silent."""
+        rows = await self._lane.fetch(_SILENT, self._epoch.id, self._silent)
+        swept = await self._sweep_all((row["id"] for row in rows), silent=self._silent)
+        if leftovers:
+            left = await self._sweep_all(row["id"] for row in await self._lane.fetch(_LEFT))
+            swept = RecoveredHolds(swept.count + left.count, swept.amount + left.amount)
+        return swept
+
+    async def _sweep_all(self, nodes: Iterable[int], *, silent: float = 0.0) -> RecoveredHolds:
+        count = amount = 0
+        for node in nodes:
+            recovered = await self._sweep(node, silent=silent)
+            count, amount = count + recovered.count, amount + recovered.amount
+        return RecoveredHolds(count, amount)
+
+    async def _sweep(self, node: int, *, silent: float = 0.0) -> RecoveredHolds:
+        """With `silent`, only where it has been that for so many seconds."""
+        async with self._lane.connection() as connection, connection.transaction():
+            # Waits for a transaction of that node that is under way; the next one is refused.
+            name = await connection.fetchval(_DEAD, node, silent)
+            if name is None and silent:
+                return RecoveredHolds()
+            recovered = await settle_at_bound(connection, node)
+            if name is not None:
+                for callback in self.on_swept:
+                    await self._swept(callback, connection, node)
+        if name is not None:
+            _log.warning(
+                "node %s (#%d) is silent, and was taken for dead; settled at their bound: %s",
+                name, node, counted(recovered.count, "hold"),
+            )  # fmt: skip
+        return recovered
+
+    async def _swept(self, callback: OnSwept, connection: Connection, node: int) -> None:
+        try:
+            async with connection.transaction():
+                await callback(connection, node)
+        except (OSError, StoreUnavailable):
+            raise
+        except Exception:
+            if connection.is_closed():
+                raise
+            _log.exception("a callback for node #%d, which was taken for dead, failed", node)
+
+    async def close(self) -> None:
+        """This node ends: what it still holds is settled at the bound."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        try:
+            async with (
+                asyncio.timeout(5.0),
+                self._lane.connection() as connection,
+                connection.transaction(),
+            ):
+                await connection.execute(
+                    "UPDATE nodes SET state = 'ended', ended = clock_timestamp()"
+                    " WHERE id = $1 AND state = 'alive'",
+                    self._epoch.id,
+                )
+                await settle_at_bound(connection, self._epoch.id)
+        except (TimeoutError, StoreUnavailable):
+            _log.warning("PostgreSQL is gone: other nodes will find this one silent")
+        await self._lane.close()

@@ -1,0 +1,325 @@
+"""Copies a store between SQLite and PostgreSQL: `anaphora store move`, and the backup of a store in
+PostgreSQL, which is a file of SQLite.
+
+A move is one transaction. It is checked before its commit: the rows of each table are counted,
+their amounts summed, all sums compared with the entries, and the chain of the audit log followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from anaphora.audit.chain import ChainChecker, ChainHead
+from anaphora.audit.chains import copy_log
+from anaphora.audit.log_file import segments_of
+from anaphora.audit.log_sqlite import is_sqlite
+from anaphora.audit.reading import open_log
+from anaphora.daemon.store.schema import connect, connect_to_read, create, described, prepare
+from anaphora.daemon.store.upkeep import POSTGRES_LABELS, check, differences
+from anaphora.errors import AnaphoraError, InvalidConfig, Io
+from anaphora.postgres.address import PostgresAddress
+from anaphora.postgres.migrations import migrate
+from anaphora.sqlite_files import transaction
+from anaphora.wording import counted
+
+from .statements import settle_at_bound
+from .upkeep import checked_state, connected
+
+if TYPE_CHECKING:
+    from anaphora.postgres.connection import Connection
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Gets what is copied, how many rows of it, and of how many."""
+
+_CHUNK = 2_000
+
+_HOLD = ("id", "app", "provider", "model", "request_id", "day", "at", "bound")
+_KEY = ("day", "app", "provider", "model")
+
+#: The tables of both stores, with the fields that they share, and the amounts that are summed.
+_TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "balances": (("app", "period", "spent", "held"), ("spent", "held")),
+    "holds": (_HOLD, ("bound",)),
+    "entries": (
+        (
+            *_HOLD, "settled_at", "billed", "kind", "input", "read", "written", "output", "saved",
+            "read_by_others", "labels",
+        ),
+        ("bound", "billed", "saved", "input", "read", "written", "output"),
+    ),
+    "sums": (
+        (
+            *_KEY, "calls", "billed", "estimated", "saved", "input", "read", "written", "output",
+        ),
+        ("calls", "billed", "estimated", "saved"),
+    ),
+    "label_sums": ((*_KEY, "label", "calls", "billed"), ("calls", "billed")),
+    "tokens": (("id", "app", "digest", "created", "expires", "revoked"), ()),
+    "handles": (("kind", "id", "provider", "app", "created", "tokens"), ()),
+}  # fmt: skip
+
+
+class MovedStore(msgspec.Struct, frozen=True, kw_only=True):
+    """What was copied, and found to be the same."""
+
+    source: str
+    target: str
+    entries: int
+    billed: int
+    """Nano-dollars of all entries."""
+    open_holds: int
+    """Settled at their bound, since no call of them is under way."""
+    tokens: int
+    handles: int
+    audit_rows: int
+    audit_hash: str
+    """Of the last row of the audit log; empty where there is none."""
+    kept: bool
+    """False after a trial."""
+
+
+class _Trial(Exception):
+    """Ends the transaction of a move that is only tried."""
+
+
+# ── From SQLite to PostgreSQL ────────────────────────────────────────────────────────────────────
+
+
+async def move(
+    source: Path,
+    address: PostgresAddress,
+    *,
+    audit: Path | None = None,
+    audit_key: bytes = b"",
+    keep: bool = True,
+    progress: Progress | None = None,
+) -> MovedStore:
+    """Copies a store, and the audit log, into an empty database. The source stays as it is; no
+    daemon may use it. An anchor, signed with `audit_key`, names the end of the log. Where `keep` is
+    false, all is copied and checked, and nothing is kept.
+    Raises `Io` for a source that is not sound, `InvalidConfig` for a target that is not empty."""
+    problems = check(source).problems
+    if problems:
+        raise Io(f"{source}: is not sound: {problems[0]}; see: anaphora store check")
+    has_log = audit is not None and (is_sqlite(audit) or bool(segments_of(audit)))
+    moved: MovedStore | None = None
+    with closing(connect_to_read(source)) as database, transaction(database, "BEGIN"):
+        async with connected(address) as connection:
+            await migrate(connection)
+            with suppress(_Trial):
+                async with connection.transaction():
+                    await _refuse_used(connection, address)
+                    copied = await _copy(database, connection, progress or _silent)
+                    log = ChainHead(), 0
+                    if has_log:
+                        assert audit is not None
+                        log = await _copy_log(audit, connection, audit_key, progress or _silent)
+                    moved = _moved(source, address, copied, *log, keep=keep)
+                    if not keep:
+                        raise _Trial
+    assert moved is not None
+    return moved
+
+
+def _moved(
+    source: Path,
+    address: PostgresAddress,
+    copied: dict[str, tuple[int, ...]],
+    head: ChainHead,
+    rows: int,
+    *,
+    keep: bool,
+) -> MovedStore:
+    return MovedStore(
+        source=str(source),
+        target=str(address),
+        entries=copied["entries"][0],
+        billed=copied["entries"][2],
+        open_holds=copied["holds"][0],
+        tokens=copied["tokens"][0],
+        handles=copied["handles"][0],
+        audit_rows=rows,
+        audit_hash=head.hash if rows else "",
+        kept=keep,
+    )
+
+
+def _silent(what: str, count: int, total: int) -> None:
+    del what, count, total
+
+
+async def _refuse_used(connection: Connection, address: PostgresAddress) -> None:
+    await connection.execute("LOCK TABLE nodes, entries, holds IN SHARE ROW EXCLUSIVE MODE")
+    if await connection.fetchval("SELECT count(*) FROM nodes WHERE state = 'alive'"):
+        raise InvalidConfig(f"{address}: is in use by a node; stop all of them first")
+    for table in (*_TABLES, "audit_rows"):
+        if count := await connection.fetchval(f"SELECT count(*) FROM {table}"):
+            raise InvalidConfig(
+                f"{address}: is not empty: {table} has {counted(count, 'row')}; move to a new"
+                " database"
+            )
+
+
+async def _copy(
+    database: sqlite3.Connection, connection: Connection, progress: Progress
+) -> dict[str, tuple[int, ...]]:
+    """Count and sums of each table, which are the same in both."""
+    node = await connection.fetchval(
+        "INSERT INTO nodes (name, version, state, ended) VALUES ('sqlite', '', 'ended',"
+        " clock_timestamp()) RETURNING id"
+    )
+    copied: dict[str, tuple[int, ...]] = {}
+    for table, (fields, amounts) in _TABLES.items():
+        expected = _figures(database, table, amounts)
+        more = (node,) if table in ("holds", "entries") else ()
+        names = [*fields, *(["node"] if more else [])]
+        rows = database.execute(f"SELECT {', '.join(fields)} FROM {table}")
+        done = 0
+        while chunk := rows.fetchmany(_CHUNK):
+            records = [(*map(_storable, row), *more) for row in chunk]
+            await connection.copy_records_to_table(
+                table, schema_name="anaphora", records=records, columns=names
+            )
+            done += len(chunk)
+            progress(table, done, expected[0])
+        found = tuple(await connection.fetchrow(_figures_sql(table, amounts)))
+        if found != expected:
+            raise Io(f"{table}: {found} were copied, and {expected} expected")
+        copied[table] = expected
+    latest = database.execute("SELECT latest_day FROM clock").fetchone()[0]
+    await connection.execute("UPDATE clock SET latest_day = $1", latest)
+    for table, sql in differences(POSTGRES_LABELS):
+        if count := await connection.fetchval(sql):
+            raise Io(f"{table}: {counted(count, 'row')} differ from the entries after the copy")
+    await settle_at_bound(connection, node)
+    return copied
+
+
+def _storable(value: Any) -> Any:
+    """PostgreSQL's texts hold no zero byte."""
+    if isinstance(value, str) and ("\0" in value or "\\u0000" in value):
+        return value.replace("\0", "\ufffd").replace("\\u0000", "\ufffd")
+    return value
+
+
+def _figures_sql(table: str, amounts: Sequence[str]) -> str:
+    sums = "".join(f", CAST(COALESCE(SUM({name}), 0) AS bigint)" for name in amounts)
+    return f"SELECT COUNT(*){sums} FROM {table}"
+
+
+def _figures(database: sqlite3.Connection, table: str, amounts: Sequence[str]) -> tuple[int, ...]:
+    found: tuple[int, ...] = database.execute(_figures_sql(table, amounts)).fetchone()
+    return found
+
+
+async def _copy_log(
+    path: Path, connection: Connection, key: bytes, progress: Progress
+) -> tuple[ChainHead, int]:
+    """The last row of an audit log, which becomes a closed chain, and how many there are."""
+
+    def copied_rows(rows: int) -> None:
+        progress("audit rows", rows, 0)
+
+    start = open_log(path).start()
+    copied = await copy_log(connection, path, node="store move", key=key, progress=copied_rows)
+    await _check_copied_log(connection, copied.chain, start, copied.head)
+    return copied.head, copied.rows
+
+
+async def _check_copied_log(
+    connection: Connection, chain: int, start: ChainHead, head: ChainHead
+) -> None:
+    """Follows the chain once more, as PostgreSQL has it."""
+    again = ChainChecker(start)
+    cursor = connection.cursor(
+        "SELECT line FROM audit_rows WHERE chain = $1 ORDER BY seq", chain, prefetch=_CHUNK
+    )
+    lines: list[bytes] = []
+    async for (line,) in cursor:
+        lines.append(line)
+        if len(lines) == _CHUNK:
+            _follow(again, lines, "copy")
+            lines = []
+    _follow(again, lines, "copy")
+    if again.head != head:
+        raise Io(f"the audit log ends with row {again.head.seq:,} after the copy, not {head.seq:,}")
+
+
+def _follow(checker: ChainChecker, lines: Sequence[bytes], place: str) -> None:
+    for _ in checker.check(lines, lambda _: place):
+        pass
+
+
+# ── From PostgreSQL to SQLite ────────────────────────────────────────────────────────────────────
+
+
+def back_up(address: PostgresAddress, target: Path, *, progress: Progress | None = None) -> int:
+    """Copies ledger, tokens and handles as they are at one moment to a new file of SQLite, which
+    only its owner can read, while nodes may run. Its size. Raises `Io` where the target exists."""
+    if target.exists():
+        raise Io(f"{target}: exists already; name a file that does not")
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        create(unfinished)
+        with closing(connect(unfinished)) as database:
+            prepare(database, unfinished)
+            asyncio.run(_fetch_all(address, database, progress or _silent))
+            database.execute("PRAGMA journal_mode=DELETE")
+        if problems := check(unfinished, now=time.time() + 1e9).problems:
+            raise Io(f"{target}: the copy is not sound: {problems[0]}")
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        os.link(unfinished, target)  # unlike a rename, never replaces a file
+    except (OSError, sqlite3.Error) as error:
+        raise Io(f"{target}: cannot be written: {described(error)}") from None
+    finally:
+        for name in _files(unfinished):
+            with suppress(OSError):
+                name.unlink()
+    return target.stat().st_size
+
+
+async def _fetch_all(
+    address: PostgresAddress, database: sqlite3.Connection, progress: Progress
+) -> None:
+    async with connected(address) as connection:
+        await checked_state(connection, address)
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            await _fetch(connection, database, progress)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        yield path.with_name(path.name + suffix)
+
+
+async def _fetch(connection: Connection, database: sqlite3.Connection, progress: Progress) -> None:
+    with transaction(database):
+        for table, (fields, amounts) in _TABLES.items():
+            expected = tuple(await connection.fetchrow(_figures_sql(table, amounts)))
+            columns = ", ".join("labels::text" if name == "labels" else name for name in fields)
+            insert = (
+                f"INSERT INTO {table} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"
+            )
+            done = 0
+            rows: list[Any] = []
+            async for row in connection.cursor(f"SELECT {columns} FROM {table}", prefetch=_CHUNK):
+                rows.append(tuple(row))
+                if len(rows) == _CHUNK:
+                    database.executemany(insert, rows)
+                    done, rows = done + len(rows), []
+                    progress(table, done, expected[0])
+            database.executemany(insert, rows)
+            if _figures(database, table, amounts) != expected:
+                raise AnaphoraError(f"{table}: the copy differs")
+        latest = await connection.fetchval("SELECT latest_day FROM clock")
+        database.execute("UPDATE clock SET latest_day = ?", (latest,))

@@ -1,0 +1,91 @@
+"""The statements of the ledger: a batch of settlements and holds is one call of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from anaphora.daemon.store import RecoveredHolds, Settlement
+from anaphora.daemon.store.batch import HoldRequest, refusal
+from anaphora.daemon.store.days import day_of, end_of_day, end_of_month
+from anaphora.errors import GrantExceeded
+
+if TYPE_CHECKING:
+    from anaphora.postgres.connection import Connection
+
+#: SQLSTATE of `ledger_write`: the node was taken for dead, or has a newer connection.
+FENCED = "AN001"
+
+_WRITE = f"SELECT * FROM ledger_write({', '.join(f'${number}' for number in range(1, 24))})"
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def write(
+    connection: Connection,
+    node: int | None,
+    lane: int,
+    settlements: Sequence[Settlement],
+    requests: Sequence[HoldRequest] = (),
+    *,
+    timeout: float | None = None,
+) -> dict[str, GrantExceeded]:
+    """Durable when it returns. Why holds were refused, by their ids. A node of None holds nothing,
+    and is not fenced."""
+    holds = [one.hold for one in requests]
+    rows = await connection.fetch(
+        _WRITE,
+        node,
+        lane,
+        [one.hold for one in settlements],
+        [one.billed for one in settlements],
+        [one.kind for one in settlements],
+        [one.at for one in settlements],
+        [one.input for one in settlements],
+        [one.read for one in settlements],
+        [one.written for one in settlements],
+        [one.output for one in settlements],
+        [one.saved for one in settlements],
+        [one.read_by_others for one in settlements],
+        [_encode(one.labels).decode() if one.labels else "{}" for one in settlements],
+        [one.id for one in holds],
+        [one.app for one in holds],
+        [one.provider for one in holds],
+        [one.model for one in holds],
+        [one.request_id for one in holds],
+        [day_of(one.at) for one in holds],
+        [one.at for one in holds],
+        [one.bound for one in holds],
+        [one.limits.per_day for one in requests],
+        [one.limits.per_month for one in requests],
+        timeout=timeout,
+    )
+    return dict(_refused(requests[row[0] - 1], *row[1:]) for row in rows)
+
+
+def _refused(request: HoldRequest, name: str, charged: int, day: str) -> tuple[str, GrantExceeded]:
+    limits = request.limits
+    limit, end = (
+        (limits.per_month, end_of_month)
+        if name == "usd_per_month"
+        else (limits.per_day, end_of_day)
+    )
+    assert limit is not None
+    return request.hold.id, refusal(name, limit, charged, request.hold.bound, end(day))
+
+
+async def settle_at_bound(connection: Connection, node: int) -> RecoveredHolds:
+    """All open holds of a node that can hold no more."""
+    rows: list[Any] = await connection.fetch(
+        "SELECT id, bound, extract(epoch FROM clock_timestamp())::float8 FROM holds"
+        " WHERE node = $1 ORDER BY id",
+        node,
+    )
+    if rows:
+        settlements = [
+            Settlement(hold=id, billed=bound, kind="bound", at=at) for id, bound, at in rows
+        ]
+        await write(connection, None, 0, settlements)
+    return RecoveredHolds(len(rows), sum(row[1] for row in rows))

@@ -1,0 +1,322 @@
+"""The store of several nodes, in PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from anaphora.daemon.store import (
+    LARGEST_AMOUNT,
+    HandleKind,
+    HandleRow,
+    Hold,
+    RecoveredHolds,
+    Settlement,
+    SpendLimits,
+    SpendRow,
+    Spent,
+    TokenRow,
+)
+from anaphora.daemon.store.batch import Change, HoldRequest
+from anaphora.daemon.store.days import day_of, month_of
+from anaphora.daemon.store.reading import LABELLED, SUMS, WHOLE, checked_fields
+from anaphora.errors import InvalidRequest, StoreUnavailable
+from anaphora.postgres.address import PostgresAddress
+from anaphora.postgres.connection import UNREACHABLE, Lane, connect
+from anaphora.postgres.migrations import migrate
+
+from .epoch import BEAT_SECONDS, SILENT_SECONDS, Epoch, Keeper, OnFenced, OnSwept
+from .journal import SettlementJournal
+from .writer import STATEMENT_SECONDS, BatchWriter
+
+if TYPE_CHECKING:
+    from anaphora.postgres.connection import Connection
+
+#: Seconds for one read; more for sums of many days.
+_READ_SECONDS, _REPORT_SECONDS = 2.0, 30.0
+
+_HANDLE_FIELDS = "kind, id, app, provider, created, tokens"
+_TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
+
+#: A statement whose connection was dropped ends soon: the next connection waits for it. Plans of
+#: the ledger are made once, when its tables are small, and kept when they are large: with indexes.
+_SETTINGS = (
+    f"SET statement_timeout TO {int(STATEMENT_SECONDS * 1000)};"
+    " SET plan_cache_mode TO force_generic_plan; SET enable_seqscan TO off;"
+    " SET enable_hashjoin TO off; SET enable_mergejoin TO off"
+)
+
+
+class PostgresStore:
+    """Opened once by each node, or by a command. Methods are called from one event loop."""
+
+    def __init__(
+        self,
+        address: PostgresAddress,
+        epoch: Epoch | None,
+        journal: SettlementJournal | None,
+        *,
+        clock: Callable[[], float],
+        beat: float,
+        silent: float,
+    ) -> None:
+        """Use `open`."""
+        self.address = address
+        self._clock = clock
+        self._epoch = epoch
+        name = epoch.name if epoch is not None else "command"
+        self._reads = Lane(address, f"{name} reads", timeout=_READ_SECONDS)
+        self._reports = Lane(address, f"{name} reports", timeout=_REPORT_SECONDS)
+        writes = Lane(address, f"{name} ledger", on_connect=self._connected)
+        self._writer = BatchWriter(writes, epoch, journal, release=self._release)
+        self._keeper: Keeper | None = None
+        if epoch is not None:
+            self._keeper = Keeper(
+                Lane(address, f"{name} beats", timeout=_READ_SECONDS), epoch,
+                beat=beat, silent=silent, check=self._writer.check_epoch,
+            )  # fmt: skip
+
+    @classmethod
+    async def open(
+        cls,
+        address: PostgresAddress,
+        *,
+        node: str | None = None,
+        version: str = "",
+        journal: Path | None = None,
+        clock: Callable[[], float] = time.time,
+        listens_at: str = "",
+        beat: float = BEAT_SECONDS,
+        silent: float = SILENT_SECONDS,
+    ) -> PostgresStore:
+        """Makes or updates the tables. A command has no `node`, and can hold nothing. Raises
+        `InvalidConfig` for what the operator must change, and `StoreUnavailable`."""
+        connection = await connect(address, name="migrate")
+        try:
+            await migrate(connection)
+        finally:
+            connection.terminate()
+        epoch = Epoch(node, version, listens_at) if node is not None else None
+        store = cls(
+            address, epoch, SettlementJournal(journal) if journal is not None else None,
+            clock=clock, beat=beat, silent=silent,
+        )  # fmt: skip
+        try:
+            await store._start()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def _start(self) -> None:
+        if self._keeper is not None and self._epoch is not None:
+            await self._keeper.wait_for_earlier(self._epoch.name)
+            await self._writer.probe()
+            self._keeper.start()
+
+    async def _connected(self, connection: Connection) -> None:
+        await connection.execute(_SETTINGS)
+        if self._epoch is not None:
+            await self._epoch.connect(connection)
+
+    @property
+    def problem(self) -> str | None:
+        return self._writer.problem
+
+    @property
+    def waiting(self) -> int:
+        return self._writer.waiting
+
+    # ── Nodes ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def node_id(self) -> int:
+        """The id of this node's epoch; another one after it was taken for dead."""
+        return self._epoch.id if self._epoch is not None else 0
+
+    @property
+    def report(self) -> Callable[[], Mapping[str, Any]]:
+        """What each beat of this node says to the others."""
+        return self._nodes.report
+
+    @report.setter
+    def report(self, report: Callable[[], Mapping[str, Any]]) -> None:
+        self._nodes.report = report
+
+    @property
+    def on_swept(self) -> list[OnSwept]:
+        """Called in the transaction that takes over from a silent node, with its id."""
+        return self._nodes.on_swept
+
+    @property
+    def on_fenced(self) -> list[OnFenced]:
+        """Called when this node was taken for dead, and has a new id."""
+        assert self._epoch is not None
+        return self._epoch.on_fenced
+
+    @property
+    def _nodes(self) -> Keeper:
+        assert self._keeper is not None, "a command is no node"
+        return self._keeper
+
+    # ── Ledger ───────────────────────────────────────────────────────────────────────────────────
+
+    async def hold(self, hold: Hold, limits: SpendLimits) -> None:
+        if not 0 <= hold.bound <= LARGEST_AMOUNT:
+            reason = f"must be 0 to {LARGEST_AMOUNT:,} nano-dollars, got {hold.bound:,}"
+            raise InvalidRequest(reason)
+        if self._epoch is None:
+            raise StoreUnavailable("the store was opened without a node: it takes no holds")
+        await self._writer.commit(HoldRequest(hold, limits))
+
+    async def settle(self, settlement: Settlement) -> None:
+        await self._writer.commit(settlement, kept=True)
+
+    def settle_later(self, settlement: Settlement) -> None:
+        self._writer.put(settlement)
+
+    def _release(self, request: HoldRequest) -> None:
+        """Nothing was sent for this hold."""
+        self.settle_later(Settlement(hold=request.hold.id, billed=0, kind="free", at=self._clock()))
+
+    async def recover(self) -> RecoveredHolds:
+        """Also writes the settlements that an earlier process left in the journal."""
+        if self._writer.replay():
+            await self._writer.probe()
+        if self._keeper is None:
+            return RecoveredHolds()
+        return await self._keeper.sweep_earlier()
+
+    async def spent(self, app: str, now: float) -> Spent:
+        await self._writer.flush()
+        row = await self._reads.fetchrow(
+            "WITH today AS (SELECT greatest($2, latest_day) AS day FROM clock)"
+            " SELECT day,"
+            " (SELECT spent FROM balances WHERE app = $1 AND period = day),"
+            " (SELECT spent FROM balances WHERE app = $1 AND period = left(day, 7)),"
+            " (SELECT sum(bound)::bigint FROM holds WHERE app = $1)"
+            " FROM today",
+            app, day_of(now),
+        )  # fmt: skip
+        day, today, month, held = row
+        return Spent(day=day, today=today or 0, month=month or 0, held=held or 0)
+
+    async def spent_by_app(self, now: float) -> dict[str, Spent]:
+        await self._writer.flush()
+        async with self._reports.connection() as connection:
+            day = await connection.fetchval(
+                "SELECT greatest($1, latest_day) FROM clock", day_of(now)
+            )
+            rows = await connection.fetch(
+                "SELECT app, coalesce(sum(today), 0)::bigint, coalesce(sum(month), 0)::bigint,"
+                " coalesce(sum(held), 0)::bigint FROM ("
+                " SELECT app, CASE WHEN period = $1 THEN spent END AS today,"
+                " CASE WHEN period = $2 THEN spent END AS month, NULL::bigint AS held"
+                " FROM balances WHERE period IN ($1, $2)"
+                " UNION ALL SELECT app, NULL, NULL, bound FROM holds"
+                ") AS parts GROUP BY app",
+                day, month_of(day), timeout=_REPORT_SECONDS,
+            )  # fmt: skip
+        return {
+            app: Spent(day=day, today=today, month=month, held=held)
+            for app, today, month, held in rows
+        }
+
+    async def spend(
+        self, by: Sequence[str], *, since: str = "", until: str = "", app: str | None = None
+    ) -> list[SpendRow]:
+        fields = checked_fields(by)
+        await self._writer.flush()
+        names = (*fields, *SUMS)
+        columns = [*fields, *(f"SUM({name})::bigint AS {name}" for name in SUMS)]
+        group = f"GROUP BY {', '.join(fields)} ORDER BY {', '.join(fields)}" if fields else ""
+        rows = await self._reports.fetch(
+            f"SELECT {', '.join(columns)} FROM ({LABELLED if 'label' in fields else WHOLE}) AS part"
+            f" WHERE day BETWEEN $1 AND $2 AND ($3::text IS NULL OR app = $3) {group}",
+            since, until or "9999-12-31", app,
+        )  # fmt: skip
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        return [SpendRow(**row) for row in found if row["calls"] or row["billed"]]
+
+    # ── Tokens ───────────────────────────────────────────────────────────────────────────────────
+
+    async def tokens(self) -> list[TokenRow]:
+        rows = await self._reads.fetch(f"SELECT {_TOKEN_FIELDS} FROM tokens ORDER BY created, id")
+        return [TokenRow(**dict(row)) for row in rows]
+
+    async def add_token(self, token: TokenRow) -> None:
+        await self._change(
+            f"INSERT INTO tokens ({_TOKEN_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)",
+            token.id, token.app, token.digest, token.created, token.expires, token.revoked,
+        )  # fmt: skip
+
+    async def change_token(
+        self, id: str, *, expires: float | None = None, revoked: float | None = None
+    ) -> None:
+        await self._change(
+            "UPDATE tokens SET expires = coalesce($1, expires), revoked = coalesce($2, revoked)"
+            " WHERE id = $3",
+            expires, revoked, id,
+        )  # fmt: skip
+
+    # ── Handles ──────────────────────────────────────────────────────────────────────────────────
+
+    async def add_handle(self, handle: HandleRow) -> None:
+        await self._change(
+            f"INSERT INTO handles AS row ({_HANDLE_FIELDS}) VALUES ($1, $2, $3, $4, $5, $6)"
+            " ON CONFLICT (kind, id, provider) DO UPDATE SET created = excluded.created,"
+            " tokens = excluded.tokens WHERE row.app = excluded.app",
+            handle.kind, handle.id, handle.app, handle.provider, handle.created, handle.tokens,
+            kept=True,
+        )  # fmt: skip
+
+    async def handle(self, kind: HandleKind, id: str, app: str) -> HandleRow | None:
+        rows = await self._handles("kind = $1 AND id = $2 AND app = $3", kind, id, app)
+        return rows[-1] if rows else None
+
+    async def handles(self, kind: HandleKind, app: str) -> list[HandleRow]:
+        return await self._handles("kind = $1 AND app = $2", kind, app)
+
+    async def _handles(self, condition: str, *values: str) -> list[HandleRow]:
+        if self.problem is not None:  # the hold that comes next would fail, and this one wait
+            raise StoreUnavailable(self.problem, public=UNREACHABLE)
+        rows = await self._reads.fetch(
+            f"SELECT {_HANDLE_FIELDS} FROM handles WHERE {condition} ORDER BY created, id", *values
+        )
+        return [
+            HandleRow(
+                kind=cast(HandleKind, kind), id=id, app=app, provider=provider, created=created,
+                tokens=tokens,
+            )
+            for kind, id, app, provider, created, tokens in rows
+        ]  # fmt: skip
+
+    async def grow_handle(
+        self, row: HandleRow, growth: int | None, size: int | None = None
+    ) -> None:
+        await self._change(
+            "UPDATE handles SET tokens = CASE WHEN $1::bigint IS NOT NULL"
+            " AND tokens IS NOT DISTINCT FROM $2 THEN $1 ELSE tokens + $3 END"
+            " WHERE kind = $4 AND id = $5 AND provider = $6 AND app = $7",
+            size, row.tokens, growth, row.kind, row.id, row.provider, row.app,
+            kept=True,
+        )  # fmt: skip
+
+    async def remove_handle(self, kind: HandleKind, id: str, app: str) -> None:
+        await self._change(
+            "DELETE FROM handles WHERE kind = $1 AND id = $2 AND app = $3", kind, id, app
+        )
+
+    async def _change(self, sql: str, *values: Any, kept: bool = False) -> None:
+        await self._writer.commit(Change(sql, values), kept=kept)
+
+    async def close(self) -> None:
+        await self._writer.close()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._reads.close)
+            stack.push_async_callback(self._reports.close)
+            if self._keeper is not None:
+                await self._keeper.close()

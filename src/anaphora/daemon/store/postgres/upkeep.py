@@ -1,0 +1,122 @@
+"""Check, update, backup and clock of a store in PostgreSQL, with and without nodes that use it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from anaphora.daemon.store.days import day_of
+from anaphora.daemon.store.upkeep import (
+    BOTH,
+    POSTGRES_LABELS,
+    ClockReset,
+    Migration,
+    StoreReport,
+    differences,
+    sum_problems,
+)
+from anaphora.errors import InvalidConfig, StoreUnavailable
+from anaphora.postgres import migrations
+from anaphora.postgres.address import PostgresAddress
+from anaphora.postgres.connection import connect, connection_error
+
+if TYPE_CHECKING:
+    from anaphora.postgres.connection import Connection
+
+#: Tables of a store whose sizes a report names.
+_COUNTED = ("entries", "holds", "tokens", "handles")
+_SIZE = """
+SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+WHERE relnamespace = 'anaphora'::regnamespace AND relkind = 'r'
+"""
+
+
+@asynccontextmanager
+async def connected(address: PostgresAddress) -> AsyncIterator[Connection]:
+    """A connection for one command. Errors that end it are `StoreUnavailable`."""
+    connection = await connect(address, name=f"command {os.getpid()}")
+    try:
+        await connection.execute("SET statement_timeout TO 0")  # as long as it takes
+        yield connection
+    except Exception as error:
+        if connection.is_closed():
+            raise connection_error(error, address) from None
+        raise
+    finally:
+        connection.terminate()
+
+
+async def migrate(address: PostgresAddress) -> Migration:
+    """Applies the migrations that are missing; nodes may run meanwhile."""
+    async with connected(address) as connection:
+        before = await migrations.migrate(connection)
+        return Migration(store=str(address), before=before.applied, after=before.known)
+
+
+async def check(address: PostgresAddress, *, now: float | None = None) -> StoreReport:
+    """Checks that all sums agree with the entries, in one state of the store. Changes nothing."""
+    async with connected(address) as connection:
+        state = await checked_state(connection, address)
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            wrong = {
+                table: await connection.fetchval(sql) for table, sql in differences(POSTGRES_LABELS)
+            }
+            latest = await connection.fetchval("SELECT latest_day FROM clock")
+            both = await connection.fetchval(BOTH)
+            counts = [
+                await connection.fetchval(f"SELECT count(*) FROM {name}") for name in _COUNTED
+            ]
+            left = await connection.fetchval(
+                "SELECT count(*) FROM holds WHERE NOT EXISTS (SELECT FROM nodes"
+                " WHERE nodes.id = holds.node)"
+            )
+            size = await connection.fetchval(_SIZE)
+    problems = list(sum_problems(wrong, both, latest, time.time() if now is None else now))
+    if left:
+        problems.append(f"holds of no node: {left}")
+    entries, holds, tokens, handles = counts
+    return StoreReport(
+        store=str(address),
+        schema_version=state.applied,
+        bytes=size,
+        entries=entries,
+        open_holds=holds,
+        tokens=tokens,
+        handles=handles,
+        latest_day=latest,
+        problems=tuple(problems),
+    )
+
+
+async def checked_state(
+    connection: Connection, address: PostgresAddress
+) -> migrations.MigrationState:
+    """Raises `InvalidConfig` where the tables are missing, or older than this version's."""
+    state = await migrations.state(connection)
+    if not state.applied:
+        raise InvalidConfig(
+            f"{address}: holds no store of anaphora; make one with: anaphora store migrate"
+        )
+    if state.pending:
+        raise InvalidConfig(
+            f"{address}: has schema_version {state.applied}, before {state.known}; update it with:"
+            " anaphora store migrate"
+        )
+    return state
+
+
+async def reset_clock(address: PostgresAddress, *, now: float | None = None) -> ClockReset:
+    """Forgets a day that is still to come, which a clock that was wrong has left."""
+    today = day_of(time.time() if now is None else now)
+    async with connected(address) as connection:
+        await checked_state(connection, address)
+        before = await connection.fetchval("SELECT latest_day FROM clock")
+        after = await connection.fetchval(
+            "UPDATE clock SET latest_day = least(latest_day, $1) RETURNING latest_day", today
+        )
+    if before is None or after is None:
+        raise StoreUnavailable(f"{address}: the table clock is empty")
+    return ClockReset(store=str(address), before=before, after=after)

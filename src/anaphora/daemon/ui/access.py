@@ -1,0 +1,307 @@
+"""Logins of the dashboard: a token is exchanged for a cookie that is valid for `/ui` only.
+
+    sessions = Sessions(directory, lifetime=43_200, idle=3_600, clock=time.time)
+    cookie, session = await sessions.open(directory.log_in(token, peer))
+    await sessions.find([cookie])               its session, or none
+
+Sessions are in memory, by a keyed hash of their cookie: a restart of the daemon ends them all. With
+several nodes they are in PostgreSQL too, and every node accepts them. A session ends after a time,
+when it is not used, at logout, and with the token that opened it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import unquote
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.client.config.secrets import Secret
+from anaphora.daemon.identity import ADMIN, Directory
+from anaphora.daemon.store import TokenRow
+from anaphora.errors import StoreUnavailable
+from anaphora.redaction import hides_arguments
+
+from .shared_logins import SharedLogin, SharedLogins
+
+ROOT = "/ui"
+LOGIN = f"{ROOT}/login"
+LINKED_PAGES = (ROOT, f"{ROOT}/", LOGIN)
+"""Pages that a link on another site may open. It comes without the cookie: a login follows."""
+
+#: Sessions at the same time: of all tokens, and of one. The longest unused one ends for a new one.
+_MOST_SESSIONS, _MOST_PER_TOKEN = 1_000, 20
+#: Confirmations that one session can have open.
+_MOST_CONFIRMATIONS = 32
+#: Seconds between two looks for sessions that were ended on another node.
+_FOLLOW_SECONDS = 0.4
+_RANDOM_BYTES = 32
+_COOKIE = "anaphora_ui"
+#: A path of the dashboard with a query: nothing that a browser could read as another host.
+_OWN_PATH = re.compile(r"/ui(?:[/?][A-Za-z0-9/?&=%+:;,@!~*'()$._-]*)?\Z")
+_LONGEST_PATH = 2_000
+
+
+class Session(msgspec.Struct, kw_only=True, eq=False):
+    """One login."""
+
+    digest: bytes
+    token_id: str
+    app: str
+    """The app whose token it was; `ADMIN` for an administrator."""
+    csrf: str
+    """In every form of the session."""
+    opened: float
+    used: float
+    confirmations: dict[str, tuple[str, ...]] = {}
+    """What was confirmed by a form that has not been sent yet, by the number in it."""
+
+    @property
+    def is_admin(self) -> bool:
+        return self.app == ADMIN
+
+    @property
+    def viewer(self) -> str:
+        return "administrator" if self.is_admin else self.app
+
+    def has_csrf(self, text: str) -> bool:
+        return hmac.compare_digest(self.csrf.encode(), text.encode(errors="replace"))
+
+
+class Sessions:
+    """The logins of a daemon. For one event loop."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        lifetime: float,
+        idle: float,
+        clock: Callable[[], float],
+        shared: SharedLogins | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        """`lifetime` and `idle` are seconds: after the login, and after the last request. Logins
+        are valid on all nodes that have the same `shared` and `key`."""
+        self._directory = directory
+        self.lifetime = lifetime
+        self.idle = idle
+        self._clock = clock
+        self._shared = shared
+        self._key = key or secrets.token_bytes(32)
+        self._latest = clock()
+        self._open: dict[bytes, Session] = {}
+        """Of several nodes, those that this one has seen."""
+        self._ended: list[Callable[[Session], None]] = []
+        directory.on_revoke(self.end_token)
+
+    def on_end(self, callback: Callable[[Session], None]) -> None:
+        """Called with a session when it ends, to end its open streams."""
+        self._ended.append(callback)
+
+    @hides_arguments
+    async def find(self, cookies: Iterable[str]) -> list[Session]:
+        """The sessions of cookies, which are used now."""
+        found = {self._hash(cookie): cookie for cookie in cookies}
+        if self._shared is not None:
+            self._know(found, await self._shared.find([*found]))
+        sessions = []
+        for digest in found:
+            session = self._open.get(digest)
+            if session is None:
+                continue
+            if not self.is_valid(session):
+                self.end(session)
+                continue
+            await self._use(session)
+            sessions.append(session)
+        return sessions
+
+    def _know(self, cookies: Mapping[bytes, str], logins: Mapping[bytes, SharedLogin]) -> None:
+        """Takes over what other nodes did: logins, requests and logouts."""
+        for digest, cookie in cookies.items():
+            login, session = logins.get(digest), self._open.get(digest)
+            if login is None:
+                if session is not None:
+                    self.end(session)
+            elif session is None:
+                self._open[digest] = Session(
+                    digest=digest,
+                    token_id=login.token,
+                    app=login.app,
+                    csrf=self._csrf(cookie),
+                    opened=login.opened,
+                    used=login.used,
+                )
+            else:
+                session.used = max(session.used, login.used)
+
+    async def _use(self, session: Session) -> None:
+        now, before = self._now(), session.used
+        session.used = now
+        # Not for every request: other nodes need to know it to a part of the idle time only.
+        if self._shared is not None and now - before > min(self.idle / 60, 10.0):
+            await self._shared.use(session.digest, now)
+
+    async def open(self, row: TokenRow) -> tuple[Secret, Session]:
+        """A new session of a token, and the value of its cookie, which is random each time."""
+        now = self._now()
+        self.end_expired()
+        cookie = Secret(secrets.token_urlsafe(_RANDOM_BYTES))
+        session = Session(
+            digest=self._hash(cookie.reveal()),
+            token_id=row.id,
+            app=row.app,
+            csrf=self._csrf(cookie.reveal()),
+            opened=now,
+            used=now,
+        )
+        if self._shared is not None:
+            await self._shared.end_expired(opened=now - self.lifetime, used=now - self.idle)
+            login = SharedLogin(session.digest, row.id, row.app, now, now)
+            await self._shared.add(login, most=_MOST_SESSIONS, of_token=_MOST_PER_TOKEN)
+        own = [one for one in self._open.values() if one.token_id == row.id]
+        self._make_room(own, _MOST_PER_TOKEN)
+        self._make_room(self._open.values(), _MOST_SESSIONS)
+        self._open[session.digest] = session
+        return cookie, session
+
+    def is_valid(self, session: Session) -> bool:
+        """Whether it is open, neither too old nor too long unused, and its token valid."""
+        now = self._now()
+        return (
+            session.digest in self._open
+            and now < session.opened + self.lifetime
+            and now < session.used + self.idle
+            and self._directory.is_valid(session.token_id)
+        )
+
+    # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def log_out(self, *sessions: Session) -> None:
+        """On all nodes."""
+        for session in sessions:
+            self.end(session)
+        if self._shared is not None and sessions:
+            await self._shared.end(session.digest for session in sessions)
+
+    async def log_out_token(self, token_id: str) -> None:
+        """All sessions of a token, on all nodes."""
+        self.end_token(token_id)
+        if self._shared is not None:
+            await self._shared.end_token(token_id)
+
+    def end(self, session: Session) -> None:
+        """On this node. Other nodes come to the same result by themselves, or by `log_out`."""
+        if self._open.pop(session.digest, None) is not None:
+            for callback in self._ended:
+                callback(session)
+
+    def end_token(self, token_id: str) -> None:
+        """Ends all sessions of a token, which was revoked."""
+        for session in [one for one in self._open.values() if one.token_id == token_id]:
+            self.end(session)
+
+    def end_expired(self) -> None:
+        for session in tuple(self._open.values()):
+            if not self.is_valid(session):
+                self.end(session)
+
+    async def follow(self) -> None:
+        """Ends sessions that were ended on other nodes, with their open pages. Never returns."""
+        assert self._shared is not None
+        while True:
+            await asyncio.sleep(_FOLLOW_SECONDS)
+            sessions = tuple(self._open.values())
+            try:
+                logins = await self._shared.find([session.digest for session in sessions])
+            except StoreUnavailable:  # they stay open until it is known
+                continue
+            for session in sessions:
+                if (login := logins.get(session.digest)) is None:
+                    self.end(session)
+                else:
+                    session.used = max(session.used, login.used)
+
+    def _make_room(self, among: Iterable[Session], most: int) -> None:
+        ordered = sorted(among, key=lambda one: one.used)
+        for session in ordered[: max(0, len(ordered) - most + 1)]:
+            self.end(session)
+
+    # ── Forms ────────────────────────────────────────────────────────────────────────────────────
+
+    async def confirmation(self, session: Session, *action: str) -> str:
+        """A number for a form that may be sent once, for this action only."""
+        number = secrets.token_urlsafe(16)
+        if self._shared is not None:
+            await self._shared.add_form(session.digest, number, action, most=_MOST_CONFIRMATIONS)
+            return number
+        if len(session.confirmations) >= _MOST_CONFIRMATIONS:
+            del session.confirmations[next(iter(session.confirmations))]
+        session.confirmations[number] = action
+        return number
+
+    async def confirm(self, session: Session, number: str, *action: str) -> bool:
+        """Whether the form was made for this action and is sent for the first time."""
+        if self._shared is not None:
+            return await self._shared.take_form(session.digest, number, action)
+        if session.confirmations.get(number) != action:
+            return False
+        del session.confirmations[number]
+        return True
+
+    def _hash(self, cookie: str) -> bytes:
+        return blake3(cookie.encode(errors="replace"), key=self._key).digest()
+
+    def _csrf(self, cookie: str) -> str:
+        return self._hash(f"csrf {cookie}").hex()
+
+    def _now(self) -> float:
+        """Never goes back: an expired session stays expired."""
+        self._latest = max(self._latest, self._clock())
+        return self._latest
+
+
+class SessionCookie:
+    """The cookie as headers have it. With TLS, also in front of a reverse proxy, its name begins
+    with `__Secure-`: browsers then let no page without TLS set it."""
+
+    def __init__(self, *, secure: bool, lifetime: float) -> None:
+        self.name = f"__Secure-{_COOKIE}" if secure else _COOKIE
+        self._flags = f"Path={ROOT}; HttpOnly; SameSite=Strict" + ("; Secure" if secure else "")
+        self._lifetime = lifetime
+
+    @hides_arguments
+    def header(self, cookie: Secret) -> str:
+        """The value of `set-cookie` after a login."""
+        return f"{self.name}={cookie.reveal()}; Max-Age={int(self._lifetime)}; {self._flags}"
+
+    @property
+    def removal(self) -> str:
+        return f"{self.name}=; Max-Age=0; {self._flags}"
+
+    def values(self, header_pairs: Iterable[tuple[str, str]]) -> list[str]:
+        """Of a request. There may be several: another server on this host may have set one."""
+        found = []
+        for name, text in header_pairs:
+            if name == "cookie":
+                for pair in text.split(";"):
+                    key, _, value = pair.strip().partition("=")
+                    if key == self.name and value:
+                        found.append(value.strip('"'))
+        return found
+
+
+def own_path(text: str) -> str | None:
+    """A path of the dashboard to go to after a login; None for anything else."""
+    if len(text) > _LONGEST_PATH or _OWN_PATH.match(text) is None:
+        return None
+    path = unquote(text.partition("?")[0])
+    if "//" in path or "\\" in path or ".." in path or path in (LOGIN, f"{ROOT}/logout"):
+        return None
+    return text

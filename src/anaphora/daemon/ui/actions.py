@@ -1,0 +1,134 @@
+"""What an administrator does on the dashboard: revoke and rotate the tokens of apps, verify and
+export the audit log. Each is logged with the id of the administrator's token."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast, get_args
+
+from anaphora.daemon.admin import Admin, RevokeParams, RotateParams
+from anaphora.daemon.identity import Directory
+from anaphora.daemon.logs import JsonLog
+from anaphora.dashboard.pages.apps import OVERLAPS, AppAction, confirm_page, done_page, new_token
+from anaphora.dashboard.site import PageContent, Site
+from anaphora.dashboard.values import TokenState
+from anaphora.errors import InvalidRequest, NotFound
+from anaphora.serving.exchange import CompleteResponse
+from anaphora.wording import counted
+
+from .access import ROOT, Sessions
+from .audit_log import ChainVerifier, LogExport
+from .forms import READ, redirect
+from .viewers import Action, ByteStream, UiRequest
+
+#: Seconds that the answer waits for a check of a short log.
+_CHECK_SECONDS = 0.5
+
+
+class AdminActions:
+    """By the path below the root."""
+
+    def __init__(
+        self,
+        tokens: AppTokens,
+        *,
+        chain: ChainVerifier | None,
+        export: LogExport | None,
+        log: JsonLog,
+    ) -> None:
+        self._tokens = tokens
+        self._chain = chain
+        self._export = export
+        self._log = log
+
+    def find(self, path: str) -> Action | None:
+        match path.split("/"):
+            case ["audit", "verify"] if self._chain is not None:
+                return Action(("POST",), self._verify)
+            case ["audit", "export"] if self._export is not None:
+                return Action(READ, self._exported)
+            case ["apps", app, action] if app and action in get_args(AppAction):
+                kind = cast(AppAction, action)
+                return Action(
+                    (*READ, "POST"),
+                    lambda request, site: self._tokens.run(app, kind, request, site),
+                )
+            case _:
+                return None
+
+    async def _exported(self, request: UiRequest, site: Site) -> ByteStream:  # noqa: ARG002
+        assert self._export is not None
+        exported = self._export.stream(request.page)
+        self._log.line("info", "audit export", by=request.session.token_id)
+        return exported
+
+    async def _verify(self, request: UiRequest, site: Site) -> CompleteResponse:  # noqa: ARG002
+        assert self._chain is not None
+        self._log.line("info", "audit verify", by=request.session.token_id)
+        self._chain.start()
+        await asyncio.to_thread(self._chain.wait, _CHECK_SECONDS)
+        return redirect(f"{ROOT}/audit")
+
+
+class AppTokens:
+    """Revoking and rotating the tokens of an app: a page to confirm it, and the write itself."""
+
+    def __init__(
+        self, admin: Admin, directory: Directory, sessions: Sessions, log: JsonLog
+    ) -> None:
+        self._admin = admin
+        self._directory = directory
+        self._sessions = sessions
+        self._log = log
+
+    async def run(self, app: str, action: AppAction, request: UiRequest, site: Site) -> PageContent:
+        """Raises `NotFound` for an app without a valid token."""
+        if request.page.method == "POST":
+            return await self._write(app, action, request, site)
+        wanted = request.page.query.get("id", "") if action == "revoke" else ""
+        tokens = [
+            row.id for row in self._directory.live_tokens(app) if app and wanted in ("", row.id)
+        ]
+        if not tokens:
+            raise NotFound("There is no valid token of this app.", status=404)
+        number = await self._sessions.confirmation(request.session, app, action, wanted)
+        return confirm_page(site, app, action, tokens=tokens, only=wanted, confirmation=number)
+
+    async def _write(
+        self, app: str, action: AppAction, request: UiRequest, site: Site
+    ) -> PageContent:
+        form, session = request.form, request.session
+        wanted = form.get("id", "")
+        number = form.get("confirmation", "")
+        if not await self._sessions.confirm(session, number, app, action, wanted):
+            text = "This form was sent before, or is too old. Nothing was changed now."
+            return done_page(site, app, "Not done", text, status=409)
+        try:
+            if action == "revoke":
+                return await self._revoke(app, wanted, request, site)
+            return await self._rotate(app, form.get("overlap", ""), request, site)
+        except InvalidRequest as problem:
+            return done_page(
+                site, app, "Not done", f"Nothing was changed: {problem.reason}.", status=409
+            )
+
+    async def _revoke(self, app: str, token: str, request: UiRequest, site: Site) -> PageContent:
+        result = await self._admin.revoke_app(RevokeParams(app=app, token=token or None))
+        ids = [each["id"] for each in result["revoked"]]
+        self._log.line("info", "tokens revoked", app=app, tokens=ids, by=request.session.token_id)
+        text = f"{counted(len(ids), 'token')} revoked: {', '.join(ids)}."
+        return done_page(site, app, "Revoked", text)
+
+    async def _rotate(self, app: str, overlap: str, request: UiRequest, site: Site) -> PageContent:
+        if overlap not in map(str, OVERLAPS):
+            raise InvalidRequest("choose one of the times of the form", path="overlap")
+        result = await self._admin.rotate_app(RotateParams(app=app, overlap=float(overlap)))
+        by, made = request.session.token_id, result["token_id"]
+        self._log.line("info", "token rotated", app=app, token=made, by=by)
+        ending = [_state(each) for each in result["ending"]]
+        return done_page(site, app, "New token", new_token(result["token"], ending))
+
+
+def _state(token: dict[str, Any]) -> TokenState:
+    fields = {name: token[name] for name in TokenState.__struct_fields__}
+    return TokenState(**fields)

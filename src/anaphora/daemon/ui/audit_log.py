@@ -1,0 +1,163 @@
+"""The audit log on the dashboard: a check of its hash chain, and its calls as a file. Both run in a
+thread of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from anaphora.audit.envelope import AuditEnvelope, StoredRow
+from anaphora.audit.export import export_csv, export_lines
+from anaphora.audit.log import AuditLog
+from anaphora.audit.log_postgres import PostgresLog
+from anaphora.audit.reading import calls, verify
+from anaphora.dashboard.page_site import PAGE_HEADERS
+from anaphora.dashboard.pages.audit import ChainState, call_query
+from anaphora.dashboard.search import is_found
+from anaphora.dashboard.site import PageRequest
+from anaphora.dashboard.values import CallQuery
+from anaphora.errors import (
+    AnaphoraError,
+    AnchorMismatch,
+    ChainBroken,
+    InvalidRequest,
+    NewerSchema,
+    Overloaded,
+)
+
+from .viewers import ByteStream
+
+#: Seconds of rest after every thousand rows: calls of apps go first.
+_CHECK_REST = 0.002
+_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
+_PIECE_BYTES = 64 * 1024
+#: The same for an export, and the rows after which it rests.
+_EXPORT_REST, _EXPORT_ROWS = 0.001, 100
+
+
+class _Stopped(Exception):
+    """The daemon is stopping."""
+
+
+class ChainVerifier:
+    """The state of a log's chain; a check runs when it is asked for, one at a time."""
+
+    def __init__(self, audit: AuditLog, clock: Callable[[], float]) -> None:
+        self._audit = audit
+        self._clock = clock
+        self._state = ChainState(is_shared=isinstance(audit.path, PostgresLog))
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+
+    def state(self) -> ChainState:
+        return replace(self._state, written=self._audit.head.seq, failing=self._audit.failing)
+
+    def start(self) -> None:
+        """Begins a check, where none runs. For one thread."""
+        if self._thread is None or not self._thread.is_alive():
+            self._state = replace(self._state, running_rows=0)
+            self._thread = threading.Thread(
+                target=self._check, args=(self._audit.path,), name="anaphora-verify", daemon=True
+            )
+            self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Until the check is done, or as long as that."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def close(self) -> None:
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _check(self, path: Path | PostgresLog) -> None:
+        found = replace(self._state, running_rows=None, problem="", unchecked="")
+        try:
+            found = replace(found, verified=verify(path, progress=self._progress))
+        except _Stopped:
+            return
+        except (AnaphoraError, OSError) as problem:
+            # The folder of the home is not for pages.
+            text = str(problem).replace(f"{path}/", "").replace(str(path), path.name)
+            is_broken = isinstance(problem, ChainBroken | AnchorMismatch | NewerSchema)
+            found = replace(found, **{"problem" if is_broken else "unchecked": text})
+        self._state = replace(found, checked_at=self._clock())
+
+    def _progress(self, rows: int) -> None:
+        if self._stopping:
+            raise _Stopped
+        self._state = replace(self._state, running_rows=rows)
+        time.sleep(_CHECK_REST)
+
+
+# ── Export ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class LogExport:
+    """Exports a log, one request at a time."""
+
+    def __init__(self, log: Path | PostgresLog) -> None:
+        self._log = log
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="anaphora-export")
+        self._running = False
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def stream(self, page: PageRequest) -> ByteStream:
+        """The calls that a search finds. Raises `Overloaded` while another export runs."""
+        kind = page.query.get("format", "jsonl")
+        if kind not in _TYPES:
+            raise InvalidRequest(f"{kind[:60]!r} is none of {', '.join(_TYPES)}", path="format")
+        query = call_query(page.query, page.view)
+        if self._running:
+            raise Overloaded("Another export is running. Try again when it is done.", status=503)
+        headers = {
+            **PAGE_HEADERS,
+            "content-type": _TYPES[kind],
+            "content-disposition": f'attachment; filename="audit.{kind}"',
+        }
+        return ByteStream(headers, self._pieces(query, kind))
+
+    async def _pieces(self, query: CallQuery, kind: str) -> AsyncGenerator[bytes, None]:
+        if self._running:
+            raise Overloaded("another export is running", status=503)
+        self._running = True
+        lines = _lines(self._log, query, kind)
+        loop = asyncio.get_running_loop()
+        try:
+            while piece := await loop.run_in_executor(self._thread, _piece, lines):
+                yield piece
+        finally:
+            self._running = False
+
+
+def _piece(lines: Iterator[bytes]) -> bytes:
+    piece = bytearray()
+    for line in lines:
+        piece += line
+        if len(piece) >= _PIECE_BYTES:
+            break
+    return bytes(piece)
+
+
+def _lines(log: Path | PostgresLog, query: CallQuery, kind: str) -> Iterator[bytes]:
+    found = (item for item in _rested(calls(log)) if is_found(item[1], query))
+    return export_csv(found) if kind == "csv" else export_lines(found)
+
+
+def _rested(
+    items: Iterator[tuple[StoredRow, AuditEnvelope]],
+) -> Iterator[tuple[StoredRow, AuditEnvelope]]:
+    """With a pause now and then: calls of apps go first."""
+    for index, item in enumerate(items):
+        if index % _EXPORT_ROWS == 0:
+            time.sleep(_EXPORT_REST)
+        yield item

@@ -1,0 +1,139 @@
+"""Apps and providers as the dashboard shows them: from grants, the ledger and the tokens; from the
+state of connections and the calls of the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from anaphora.client.pool import ProviderPool
+from anaphora.daemon.grants import AppGrant
+from anaphora.daemon.identity import ADMIN, Directory
+from anaphora.daemon.store import Spent, Store, TokenRow
+from anaphora.dashboard.rollups import RollupSource
+from anaphora.dashboard.values import AppRow, ProviderRow, TokenState, View
+
+#: Seconds that a page waits for the event loop.
+_LOOP_TIMEOUT = 30.0
+
+
+class AppRecords:
+    """Rows of apps. Its methods are for other threads than that of the event loop."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        store: Store,
+        source: RollupSource,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+    ) -> None:
+        self._directory = directory
+        self._store = store
+        self._source = source
+        self._loop = loop
+        self._clock = clock
+
+    def all(self, view: View) -> list[AppRow]:
+        """Apps with a grant or a token, those of the view's filter only."""
+        denied = self._source.denied(view)
+        return [replace(row, denied=denied.get(row.id, {})) for row in self.spent(view.app)]
+
+    def one(self, app: str, view: View) -> AppRow | None:
+        denied = self._source.denied(replace(view, app=app))
+        rows = self.spent(app)
+        return replace(rows[0], denied=denied.get(app, {})) if rows else None
+
+    def spent(self, app: str | None = None) -> list[AppRow]:
+        """All apps, or one, without their refused calls."""
+        return asyncio.run_coroutine_threadsafe(self._rows(app), self._loop).result(_LOOP_TIMEOUT)
+
+    async def _rows(self, wanted: str | None) -> list[AppRow]:
+        grants, tokens = self._directory.grants.apps, dict[str, list[TokenRow]]()
+        for row in self._directory.tokens():
+            if row.app != ADMIN:
+                tokens.setdefault(row.app, []).append(row)
+        now = self._clock()
+        if wanted is None:
+            spent = await self._store.spent_by_app(now)
+        elif wanted in grants or wanted in tokens:
+            spent = {wanted: await self._store.spent(wanted, now)}
+        else:
+            return []
+        return [
+            self._row(app, grants.get(app), tokens.get(app, ()), spent.get(app, Spent(day="")))
+            for app in sorted({*grants, *tokens})
+            if wanted in (None, app)
+        ]
+
+    def _row(
+        self, app: str, grant: AppGrant | None, tokens: Sequence[TokenRow], spent: Spent
+    ) -> AppRow:
+        row = AppRow(
+            id=app,
+            granted=grant is not None,
+            today_nano_usd=spent.today,
+            month_nano_usd=spent.month,
+            held_nano_usd=spent.held,
+            tokens=[token_state(each) for each in tokens],
+        )
+        if grant is None:
+            return row
+        llm = grant.llm
+        return replace(
+            row,
+            capabilities=sorted(grant.capabilities),
+            missing=sorted(grant.missing),
+            providers=llm.providers,
+            models=llm.models,
+            day_limit=llm.nano_usd_per_day,
+            month_limit=llm.nano_usd_per_month,
+            requests_per_minute=llm.requests_per_minute,
+            tokens_per_minute=llm.tokens_per_minute,
+        )
+
+
+def token_state(row: TokenRow) -> TokenState:
+    return TokenState(id=row.id, created=row.created, expires=row.expires, revoked=row.revoked)
+
+
+class ProviderRecords:
+    """Rows of providers. Its methods are for other threads than that of the event loop."""
+
+    def __init__(
+        self, pool: ProviderPool, source: RollupSource, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._pool = pool
+        self._source = source
+        self._loop = loop
+
+    def all(self, view: View) -> list[ProviderRow]:
+        """Those of llm.yaml, and those of the view's calls that are no longer in it."""
+        rows = {row.name: row for row in self._source.providers(view)}
+        found = asyncio.run_coroutine_threadsafe(self._states(view.provider), self._loop)
+        states = found.result(_LOOP_TIMEOUT)
+        unused = ProviderRow(name="", breaker="unused")
+        made = []
+        for name in sorted({*rows, *states}):
+            row, state = rows.get(name) or ProviderRow(name=name), states.get(name, unused)
+            made.append(replace(row, breaker=state.breaker, headroom=state.headroom))
+        return made
+
+    async def _states(self, wanted: str | None) -> dict[str, ProviderRow]:
+        """Breakers and limits: calls change them, in the event loop."""
+        now = time.monotonic()
+        states = {}
+        for name in self._pool.providers:
+            endpoint = self._pool.called(name)
+            if wanted not in (None, name):
+                continue
+            row = ProviderRow(name=name, breaker="unused")
+            if endpoint is not None:
+                state, left = endpoint.breaker.state(now), endpoint.headroom(now)
+                row = ProviderRow(name=name, breaker=state, headroom=left)
+            states[name] = row
+        return states

@@ -1,0 +1,318 @@
+"""Requests to `/ui`: the login, the pages of a logged-in viewer, and their forms.
+
+    GET  /ui/static/NAME          style and script; no login
+    GET  /ui/login                the form for a token; POST exchanges it for a cookie
+    POST /ui/logout               ends this session; with `everywhere`, all of its token
+    GET  /ui/session              who is logged in, and until when
+    GET  /ui/events               changed parts of an open page
+    GET  /ui/…                    pages
+
+Nothing but the cookie of a session counts here, and that cookie counts nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from urllib.parse import parse_qs, quote
+
+from anaphora.client.config.secrets import Secret
+from anaphora.daemon.identity import Directory
+from anaphora.daemon.logs import JsonLog
+from anaphora.daemon.values import ERROR_KEY, Peer, kind_of, public_text
+from anaphora.dashboard.page_site import EVENT_HEADERS, PageSite
+from anaphora.dashboard.pages.login import login_page, session_page
+from anaphora.dashboard.site import PageContent, Site, page_request
+from anaphora.errors import (
+    Forbidden,
+    GrantRateLimited,
+    InvalidRequest,
+    Io,
+    Overloaded,
+    Unauthenticated,
+    Upstream,
+)
+from anaphora.redaction import hides_arguments
+from anaphora.serving.exchange import (
+    CompleteResponse,
+    ConnectionEnded,
+    HttpExchange,
+    ServerStopping,
+)
+from anaphora.wording import counted
+
+from .access import LOGIN, ROOT, Session, SessionCookie, Sessions, own_path
+from .forms import (
+    PLAIN,
+    READ,
+    MethodNotAllowed,
+    check_method,
+    check_origin,
+    check_query,
+    read_form,
+    redirect,
+)
+from .page_queue import PageQueue
+from .viewers import Action, ByteStream, UiRequest, UiResult, Viewer, Viewers
+
+#: Pages with live updates that are open, of all apps; `LiveStreams` bounds those of each site.
+_MOST_STREAMS = 96
+#: Cookies of the session's name that are looked up. Another server on this host may have set one
+#: for each part of a path.
+_MOST_COOKIES = 32
+_SERVER_ERROR = 500
+
+
+class SessionEnded(ConnectionEnded):
+    """The session of an open page has ended."""
+
+
+class UiService:
+    """Answers requests to `/ui`. For one event loop."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        sessions: Sessions,
+        cookie: SessionCookie,
+        viewers: Viewers,
+        *,
+        log: JsonLog,
+        clock: Callable[[], float],
+        before_page: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before_page` is called before each page of someone who is logged in."""
+        self._directory = directory
+        self._sessions = sessions
+        self._cookie = cookie
+        self._viewers = viewers
+        self._log = log
+        self._clock = clock
+        self._before_page = before_page
+        self._public = PageSite(Site(root=ROOT, title="Daemon", sections=(), live=False), {})
+        """Pages without a login."""
+        self._open: dict[HttpExchange, Session] = {}
+        self._admin_queue = PageQueue(working=2, waiting=64, each=64)
+        self._app_queue = PageQueue(working=1, waiting=64, each=8)
+        sessions.on_end(self._session_ended)
+
+    def serves(self, path: str) -> bool:
+        return path == ROOT or path.startswith(f"{ROOT}/")
+
+    async def handle(self, exchange: HttpExchange, peer: Peer) -> None:
+        path = exchange.path.removeprefix(ROOT).strip("/")
+        check_query(exchange.query_string)
+        if path.startswith("static/"):
+            check_method(exchange, *READ)
+            request = page_request("GET", path, "", self._clock())
+            await exchange.respond(await self._public.respond(request))
+        elif path == "login":
+            check_method(exchange, *READ, "POST")
+            await exchange.respond(await self._login(exchange, peer))
+        elif (session := await self._session(exchange)) is None:
+            await exchange.respond(self._without_session(exchange, path))
+        else:
+            self._open[exchange] = session
+            try:
+                await exchange.run(self._answer(exchange, path, session))
+            except SessionEnded:
+                if exchange.started:
+                    raise
+                await exchange.respond(self._without_session(exchange, path))
+
+    # ── Login ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _login(self, exchange: HttpExchange, peer: Peer) -> CompleteResponse:
+        if exchange.method == "POST":
+            check_origin(exchange)
+            return await self._log_in(exchange, peer, await read_form(exchange))
+        fields = parse_qs(exchange.query_string.decode("latin-1"))
+        return self._login_form(next_path=own_path(fields.get("next", [""])[0]) or "")
+
+    @hides_arguments
+    async def _log_in(
+        self, exchange: HttpExchange, peer: Peer, form: dict[str, str]
+    ) -> CompleteResponse:
+        next_path = own_path(form.get("next", "")) or ""
+        try:
+            row = self._directory.log_in(Secret(form.get("token", "").strip()), peer)
+        except (Unauthenticated, GrantRateLimited) as problem:
+            exchange.scope[ERROR_KEY] = kind_of(problem)
+            return self._login_form(next_path=next_path, problem=problem)
+        # A cookie from before is worth nothing afterwards, whichever page had set it.
+        await self._sessions.log_out(*await self._sessions_of(exchange))
+        cookie, _ = await self._sessions.open(row)
+        self._log.line("info", "login", token=row.id, app=row.app)
+        return redirect(next_path or ROOT, {"set-cookie": self._cookie.header(cookie)})
+
+    def _login_form(
+        self, *, next_path: str = "", problem: Upstream | None = None
+    ) -> CompleteResponse:
+        text, headers = "", dict[str, str]()
+        if isinstance(problem, GrantRateLimited):
+            seconds = max(1, round(problem.retry_after or 1))
+            wait = counted(seconds, "second")
+            text = f"There were too many failed logins from this address. Wait {wait}."
+            headers["retry-after"] = str(seconds)
+        elif problem is not None:
+            text = "This token is wrong, expired or revoked."
+        status = 200 if problem is None else problem.status or 401
+        page = login_page(self._public.site, next_path=next_path, problem=text, status=status)
+        shown = self._public.show(page, page_request("GET", "login", "", self._clock()))
+        return CompleteResponse(shown.status, {**shown.headers, **headers}, shown.body)
+
+    async def _session(self, exchange: HttpExchange) -> Session | None:
+        """That of an administrator before others: an app could have put its own into the browser,
+        by a server on this host, to hide pages from an administrator."""
+        found = await self._sessions_of(exchange)
+        return max(found, key=lambda one: one.is_admin, default=None)
+
+    async def _sessions_of(self, exchange: HttpExchange) -> list[Session]:
+        cookies = self._cookie.values(exchange.header_pairs)[:_MOST_COOKIES]
+        return await self._sessions.find(cookies)
+
+    def _without_session(self, exchange: HttpExchange, path: str) -> CompleteResponse:
+        if path == "events":
+            return CompleteResponse(401, PLAIN, b"log in again\n")
+        wanted: str | None = None
+        if exchange.method in READ:
+            query = exchange.query_string.decode("latin-1")
+            wanted = own_path(quote(exchange.path, safe="/") + (f"?{query}" if query else ""))
+        if wanted is None or wanted.rstrip("/") == ROOT:
+            return redirect(LOGIN)
+        return redirect(f"{LOGIN}?next={quote(wanted, safe='/')}")
+
+    async def _log_out(self, session: Session, form: dict[str, str]) -> CompleteResponse:
+        if form.get("everywhere"):
+            await self._sessions.log_out_token(session.token_id)
+        else:
+            await self._sessions.log_out(session)
+        self._log.line("info", "logout", token=session.token_id, app=session.app)
+        return redirect(LOGIN, {"set-cookie": self._cookie.removal})
+
+    # ── Pages ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _answer(self, exchange: HttpExchange, path: str, session: Session) -> None:
+        viewer = self._viewers.of(session)
+        if path == "logout":
+            check_method(exchange, "POST")
+            form = await self._form(exchange, session)
+            del self._open[exchange]  # the response comes after the end of the session
+            await exchange.respond(await self._log_out(session, form))
+            return
+        self._before_page()
+        action = viewer.action(path)
+        check_method(exchange, *(READ if action is None else action.methods))
+        try:
+            request = UiRequest(
+                page=page_request(
+                    exchange.method, path, exchange.query_string.decode("latin-1"), self._clock()
+                ),
+                session=session,
+                form=await self._form(exchange, session) if exchange.method == "POST" else {},
+            )
+            await self._send(exchange, viewer, request, action)
+        except InvalidRequest as problem:
+            failure = viewer.pages.failure(400, str(problem), self._clock(), viewer.site)
+            await exchange.respond(failure)
+        except Io as problem:
+            self._log.line("error", f"a page was not made: {problem}")
+            reason = "The calls cannot be read at the moment; the log of the daemon says why."
+            raise Overloaded(reason, status=503) from None
+
+    async def _send(
+        self, exchange: HttpExchange, viewer: Viewer, request: UiRequest, action: Action | None
+    ) -> None:
+        pages, site, session = viewer.pages, viewer.site, request.session
+        made: UiResult
+        if action is not None:
+            made = await action.run(request, site)
+        elif request.page.path == "events":
+            made = self._events(viewer, request)
+        elif request.page.path == "session":
+            made = session_page(
+                site,
+                opened=session.opened,
+                ends=session.opened + self._sessions.lifetime,
+                idle=self._sessions.idle,
+            )
+        else:
+            queue = self._admin_queue if session.is_admin else self._app_queue
+            made = await queue.run(session.app, pages.respond(request.page, site))
+        if isinstance(made, PageContent):
+            made = pages.show(made, request.page, site)
+        if isinstance(made, CompleteResponse):
+            await exchange.respond(made)
+        else:
+            await _stream(exchange, made)
+
+    def _events(self, viewer: Viewer, request: UiRequest) -> ByteStream:
+        """The changed parts of a page, while its session lasts."""
+        if not request.session.is_admin:
+            streams = [
+                each
+                for each, session in self._open.items()
+                if each.path == f"{ROOT}/events" and not session.is_admin
+            ]
+            if len(streams) > _MOST_STREAMS:
+                raise Overloaded("Too many pages are open.", status=503)
+        allowed = partial(self._sessions.is_valid, request.session)
+        return ByteStream(EVENT_HEADERS, viewer.pages.events(request.page, viewer.site, allowed))
+
+    async def _form(self, exchange: HttpExchange, session: Session) -> dict[str, str]:
+        """The fields of a form that was sent from a page of this session."""
+        check_origin(exchange)
+        form = await read_form(exchange)
+        if not session.has_csrf(form.pop("csrf", "")):
+            raise Forbidden(
+                "This form is of another login. Go back, load the page again and send it anew.",
+                status=403,
+            )
+        return form
+
+    # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
+
+    def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse:
+        """A page that says why a request was refused."""
+        session, status = self._open.get(exchange), problem.status or _SERVER_ERROR
+        pages, site = self._public, self._public.site
+        if session is not None:
+            viewer = self._viewers.of(session)
+            pages, site = viewer.pages, viewer.site
+        made = pages.failure(status, public_text(problem), self._clock(), site)
+        headers = dict(made.headers)
+        if isinstance(problem, MethodNotAllowed):
+            headers["allow"] = problem.allowed
+        if problem.retry_after is not None:
+            headers["retry-after"] = str(max(1, round(problem.retry_after)))
+        return CompleteResponse(made.status, headers, made.body)
+
+    def ended(self, exchange: HttpExchange) -> None:
+        """The request has been answered, or its connection has ended."""
+        self._open.pop(exchange, None)
+
+    def end_expired(self) -> None:
+        """Ends sessions whose time or token has expired, with their open pages."""
+        self._sessions.end_expired()
+
+    def stop(self) -> None:
+        """Ends open streams: the daemon is stopping, and waits for no page."""
+        for exchange in tuple(self._open):
+            exchange.disconnect(ServerStopping)
+
+    def _session_ended(self, session: Session) -> None:
+        for exchange, one in tuple(self._open.items()):
+            if one is session:
+                exchange.disconnect(SessionEnded)
+
+
+async def _stream(exchange: HttpExchange, stream: ByteStream) -> None:
+    """Sends the pieces as they come, until the viewer disconnects."""
+    exchange.watch()
+    await exchange.start(200, stream.headers)
+    async with contextlib.aclosing(stream.pieces) as pieces:
+        if exchange.method != "HEAD":
+            async for piece in pieces:
+                await exchange.write(piece, more=True)
+    await exchange.write(b"")
