@@ -19,7 +19,7 @@ def command() -> None:
     """Create and revoke tokens of administrators.
 
     On the daemon's socket the owner of the home folder is an administrator without a token. A token
-    is for other places: a scraper of /metrics, a script on another machine.
+    is for other places: the dashboard at /ui, a scraper of /metrics, a script on another machine.
     """
 
 
@@ -34,7 +34,10 @@ def command() -> None:
 @home_option
 @json_option
 def token(days: float, home: Path, as_json: bool) -> None:
-    """Create a token of an administrator, and print it: it is shown this once."""
+    """Create a token of an administrator, and print it: it is shown this once.
+
+    With it, log in to the dashboard: `anaphora serve` prints its address.
+    """
     params = {"lifetime": days * _DAY}
     print_new_token(call_admin(open_home(home), "admin.token.create", params), as_json=as_json)
 

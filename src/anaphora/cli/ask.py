@@ -42,7 +42,7 @@ _MAX_BYTES = 20 * 1024 * 1024
 _STDIN = "-"
 
 
-def _complete_provider(
+def complete_provider(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     with contextlib.suppress(Exception):
@@ -50,7 +50,7 @@ def _complete_provider(
     return []
 
 
-def _complete_model(
+def complete_model(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Models of the given provider; without one, `provider/model` of all."""
@@ -82,8 +82,8 @@ def _complete_conversation(
 
 @click.command()
 @click.argument("question", nargs=-1)
-@click.option("-m", "--model", shell_complete=_complete_model, help="MODEL, or PROVIDER/MODEL.")
-@click.option("-p", "--provider", shell_complete=_complete_provider, help="Provider or route.")
+@click.option("-m", "--model", shell_complete=complete_model, help="MODEL, or PROVIDER/MODEL.")
+@click.option("-p", "--provider", shell_complete=complete_provider, help="Provider or route.")
 @click.option("-s", "--system", help="System prompt.")
 @click.option(
     "--tool",
@@ -164,7 +164,8 @@ def command(listing: bool, **given: Any) -> None:
         raise click.UsageError("standard input can be read once")
     stored = _stored(options)
     try:
-        with _config(options) as config:
+        preview = options.preview
+        with emulated_or(options.config, emulate=options.emulate, preview=preview) as config:
             chat = AskChat(
                 options,
                 config,
@@ -172,7 +173,7 @@ def command(listing: bool, **given: Any) -> None:
                 stored,
                 content=_content(options, stored),
                 registry=_registry(options.tools),
-                output=None if options.schema is None else _output(options.schema),
+                output=None if options.schema is None else read_schema(options.schema),
             )
             if options.preview:
                 chat.preview()
@@ -213,10 +214,13 @@ def _stored(options: AskOptions) -> StoredConversation | None:
 
 
 @contextlib.contextmanager
-def _config(options: AskOptions) -> Iterator[AskConfig]:
-    if not options.emulate:
-        yield find_config(options.config)
-    elif options.preview:  # nothing is sent
+def emulated_or(
+    config: Path | None, *, emulate: bool, preview: bool = False
+) -> Iterator[AskConfig]:
+    """The configuration; with `emulate`, of an emulator that runs until the block ends."""
+    if not emulate:
+        yield find_config(config)
+    elif preview:  # nothing is sent
         yield emulator_config("http://localhost")
     else:
         require("the emulator", "granian", "starlette")
@@ -294,7 +298,8 @@ def _argument(text: str, name: str) -> str:
         raise InvalidRequest("not valid UTF-8", path=name) from None
 
 
-def _output(file: Path) -> Structured[Any]:
+def read_schema(file: Path) -> Structured[Any]:
+    """The form of answers that a file describes."""
     try:
         schema = canonical.loads(read_bytes(file))
     except (InvalidJson, ValueError) as problem:

@@ -8,23 +8,31 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 import msgspec
 
-from anaphora.audit.chain import ChainHead
 from anaphora.audit.envelope import AuditEnvelope, StoredRow
 from anaphora.audit.export import ExportFormat, export_csv, export_lines, export_parquet
+from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.pruning import prune as prune_log
-from anaphora.audit.reading import CallFilter, VerifiedLog, calls, open_log, rows
+from anaphora.audit.reading import (
+    CallFilter,
+    VerifiedChains,
+    VerifiedLog,
+    calls,
+    open_log,
+    rows,
+    update_anchor,
+)
 from anaphora.audit.reading import verify as verify_log
 from anaphora.audit.report import report as report_of
-from anaphora.audit.side_files import write_anchor
 from anaphora.errors import AnchorMismatch, ChainBroken, InvalidRequest, Io, NewerSchema
 from anaphora.wording import counted
 
 from .audit_report import block_table, call_table, report_lines
+from .audit_what_if import model_option, play, ttl_option
 from .common import (
     CHAIN,
     INTEGRITY,
@@ -35,21 +43,61 @@ from .common import (
     report_problems,
     stop,
 )
+from .html_file import html_option, write_html
 from .terminal import Line, print_report, table
 
 T = TypeVar("T", bound=Callable[..., Any])
+AnyLog: TypeAlias = Path | PostgresLog
 
 #: Rows after which a terminal shows how far the work is.
 _LONG = 20_000
 
-LOG = click.Path(exists=True, path_type=Path)
+
+class _LogParameter(click.Path):
+    """A log of files, or that of a daemon's home."""
+
+    name = "log"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if not isinstance(path, Path) or not (path / "llm.yaml").is_file():
+            return path
+        from anaphora.daemon.audit_place import audit_place
+        from anaphora.daemon.config import daemon_config
+        from anaphora.daemon.home import Home
+
+        home = Home.open(path)
+        place = audit_place(home, daemon_config(home.config()))
+        if isinstance(place, PostgresLog) and ctx is not None:
+            ctx.call_on_close(place.close)
+        return place
+
+
+class _RowParameter(click.ParamType[tuple[int, int]]):
+    """The number of a row; of a log with several chains, `CHAIN:ROW`."""
+
+    name = "row"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        chain, _, row = value.rpartition(":")
+        for text in (chain or "1", row):
+            if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 62):
+                self.fail(f"{value!r} is no number of a row: write 17, or CHAIN:17", param, ctx)
+        return int(chain or 0), int(row)
+
+
+LOG = _LogParameter(exists=True, path_type=Path)
 
 
 @click.group(cls=CommandGroup)
 def command() -> None:
     """Check and read audit logs: one row a call, in a hash chain.
 
-    LOG is the folder or the SQLite file of an `anaphora.audit.AuditLog`.
+    LOG is the folder or the SQLite file of an `anaphora.audit.AuditLog`, or the home folder of a
+    daemon: its log is in the home, or with several nodes in PostgreSQL, where it has a chain for
+    each start of each node.
     """
 
 
@@ -75,9 +123,20 @@ def _filters(command: T) -> T:
     help="The file that names the last row; finds a log that was cut off or written anew.",
 )
 @click.option("--update", is_flag=True, help="Then let the anchor name the last row; or create it.")
+@click.option(
+    "--key-since",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="NUMBER",
+    help="In PostgreSQL: the first anchor that is signed with today's tokens.key, where that file"
+    " was replaced. Of those before it, only the hashes are checked.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def verify(log: Path, anchor: Path | None, update: bool, as_json: bool) -> None:
+def verify(log: AnyLog, anchor: Path | None, update: bool, key_since: int, as_json: bool) -> None:
     """Check every row of a log against the hash chain.
+
+    In PostgreSQL, all chains are checked, and the anchors that name their last rows: rows that were
+    changed, a chain that was cut off or is missing, anchors that were written anew.
 
     Exit code 6 when the chain is broken, with the first row that does not fit; 3 when the log is
     not the one that the anchor names; 4 for a log of a newer version of anaphora.
@@ -89,7 +148,7 @@ def verify(log: Path, anchor: Path | None, update: bool, as_json: bool) -> None:
     checked = None if update and anchor is not None and not anchor.exists() else anchor
     try:
         with _progress("verifying") as progress:
-            verified = verify_log(log, anchor=checked, progress=progress)
+            verified = verify_log(log, anchor=checked, key_since=key_since, progress=progress)
     except (ChainBroken, AnchorMismatch, NewerSchema) as problem:
         code = {ChainBroken: CHAIN, AnchorMismatch: INTEGRITY}.get(type(problem), MISMATCH)
         if as_json:
@@ -98,20 +157,15 @@ def verify(log: Path, anchor: Path | None, update: bool, as_json: bool) -> None:
         report_problems([f"{log}: {problem}"])
         stop(code)
     if update and anchor is not None:
-        _update(anchor, verified)
+        update_anchor(anchor, verified)
     value = {"ok": True, **msgspec.structs.asdict(verified)}
     print_report(value, _verified_lines(verified), as_json=as_json)
 
 
-def _update(anchor: Path, verified: VerifiedLog) -> None:
-    head = ChainHead(verified.last, verified.hash)
-    try:
-        write_anchor(anchor, Path(verified.log), head, time.time())
-    except OSError as problem:
-        raise Io(f"{anchor}: cannot be written: {problem.strerror or problem}") from None
-
-
 def _verified_lines(verified: VerifiedLog) -> Iterator[Line]:
+    if isinstance(verified, VerifiedChains):
+        yield from _chain_lines(verified)
+        return
     found = f"{counted(verified.rows, 'row')} in {counted(verified.segments, 'segment')}"
     yield f"✓ {verified.log}: the chain of {found} is whole", "bold"
     yield f"  last row: {verified.last:,}, hash {verified.hash}"
@@ -125,6 +179,28 @@ def _verified_lines(verified: VerifiedLog) -> Iterator[Line]:
         yield "  a process is writing this log", "dim"
 
 
+def _chain_lines(verified: VerifiedChains) -> Iterator[Line]:
+    count = len(verified.chains)
+    found = f"{counted(verified.rows, 'row')} in {counted(count, 'chain')}"
+    yield f"✓ {verified.log}: {found}: all are whole", "bold"
+    if count:
+        figures = ("chain", "rows", "last row", "anchored")
+        rows = table("chain", "node", "state", *figures[1:], right=figures)
+        for one in verified.chains:
+            cells = (one.name, one.state, f"{one.rows:,}", f"{one.last:,}", f"{one.anchored:,}")
+            rows.add_row(str(one.chain), *cells)
+        yield rows
+    anchors = verified.signed_anchors + verified.unsigned_anchors
+    yield f"  {counted(anchors, 'anchor')}, the last hash is {verified.hash}"
+    if verified.unsigned_anchors:
+        other = counted(verified.unsigned_anchors, "anchor")
+        yield f"  {other} not signed with the key of this home: only hashes were checked", "bold"
+    if verified.anchored is None:
+        yield "  without --anchor it is not noticed where all chains were set back together", "dim"
+    else:
+        yield f"  the anchor names row {verified.anchored:,} of the anchors, which is there"
+
+
 @command.command()
 @click.argument("log", type=LOG)
 @_filters
@@ -135,9 +211,20 @@ def _verified_lines(verified: VerifiedLog) -> Iterator[Line]:
     show_default=True,
     help="How many calls, the newest.",
 )
-@click.option("--row", "number", type=click.IntRange(min=1), help="One row, with its blocks.")
+@click.option(
+    "--row",
+    "number",
+    type=_RowParameter(),
+    help="One row, with its blocks; of several chains CHAIN:ROW.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
-def show(log: Path, last: int, number: int | None, as_json: bool, **filters: Any) -> None:
+def show(
+    log: Path | PostgresLog,
+    last: int,
+    number: tuple[int, int] | None,
+    as_json: bool,
+    **filters: Any,
+) -> None:
     """Print calls of a log, or one row with all that is in it."""
     if number is not None:
         _show_row(log, number, as_json)
@@ -149,18 +236,26 @@ def show(log: Path, last: int, number: int | None, as_json: bool, **filters: Any
     print_report(value, [call_table(found)] if found else ["no calls"], as_json=as_json)
 
 
-def _show_row(log: Path, number: int, as_json: bool) -> None:
-    row = next((row for row in rows(log) if row.seq == number), None)
-    if row is None:
-        first = open_log(log).start().seq + 1
-        raise InvalidRequest(f"there is no row {number:,}; the first is {first:,}", path=str(log))
+def _show_row(log: AnyLog, number: tuple[int, int], as_json: bool) -> None:
+    chain, seq = number
+    if isinstance(log, PostgresLog):
+        if not chain:
+            reason = f"has several chains: write --row CHAIN:{seq}, as `audit show` prints it"
+            raise InvalidRequest(reason, path=str(log))
+        if (row := log.row(chain, seq)) is None:
+            raise InvalidRequest(f"there is no row {seq:,} in chain {chain}", path=str(log))
+    else:
+        found = (one for one in rows(log) if one.seq == seq and chain in (0, 1))
+        if (row := next(found, None)) is None:
+            first = open_log(log).start().seq + 1
+            raise InvalidRequest(f"there is no row {seq:,}; the first is {first:,}", path=str(log))
     print_report(_flat(row), _row_lines(row), as_json=as_json)
 
 
 def _flat(row: StoredRow) -> dict[str, Any]:
-    """The row as it is stored."""
+    """The row as it is stored, with its chain where there are several."""
     fields: dict[str, Any] = msgspec.json.decode(row.line)
-    return fields
+    return {"chain": row.chain, **fields} if row.chain else fields
 
 
 def _row_lines(row: StoredRow) -> Iterator[Line]:
@@ -192,13 +287,16 @@ def _row_lines(row: StoredRow) -> Iterator[Line]:
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file to write; by default standard output.",
 )
-def export(log: Path, format_: ExportFormat | None, output: Path | None, **filters: Any) -> None:
+def export(
+    log: Path | PostgresLog, format_: ExportFormat | None, output: Path | None, **filters: Any
+) -> None:
     """Write the calls of a log as JSON lines, CSV or Parquet.
 
     Parquet needs an --output and pyarrow: pip install 'anaphora[parquet]'.
     """
     format_ = format_ or _format_of(output)
-    if output is not None and log.resolve() in (output.resolve(), output.resolve().parent):
+    places = () if output is None else (output.resolve(), output.resolve().parent)
+    if isinstance(log, Path) and log.resolve() in places:
         raise click.UsageError(f"--output {output} would overwrite the log")
     wanted = CallFilter(**filters)
     with _progress("exporting") as progress:
@@ -246,15 +344,50 @@ def _named(output: Path) -> Iterator[None]:
 @click.argument("log", type=LOG)
 @_filters
 @click.option("--json", "as_json", is_flag=True, help="Print every sum as JSON.")
-def report(log: Path, as_json: bool, **filters: Any) -> None:
+@html_option("Write a report with charts to FILE, one page to send; - is standard output.")
+def report(log: AnyLog, as_json: bool, html: Path | None, **filters: Any) -> None:
     """Sum up spend, cache reads and breaks by model, label and day, with a chart.
 
     Amounts of --json are nano-dollars. The chain is not checked: see `audit verify`.
     """
     wanted = CallFilter(**filters)
+    if html is not None:
+        if as_json:
+            raise click.UsageError("--html writes one report: leave --json out")
+        _write_report(log, wanted, html)
+        return
     with _progress("reading") as progress:
         made = report_of(call for _, call in _tracked(calls(log, wanted), progress))
     print_report(made, report_lines(made), as_json=as_json)
+
+
+def _write_report(log: AnyLog, wanted: CallFilter, html: Path) -> None:
+    from anaphora.dashboard.log_report import log_report
+
+    def make() -> bytes:
+        with _progress("reading") as progress:
+            found = (call for _, call in _tracked(calls(log, wanted), progress))
+            return log_report(f"Audit log {log.name}", found, time.time())
+
+    write_html(html, make)
+
+
+@command.command("what-if")
+@click.argument("log", type=LOG)
+@model_option
+@ttl_option
+@_filters
+@click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
+def what_if(**options: Any) -> None:
+    """Estimate what the same calls would have cost in another way.
+
+    Without caching, with another TTL, with the markers that Anaphora places, and with --as on
+    another model or provider. The simulator plays the calls from what the log keeps: counts, times
+    and digests, no text. Each estimate has a range; replies of the same text are assumed.
+
+    Amounts of --json are nano-dollars. The chain is not checked: see `audit verify`.
+    """
+    play(**options)
 
 
 @command.command()
@@ -271,15 +404,22 @@ def report(log: Path, as_json: bool, **filters: Any) -> None:
     help="The file that names the last row; it is checked, and follows.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def prune(log: Path, keep_days: float, anchor: Path | None, as_json: bool) -> None:
+def prune(log: AnyLog, keep_days: float, anchor: Path | None, as_json: bool) -> None:
     """Delete old rows, and leave a chain that can be verified.
 
     Of a folder, whole segments are deleted. A row with the hash of the last deleted one is written
     first. Not while a process writes the log: `AuditLog(keep_days=…)` prunes its own.
+
+    In PostgreSQL rows of all chains are deleted, also while nodes write them.
     """
     result = prune_log(log, keep_days=keep_days, anchor=anchor)
     page = [f"no row is older than {keep_days:g} days"]
-    if result.through:
+    if result.chains:
+        page = [
+            f"pruned the rows of chain {one.chain} up to {one.seq:,}, whose last hash is {one.hash}"
+            for one in result.chains
+        ]
+    elif result.through:
         page = [f"pruned the rows up to {result.through:,}, whose last hash is {result.hash}"]
     print_report(result, page, as_json=as_json)
 

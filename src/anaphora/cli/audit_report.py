@@ -29,7 +29,7 @@ def call_table(found: Iterable[tuple[StoredRow, AuditEnvelope]]) -> Rows:
         usage = call.usage
         verdict = " ".join(filter(None, (call.verdict, call.cause, call.changed)))
         rows.add_row(
-            f"{row.seq:,}",
+            f"{row.chain}:{row.seq}" if row.chain else f"{row.seq:,}",
             time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(call.at)),
             call.model,
             call.outcome,
@@ -73,6 +73,8 @@ def report_lines(report: AuditReport) -> Iterator[Line]:
     yield f"\n{_sentence(total)}", "bold"
     if total.unpriced:
         yield f"the cost of {counted(total.unpriced, 'call')} is unknown", "dim"
+    if total.unbilled_nano_usd:
+        yield f"no bill confirms {cost(total.unbilled_nano_usd)} of these dollars", "dim"
 
 
 def _sums(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
@@ -84,7 +86,7 @@ def _sums(title: str, groups: Mapping[str, CallSums]) -> Iterator[Line]:
             f"{sums.calls:,}",
             f"{sums.failed:,}" if sums.failed else "",
             f"{sums.input:,}",
-            share(sums.read, sums.input),
+            share(sums.read, sums.reported),
             cost(sums.cost_nano_usd),
             cost(sums.saved_nano_usd),
             f"{sums.breaks:,}" if sums.breaks else "",

@@ -36,10 +36,12 @@ COMMANDS = {
     "demo": "Run the tour: no key, no network, under a minute.",
     "emulate": "Run a local emulator of every provider, with caching and billing.",
     "explain": "Explain why a prompt cache was missed, and what that cost.",
-    "grants": "Explain what apps may do, as extensions.yaml says.",
+    "grants": "Explain what apps may do, and apply grants to several nodes.",
     "init": "Create the home folder of a daemon.",
     "lint": "Find what will break a cached prefix, before it does.",
+    "map": "Send every line of a file, and pay for what the prompts share once.",
     "models": "List known models and their cache rules.",
+    "nodes": "List the nodes of a daemon on several machines, and drain one.",
     "record": "Run a command and record its calls, to replay them offline.",
     "replay": "Run a command on recorded responses, or verify and list recordings.",
     "roundtrip": "Check that recorded exchanges survive parsing and rendering.",
@@ -49,7 +51,7 @@ COMMANDS = {
     "serve": "Run the daemon: it holds the keys, and lends completions to apps.",
     "simulate": "Compare predicted cache usage with actual bills.",
     "spend": "Show what apps have spent, by app, model, block label and day.",
-    "store": "Back up, check or migrate the store of a daemon.",
+    "store": "Back up, check, migrate or move the store of a daemon.",
     "translate": "Convert a request to another provider's format.",
     "watch": "Run a command, and see what breaks its prompt cache while it runs.",
     "wires": "List providers and the wires (API formats) they support.",
@@ -230,6 +232,33 @@ class ProviderName(_KnownName):
         from anaphora import catalog
 
         return dict.fromkeys(catalog.shipped().providers, "")
+
+
+class ModelName(click.ParamType[tuple[str, str]]):
+    """PROVIDER/MODEL, both known."""
+
+    name = "provider/model"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        from anaphora import catalog
+        from anaphora.errors import InvalidRequest
+
+        if isinstance(value, tuple):
+            return value
+        try:
+            return catalog.known_model(value)
+        except InvalidRequest as problem:
+            self.fail(f"{problem.reason}; `anaphora models` lists the known ones", param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from anaphora import catalog
+
+        names = (f"{profile.provider}/{profile.id}" for profile in catalog.models())
+        return completions(names, incomplete)
 
 
 log_format_option = click.option(

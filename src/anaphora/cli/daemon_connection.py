@@ -6,6 +6,7 @@ call_admin(home, "admin.apps.add", {"app": "marketing"})
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import itertools
 import os
@@ -31,7 +32,11 @@ from anaphora.redaction import hides_arguments
 from .common import report_problems
 
 if TYPE_CHECKING:
+    from anaphora.client.config import ClientConfig
+    from anaphora.daemon.config import DaemonConfig
+    from anaphora.daemon.extensions import Grants
     from anaphora.daemon.home import Home
+    from anaphora.postgres.address import PostgresAddress
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -136,6 +141,38 @@ def open_home(path: Path) -> Home:
     return Home.open(path)
 
 
+def open_shared_home(path: Path) -> Home:
+    """A home whose store is in PostgreSQL. Raises `InvalidConfig` for others."""
+    from anaphora.daemon.config import daemon_config
+
+    home = open_home(path)
+    if daemon_config(home.config()).store is None:
+        raise InvalidConfig(
+            "has no `store: postgresql://…` in its daemon section: this daemon is the only node,"
+            " and its grants are in extensions.yaml",
+            file=str(home.llm_yaml),
+        )
+    return home
+
+
+def _may_be_elsewhere(home: Home) -> bool:
+    """Whether the store may be in PostgreSQL: where, only llm.yaml says, which is broken."""
+    return b"postgres" in home.llm_yaml.read_bytes()
+
+
+def store_address_of(home: Home) -> PostgresAddress | None:
+    """Where the store of a home is: None for its file, also while llm.yaml is broken."""
+    from anaphora.daemon.config import daemon_config
+    from anaphora.daemon.store.opening import store_address
+
+    try:
+        return store_address(home, daemon_config(home.config()))
+    except AnaphoraError:
+        if _may_be_elsewhere(home):
+            raise
+        return None
+
+
 def daemon_socket(home: Home) -> Path:
     """Where the daemon of a home listens, also while llm.yaml is broken."""
     from anaphora.daemon.config import DaemonConfig, daemon_config
@@ -156,31 +193,53 @@ def call_admin(home: Home, method: str, params: Mapping[str, Any]) -> Any:
 
 
 async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> Any:
-    """While the lock is held: no daemon starts meanwhile with what was before."""
-    from anaphora.client.config import ClientConfig
+    """On the store of a home. A file is locked: no daemon starts meanwhile with what was before. In
+    PostgreSQL other nodes may run; they see what changes."""
     from anaphora.daemon.admin import Admin
-    from anaphora.daemon.extensions import Grants
     from anaphora.daemon.identity import Directory
     from anaphora.daemon.lock import HomeLock
-    from anaphora.daemon.store.sqlite import SqliteStore
+    from anaphora.daemon.store.opening import store_address, store_for_command
 
-    config, grants = ClientConfig(), Grants()
+    config, daemon, grants = _read_files(home, method)
+    async with contextlib.AsyncExitStack() as stack:
+        address = store_address(home, daemon)
+        if address is None:
+            lock = HomeLock.acquire(home.lock)
+            stack.callback(lock.release)
+        store = await stack.enter_async_context(store_for_command(home, daemon))
+        nodes = None
+        if address is not None:
+            from anaphora.daemon.nodes.administration import NodeAdmin
+
+            nodes = NodeAdmin(address, config=lambda: config)
+            stack.push_async_callback(nodes.close)
+            grants = await nodes.prepare(home, grants)
+        directory = await Directory.open(home, store, grants)
+        admin = Admin(directory, store, config=lambda: config)
+        if nodes is not None:
+            nodes.register(admin, directory)
+        return await admin.methods()[method](params)
+
+
+def _read_files(home: Home, method: str) -> tuple[ClientConfig, DaemonConfig, Grants]:
+    """A token can be revoked while a file is broken: then the problem is reported."""
+    from anaphora.client.config import ClientConfig
+    from anaphora.daemon.config import DaemonConfig, daemon_config
+    from anaphora.daemon.extensions import Grants
+
+    config, daemon, grants = ClientConfig(), DaemonConfig(), Grants()
     try:
         config = home.config()
-        grants = Grants.read(home.extensions_yaml, config)
+        daemon = daemon_config(config)
     except AnaphoraError as problem:
-        # A token can be revoked while a file is broken.
-        if method == "admin.grants.check":
+        if method == "admin.grants.check" or _may_be_elsewhere(home):
             raise
         report_problems([problem])
-    lock = HomeLock.acquire(home.lock)
     try:
-        store = SqliteStore.open(home.store)
-        try:
-            directory = await Directory.open(home, store, grants)
-            admin = Admin(directory, store, config=lambda: config)
-            return await admin.methods()[method](params)
-        finally:
-            await store.close()
-    finally:
-        lock.release()
+        if daemon.store is None or home.extensions_yaml.exists():
+            grants = Grants.read(home.extensions_yaml, config)
+    except AnaphoraError as problem:
+        if method == "admin.grants.check" and daemon.store is None:
+            raise
+        report_problems([problem])
+    return config, daemon, grants

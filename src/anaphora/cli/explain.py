@@ -221,7 +221,7 @@ class _Explainer:
                 names.add(name)
             conversations[request.place] = name, count + 1
             price = self.prices.price(provider, model, at, request.wire)
-            before, verdict = judge_request(earlier, request, price)
+            before, verdict, _ = judge_request(earlier, request, price)
             then = None if before is None else before.at
             yield ExplainedCall(
                 place=request.place,

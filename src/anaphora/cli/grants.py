@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,31 @@ from anaphora import wire
 from anaphora.wire.detect import detect
 from anaphora.wording import counted
 
-from .common import FOUND, USAGE, CommandGroup, WireName, read_bytes, report_problems, stop
-from .daemon_connection import call_admin, home_option, open_home
-from .terminal import Line, print_report
-from .token_lines import json_option
+from .common import (
+    FOUND,
+    USAGE,
+    CommandGroup,
+    WireName,
+    print_json,
+    read_bytes,
+    read_text,
+    report_problems,
+    stop,
+)
+from .daemon_connection import call_admin, home_option, open_home, open_shared_home
+from .terminal import Line, print_report, table
+from .token_lines import json_option, shown_time
+
+_FILE = click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False)
 
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Explain what apps may do, as extensions.yaml says."""
+    """Explain what apps may do, and apply grants to several nodes.
+
+    On one node, grants are what extensions.yaml says. Several nodes serve the latest generation
+    of the grants in PostgreSQL, whatever their files say; `anaphora grants apply` adds one.
+    """
 
 
 @command.command()
@@ -44,9 +61,63 @@ def check(app: str, home: Path, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument(
-    "file", type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False)
-)
+@click.argument("file", type=_FILE)
+@home_option
+@json_option
+def apply(file: Path, home: Path, as_json: bool) -> None:
+    """Put the grants of FILE into force on all nodes, within a second.
+
+    FILE is written as extensions.yaml (- reads standard input). It is checked with the llm.yaml of
+    this home, and becomes the next generation; the same text as the latest does not. Calls that
+    run are not ended.
+    """
+    name = "standard input" if str(file) == "-" else str(file)
+    params = {"text": read_text(file), "file": name, "by": f"{getpass.getuser()}@{_host()}"}
+    result = call_admin(open_shared_home(home), "admin.grants.apply", params)
+    number, apps = result["generation"], counted(len(result["apps"]), "app")
+    text = f"generation {number} is in force: {apps}"
+    if not result["new"]:
+        text = f"generation {number} holds the same grants already: {apps}"
+    print_report(result, [text], as_json=as_json)
+    report_problems(f"warning: {each}" for each in result["warnings"])
+
+
+@command.command()
+@click.argument("generation", type=click.IntRange(min=1), required=False)
+@home_option
+@json_option
+def show(generation: int | None, home: Path, as_json: bool) -> None:
+    """Print the grants that all nodes serve, or an earlier GENERATION of them."""
+    params = {} if generation is None else {"generation": generation}
+    result = call_admin(open_shared_home(home), "admin.grants.show", params)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(result["text"], nl=not result["text"].endswith("\n"))
+
+
+@command.command()
+@home_option
+@json_option
+def history(home: Path, as_json: bool) -> None:
+    """List the generations of the grants that were applied, the latest first."""
+    result = call_admin(open_shared_home(home), "admin.grants.history", {})
+    rows = table("generation", "applied", "by", "digest", right=("generation",))
+    for one in result["generations"]:
+        number, digest = str(one["generation"]), one["digest"][:16]
+        rows.add_row(number, shown_time(one["applied_at"]), one["applied_by"], digest)
+    lines: list[Line] = [rows] if result["generations"] else ["no grants were applied"]
+    print_report(result, lines, as_json=as_json)
+
+
+def _host() -> str:
+    from anaphora.daemon.config import DaemonConfig
+
+    return DaemonConfig().node_name
+
+
+@command.command()
+@click.argument("file", type=_FILE)
 @click.option(
     "--from",
     "origin",
@@ -114,6 +185,10 @@ def _fields(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "prompt", f"only {result['approved_prompt']}"
     yield "markers", "placed by the planner" if result["place_markers"] else "the app's own"
     yield "cache", "shared with other apps" if result["share_cache"] else "its own"
+    if (warm := result["keep_warm"]) is not None:
+        limit = warm["usd_per_day"]
+        limit = "no limit of its own" if limit == "unlimited" else f"up to ${limit} a day"
+        yield "kept warm", f"{limit}, {counted(warm['refreshes'], 'refresh', 'refreshes')} a pause"
 
 
 def _models(one: dict[str, Any]) -> str:

@@ -88,6 +88,9 @@ def command(
 
 def _ready(daemon: Daemon) -> None:
     _echo(f"anaphora: {daemon.listens_at}")
+    if daemon.settings.daemon.ui.enabled:
+        command = f"anaphora admin token --home {daemon.home.path}"
+        _echo(f"dashboard: {daemon.url}/ui; for a token to log in: {command}")
 
 
 def _echo(text: str) -> None:

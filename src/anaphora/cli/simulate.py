@@ -7,15 +7,13 @@ from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
-from click.shell_completion import CompletionItem
 
 from anaphora import catalog
 from anaphora.analysis.price_book import PriceBook
-from anaphora.analysis.trace.format import FoundTrace, Problem, stand_in
+from anaphora.analysis.trace.format import FoundTrace, Problem
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
 from anaphora.cache.simulator.chances import (
     CallChance,
@@ -28,7 +26,7 @@ from anaphora.catalog import Price
 from anaphora.values import Usage
 from anaphora.wording import counted
 
-from .common import ProviderName, completions, log_format_option, report_problems
+from .common import ModelName, ProviderName, log_format_option, report_problems
 from .log_files import (
     LogFormat,
     SkippedInput,
@@ -126,34 +124,6 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """What to know about the input, such as a model without rows of its own."""
     unpriced: tuple[str, ...] = ()
     """Models without a known price."""
-
-
-class ModelName(click.ParamType[tuple[str, str]]):
-    """PROVIDER/MODEL, both known."""
-
-    name = "provider/model"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        name, _, model = value.partition("/")
-        if not model:
-            self.fail(f"{value!r} is not of the form provider/model", param, ctx)
-        provider = catalog.provider_named(name)
-        reason = f"unknown provider {name!r}"
-        if provider is not None and stand_in(provider, model) is None:
-            return provider, model
-        if provider is not None:
-            reason = f"unknown model {model!r} of {provider}"
-        self.fail(f"{reason}; `anaphora models` lists the known ones", param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        names = (f"{profile.provider}/{profile.id}" for profile in catalog.models())
-        return completions(names, incomplete)
 
 
 @click.command()

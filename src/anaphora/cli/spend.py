@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -15,15 +16,20 @@ import msgspec
 from anaphora.daemon.store import SpendRow
 from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.reading import FIELDS, held, spend_rows
-from anaphora.daemon.store.schema import connect_to_read, transaction
+from anaphora.daemon.store.schema import connect_to_read
 from anaphora.errors import Io
+from anaphora.sqlite_files import transaction
 from anaphora.wording import counted
 
 from .audit_report import cost, share
 from .common import past_moment
-from .daemon_connection import home_option, open_home
+from .daemon_connection import home_option, open_home, store_address_of
+from .html_file import html_option, write_html
 from .terminal import Line, Terminal, print_lines, print_report, table
 from .token_lines import json_option
+
+if TYPE_CHECKING:
+    from anaphora.postgres.address import PostgresAddress
 
 #: Seconds between two looks at a store that is watched.
 _INTERVAL = 0.25
@@ -53,6 +59,7 @@ class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--since", callback=past_moment, help="Only since this day: 2026-11-30, 7d.")
 @click.option("--until", callback=past_moment, help="Only to this day, which is included.")
 @click.option("--watch", is_flag=True, help="Print again whenever something changes, until Ctrl-C.")
+@html_option("Write a report with charts to FILE, one page to send; - is standard output.")
 @home_option
 @json_option
 def command(
@@ -61,19 +68,22 @@ def command(
     since: float | None,
     until: float | None,
     watch: bool,
+    html: Path | None,
     home: Path,
     as_json: bool,
 ) -> None:
     """Show what apps have spent, by app, model, block label and day.
 
     Calls are charged to the UTC day on which they began. `estimated` is the part that no bill
-    confirms: streams that were aborted, and calls that were sent and never answered. By label, a
-    row without one is the output, and the prompt's text that has no label.
+    confirms: streams that were aborted, and calls that were sent and never answered. `calls` are
+    attempts that were charged: one that was sent again after it may have been charged counts
+    twice. By label, a row without one is the output, and the prompt's text that has no label.
 
     \b
     anaphora spend --since 7d --by day,app
     anaphora spend --by label --app marketing
     anaphora spend --watch
+    anaphora spend --since 30d --html spend.html
 
     With --json amounts are whole nano-dollars; with --watch too, each state is one line.
     """
@@ -83,14 +93,20 @@ def command(
         raise click.BadParameter(
             f"{unknown[0]!r} is none of {', '.join(FIELDS)}", param_hint="'--by'"
         )
+    opened = open_home(home)
     query = _Query(
-        open_home(home).store,
+        store_address_of(opened) or opened.store,
         fields,
         app,
         "" if since is None else day_of(since),
         "" if until is None else day_of(until),
     )
-    if watch:
+    if html is not None and (watch or as_json):
+        other = "--watch" if watch else "--json"
+        raise click.UsageError(f"--html writes one report: leave {other} out")
+    if html is not None:
+        write_html(html, lambda: _html(query))
+    elif watch:
         _watch(query, as_json=as_json)
     else:
         report = query.report()
@@ -99,15 +115,45 @@ def command(
 
 class _Query:
     def __init__(
-        self, store: Path, by: tuple[str, ...], app: str | None, since: str, until: str
+        self,
+        store: Path | PostgresAddress,
+        by: tuple[str, ...],
+        app: str | None,
+        since: str,
+        until: str,
     ) -> None:
         self.store, self.by, self.app, self.since, self.until = store, by, app, since, until
 
     def report(self) -> SpendReport:
+        if not isinstance(self.store, Path):
+            return asyncio.run(_first(self.states()))
         if not self.store.exists():  # no daemon has run here
             return self._made((), (), 0)
         with closing(connect_to_read(self.store)) as database:
             return self.read(database)
+
+    async def states(self) -> AsyncGenerator[SpendReport, None]:
+        """The spend in PostgreSQL, again and again."""
+        from anaphora.daemon.store.postgres import PostgresStore
+
+        assert not isinstance(self.store, Path)
+        store = await PostgresStore.open(self.store)
+        try:
+            while True:
+                rows, total = [
+                    await store.spend(by, since=self.since, until=self.until, app=self.app)
+                    for by in (self.by, ())
+                ]
+                spent = await store.spent_by_app(time.time())
+                held = sum(one.held for app, one in spent.items() if self.app in (None, app))
+                yield self._made(rows, total, held)
+                await asyncio.sleep(_INTERVAL)
+        finally:
+            await store.close()
+
+    def grouped(self, *fields: str) -> _Query:
+        """The same, summed by other fields."""
+        return _Query(self.store, fields, self.app, self.since, self.until)
 
     def read(self, database: sqlite3.Connection) -> SpendReport:
         try:
@@ -130,6 +176,15 @@ class _Query:
             total=total[0] if total else SpendRow(),
             held=held,
         )
+
+
+def _html(query: _Query) -> bytes:
+    from .spend_html import spend_report
+
+    report = query.report()
+    groups = dict.fromkeys([query.by, ("app",), ("provider", "model"), ("label",), ("day",)])
+    rows = {by: query.grouped(*by).report().rows for by in groups if by}
+    return spend_report(report.total, report.held, rows["day",], rows, time.time())
 
 
 # ── Output ───────────────────────────────────────────────────────────────────────────────────────
@@ -188,7 +243,24 @@ def _figures(row: SpendRow, *, tokens: bool) -> Iterator[str]:
     yield cost(row.saved) if row.saved else ""
 
 
+async def _first(states: AsyncGenerator[SpendReport, None]) -> SpendReport:
+    async with aclosing(states) as found:
+        return await anext(found)
+
+
+async def _watch_states(query: _Query, *, as_json: bool) -> None:
+    terminal, shown = Terminal(), None
+    async for report in query.states():
+        if report != shown:
+            _show(terminal, report, as_json=as_json)
+            shown = report
+
+
 def _watch(query: _Query, *, as_json: bool) -> None:
+    if not isinstance(query.store, Path):
+        with suppress(KeyboardInterrupt):  # the way to end it
+            asyncio.run(_watch_states(query, as_json=as_json))
+        return
     terminal = Terminal()
     with closing(connect_to_read(query.store)) as database:
         shown: SpendReport | None = None

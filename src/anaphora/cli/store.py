@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from anaphora.daemon.store import upkeep
+from anaphora.errors import InvalidConfig
 from anaphora.wording import counted
 
+from .audit_report import cost
 from .common import FOUND, CommandGroup, stop
-from .daemon_connection import home_option, open_home
+from .daemon_connection import home_option, open_home, store_address_of
 from .terminal import Line, print_report
 from .token_lines import json_option
+
+if TYPE_CHECKING:
+    from anaphora.daemon.store.postgres import moving
+
+#: Rows below which no progress is shown.
+_LONG = 20_000
 
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """Back up, check or migrate the store of a daemon.
+    """Back up, check, migrate or move the store of a daemon.
 
-    The store holds the ledger, the hashes of tokens, and which app owns which handle. All commands
-    work while the daemon runs, and without one.
+    The store holds the ledger, the hashes of tokens, and which app owns which handle: in
+    store.sqlite of the home folder, or in PostgreSQL where llm.yaml says so (`store:` in its
+    section daemon). All commands but move work while daemons run, and without one.
     """
 
 
@@ -36,10 +49,23 @@ def backup(file: Path, home: Path, as_json: bool) -> None:
     FILE must not exist. To restore it, stop the daemon, remove store.sqlite-wal and
     store.sqlite-shm, and copy FILE to store.sqlite: calls that were running at the time of the
     backup are charged at their bound.
+
+    A store in PostgreSQL is copied to a file of SQLite too: ledger, tokens and handles, without the
+    audit log and the grants, which pg_dump copies as well. `anaphora store move --from FILE`
+    restores it into an empty database.
     """
-    store = open_home(home).store
-    size = upkeep.back_up(store, file)
-    value = {"store": str(store), "backup": str(file), "bytes": size}
+    opened = open_home(home)
+    address = store_address_of(opened)
+    if address is None:
+        store = str(opened.store)
+        size = upkeep.back_up(opened.store, file)
+    else:
+        from anaphora.daemon.store.postgres import moving
+
+        store = str(address)
+        with _progress() as progress:
+            size = moving.back_up(address, file, progress=progress)
+    value = {"store": store, "backup": str(file), "bytes": size}
     print_report(value, [f"{file}: {counted(size, 'byte')}"], as_json=as_json)
 
 
@@ -47,11 +73,18 @@ def backup(file: Path, home: Path, as_json: bool) -> None:
 @home_option
 @json_option
 def check(home: Path, as_json: bool) -> None:
-    """Check the file, and that all sums agree with the entries.
+    """Check that all sums agree with the entries, and the file of SQLite.
 
     Exit code 1 when something is wrong.
     """
-    report = upkeep.check(open_home(home).store)
+    opened = open_home(home)
+    address = store_address_of(opened)
+    if address is None:
+        report = upkeep.check(opened.store)
+    else:
+        from anaphora.daemon.store.postgres import upkeep as postgres
+
+        report = asyncio.run(postgres.check(address))
     print_report(
         {"ok": not report.problems, **msgspec.structs.asdict(report)},
         _report_lines(report),
@@ -82,9 +115,17 @@ def _report_lines(report: upkeep.StoreReport) -> Iterator[Line]:
 def migrate(home: Path, as_json: bool) -> None:
     """Update the store to the schema_version of this version of anaphora.
 
-    A daemon does this too when it starts. Nothing is changed where it fails.
+    A daemon does this too when it starts. Nothing is changed where it fails. In PostgreSQL nodes
+    of the version before can run meanwhile, and go on afterwards.
     """
-    done = upkeep.migrate(open_home(home).store)
+    opened = open_home(home)
+    address = store_address_of(opened)
+    if address is None:
+        done = upkeep.migrate(opened.store)
+    else:
+        from anaphora.daemon.store.postgres import upkeep as postgres
+
+        done = asyncio.run(postgres.migrate(address))
     text = (
         f"schema_version {done.after} already"
         if done.before == done.after
@@ -103,10 +144,109 @@ def reset_clock(home: Path, as_json: bool) -> None:
     clock was wrong, and is right now, all calls are charged to that later day. This ends it: today
     begins with what was spent today, and the later day will begin with what was charged to it.
     """
-    done = upkeep.reset_clock(open_home(home).store)
+    opened = open_home(home)
+    address = store_address_of(opened)
+    if address is None:
+        done = upkeep.reset_clock(opened.store)
+    else:
+        from anaphora.daemon.store.postgres import upkeep as postgres
+
+        done = asyncio.run(postgres.reset_clock(address))
     text = (
         "the clock was never ahead"
         if done.before == done.after
         else f"the latest day was {done.before}, and is {done.after}"
     )
     print_report(msgspec.structs.asdict(done), [f"{done.store}: {text}"], as_json=as_json)
+
+
+@command.command()
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(dir_okay=False, path_type=Path),
+    show_default="store.sqlite and the audit log of the home folder",
+    help="A backup to restore, instead of the home's own store and audit log.",
+)
+@click.option("--dry-run", is_flag=True, help="Copy and check everything, and keep nothing.")
+@home_option
+@json_option
+def move(source: Path | None, dry_run: bool, home: Path, as_json: bool) -> None:
+    """Move a store from SQLite to PostgreSQL.
+
+    Stop the daemon, write `store: postgresql://…` into the section daemon of llm.yaml, and run
+    this: it copies ledger, tokens, handles and the audit log into that database, which must be
+    empty, in one transaction. Rows are counted, amounts summed, and the chain of the audit log is
+    followed before anything is kept. The files stay as they are. extensions.yaml becomes the first
+    generation of the grants of all nodes.
+
+    \b
+    anaphora store move --dry-run
+    anaphora store move
+    """
+    from anaphora.daemon.home import derived_key
+    from anaphora.daemon.lock import HomeLock
+    from anaphora.daemon.nodes.membership import take_over
+    from anaphora.daemon.store.postgres import moving
+
+    opened = open_home(home)
+    address = store_address_of(opened)
+    if address is None:
+        raise InvalidConfig(
+            "name the target first: `store: postgresql://…` in the section daemon",
+            file=str(opened.llm_yaml),
+        )
+    # As the daemon signs its anchors.
+    key = derived_key(opened, "audit log") if opened.token_key_file.exists() else b""
+    lock = HomeLock.acquire(opened.lock)
+    try:
+        with _progress() as progress:
+            done = asyncio.run(
+                moving.move(
+                    source or opened.store,
+                    address,
+                    audit=opened.audit if source is None else None,
+                    audit_key=key,
+                    keep=not dry_run,
+                    progress=progress,
+                )
+            )
+        if not dry_run:
+            asyncio.run(take_over(address, opened, by="anaphora store move"))
+    finally:
+        lock.release()
+    print_report(msgspec.structs.asdict(done), _move_lines(done), as_json=as_json)
+
+
+def _move_lines(done: moving.MovedStore) -> Iterator[Line]:
+    counts = (
+        f"{counted(done.entries, 'entry', 'entries')} of {cost(done.billed)}",
+        counted(done.tokens, "token"),
+        counted(done.handles, "handle"),
+        counted(done.audit_rows, "audit row"),
+    )
+    yield f"{done.source} to {done.target}: {', '.join(counts)}"
+    if done.open_holds:
+        yield f"settled at their bound: {counted(done.open_holds, 'open hold')}"
+    if done.kept:
+        yield "ok: counts, sums and the chain are the same in both"
+    else:
+        yield "ok, and nothing was kept: run it without --dry-run"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """Shows how many rows of a table were copied, on a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("copying …") as status:
+
+        def show(what: str, count: int, total: int) -> None:
+            if count >= _LONG:
+                of = f" of {total:,}" if total else ""
+                status.update(f"copying {what}: {count:,}{of}")
+
+        yield show

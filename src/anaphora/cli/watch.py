@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,7 @@ import click
 from anaphora.wording import counted
 
 from .common import FOUND, require, stop
+from .html_file import HtmlFile, html_option
 from .recorded_run import report_recorded, secrets_of
 from .upstreams import routes_of, upstream_option
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from anaphora.proxy.placing import Placer
     from anaphora.proxy.recording import RecordedUpstream
     from anaphora.proxy.server import Proxy
+    from anaphora.proxy.watched_calls import WatchedCalls
 
     from .watch_output import WatchOutput
 
@@ -39,7 +42,8 @@ _PORT = 8788
     metavar="FILE",
     help="Append the lines to FILE instead of showing them.",
 )
-@click.option("--web", is_flag=True, help="Serve a live page, and print its address.")
+@click.option("--web", is_flag=True, help="Serve live pages, and print their address.")
+@html_option("Write a report to FILE when the command ends. It holds excerpts of prompts.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per call, and one for the summary."
 )
@@ -84,9 +88,9 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     that make other programs use it, and shows the lines.
 
     With --json the objects go to standard output, or, with a command, to the file of --log. Their
-    `type` is `start`, `call` or `summary`. Lines and objects contain excerpts of prompts where a
-    prefix broke, and never a key. The exit code is the command's, or 1 where --record could not
-    record an answer.
+    `type` is `start`, `call` or `summary`. Lines, objects and the report of --html contain excerpts
+    of prompts where a prefix broke, and never a key. The exit code is the command's, or 1 where
+    --record could not record an answer.
     """
     require("watch", "granian", "starlette", extra="proxy")
     code = _watch(words, _WatchOptions(**options))
@@ -97,6 +101,7 @@ def command(words: tuple[str, ...], **options: Any) -> None:
 class _WatchOptions(NamedTuple):
     log: Path | None
     web: bool
+    html: Path | None
     as_json: bool
     upstreams: tuple[str, ...]
     place: bool
@@ -113,6 +118,7 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     from anaphora.proxy.placing import Placer
     from anaphora.proxy.server import running
     from anaphora.proxy.summary import summarise
+    from anaphora.proxy.watched_calls import WatchedCalls
 
     as_json, port = options.as_json, options.port
     if words and as_json and options.log is None:
@@ -124,9 +130,12 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
     with contextlib.ExitStack() as stack:
         output = _output(stack, words, options.log, as_json=as_json)
         judge = Judge(output.call)
-        page = WatchPage(judge) if options.web else None
+        html = None if options.html is None else stack.enter_context(HtmlFile(options.html))
+        calls = WatchedCalls(judge) if options.web or html is not None else None
+        page = WatchPage(judge, calls) if options.web and calls is not None else None
         placer, upstream = Placer() if options.place else None, _recorded(options.record)
-        observers = [judge, *_audited(stack, judge, options.audit), *([placer] if placer else [])]
+        observers = [judge, *_audited(stack, judge, options.audit)]
+        observers += [each for each in (calls, placer) if each is not None]
         proxy = running(
             routes,
             upstream=upstream,
@@ -142,6 +151,8 @@ def _watch(words: tuple[str, ...], options: _WatchOptions) -> int:
             _report_placed(placer)
         if upstream is not None and report_recorded(upstream.player, as_json=False):
             code = code or FOUND
+        if html is not None and calls is not None:
+            _write_report(html, judge, calls)
     return code
 
 
@@ -186,6 +197,15 @@ def _recorded(folder: Path | None) -> RecordedUpstream | None:
     from anaphora.replay.player import Player
 
     return RecordedUpstream(Player(folder, "all", secrets=secrets_of(os.environ)))
+
+
+def _write_report(html: HtmlFile, judge: Judge, calls: WatchedCalls) -> None:
+    from anaphora.proxy.report import watch_report
+
+    from .watch_output import announce
+
+    html.write(watch_report(judge, calls, time.time()))
+    announce(f"the report is in {html.path}; it holds excerpts of prompts")
 
 
 def _report_placed(placer: Placer) -> None:

@@ -1,0 +1,132 @@
+"""`anaphora nodes`"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anaphora.errors import InvalidRequest
+from anaphora.wording import counted
+
+from .common import CommandGroup
+from .daemon_connection import call_admin, home_option, open_shared_home
+from .terminal import Line, print_report, table
+from .token_lines import json_option, shown_time
+
+if TYPE_CHECKING:
+    from anaphora.daemon.home import Home
+
+#: States of nodes that run.
+_RUNNING = ("alive", "draining", "silent")
+#: Seconds between two looks at a node that is drained.
+_INTERVAL = 0.5
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.option("--all", "show_all", is_flag=True, help="Also starts of nodes that ended in a day.")
+@home_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, show_all: bool, home: Path, as_json: bool) -> None:
+    """List the nodes of a daemon on several machines, and drain one.
+
+    For each node: its version and address, the calls that run and those of the last minute, the
+    seconds since its last report, the settlements that wait for PostgreSQL, and the generation of
+    the grants that it serves. A node that is silent for long is dead: the others charge the calls
+    that it left open.
+    """
+    if ctx.invoked_subcommand is not None:
+        for one in ctx.command.params:
+            if ctx.get_parameter_source(one.name or "") is click.core.ParameterSource.COMMANDLINE:
+                ctx.fail(f"write {one.opts[0]} after {ctx.invoked_subcommand}")
+        return
+    result = call_admin(open_shared_home(home), "admin.nodes.list", {})
+    if not show_all:
+        result["nodes"] = list({one["name"]: one for one in _oldest_first(result)}.values())
+    print_report(result, _lines(result), as_json=as_json)
+
+
+def _oldest_first(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Starts of nodes; of each name one that runs is the last."""
+    return sorted(
+        result["nodes"], key=lambda one: (one["name"], one["state"] in _RUNNING, one["id"])
+    )
+
+
+def _lines(result: dict[str, Any]) -> Iterator[Line]:
+    yield f"{result['store']}, generation {result['generation']} of the grants"
+    if not result["nodes"]:
+        yield "no node runs"
+        return
+    figures = ("calls", "a minute", "lag", "waiting", "grants")
+    rows = table("node", "state", "version", "address", *figures, "started", right=figures)
+    for one in result["nodes"]:
+        report, runs = one["report"], one["state"] in _RUNNING
+        cells = [""] * len(figures)
+        if runs:
+            cells = [
+                f"{report['calls']:,}",
+                f"{report['calls_per_minute']:,.0f}",
+                "" if one["lag"] is None else f"{max(one['lag'], 0):.1f} s",
+                f"{report['waiting']:,}",
+                str(report["generation"] or ""),
+            ]
+        rows.add_row(
+            one["name"], one["state"], one["version"], report["address"], *cells,
+            shown_time(one["started"]),
+            style={"alive": "", "draining": "yellow", "silent": "red"}.get(one["state"], "dim"),
+        )  # fmt: skip
+    yield rows
+    for one in result["nodes"]:
+        if one["state"] in _RUNNING:
+            yield from ((f"{one['name']}: {each}", "yellow") for each in one["report"]["problems"])
+
+
+@command.command()
+@click.argument("node")
+@click.option("--undo", is_flag=True, help="Put it back into service.")
+@click.option("--wait", is_flag=True, help="Wait until its running calls have ended.")
+@home_option
+@json_option
+def drain(node: str, undo: bool, wait: bool, home: Path, as_json: bool) -> None:
+    """Take NODE out of service: it finishes its calls, and its /readyz answers 503.
+
+    For 15 seconds it still takes calls, so that a load balancer which looks at /readyz loses none;
+    then new ones are answered with 503, which balancers and SDKs send to another node. It stays
+    drained, also when it is started again, until --undo.
+    """
+    if undo and wait:
+        raise click.UsageError("--undo or --wait, not both")
+    opened = open_shared_home(home)
+    result = call_admin(opened, "admin.nodes.drain", {"node": node, "undo": undo})
+    if wait:
+        result["calls"] = _wait(opened, node, quiet=as_json)
+    text = f"{node} is drained" if not undo else f"{node} is in service again"
+    if not result["changed"]:
+        text = f"{node} was drained already" if not undo else f"{node} was in service already"
+    if wait:
+        text += "; its calls have ended"
+    print_report(result, [text], as_json=as_json)
+
+
+def _wait(home: Home, node: str, *, quiet: bool) -> int:
+    """Until the node takes no calls, and none runs there."""
+    shown = -1
+    while True:
+        rows = call_admin(home, "admin.nodes.list", {})["nodes"]
+        running = [one for one in rows if one["name"] == node and one["state"] in _RUNNING]
+        if not running:  # it was stopped meanwhile
+            return 0
+        report = running[-1]["report"]
+        if running[-1]["state"] == "alive":
+            raise InvalidRequest(f"{node} was put back into service meanwhile")
+        if report["refuses_calls"] and not report["calls"]:
+            return 0
+        if report["calls"] != shown and not quiet:
+            shown = report["calls"]
+            click.echo(f"{node}: {counted(shown, 'call')} running", err=True)
+        time.sleep(_INTERVAL)

@@ -1,0 +1,105 @@
+"""The report of `anaphora spend --html`."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Mapping, Sequence
+
+import htpy
+
+from anaphora.audit.report import CallSums
+from anaphora.daemon.store import SpendRow
+from anaphora.dashboard.cards import Stat, card, empty, more, stats
+from anaphora.dashboard.charts import charged_calls_bars, share_line, spend_bars
+from anaphora.dashboard.figures import count, name, percent, tokens, usd
+from anaphora.dashboard.report import report_file
+from anaphora.dashboard.tables import Heading, numbers, share_cell, table
+from anaphora.dashboard.values import Point
+
+_DAY = 86_400.0
+#: Rows of one table; the largest amounts.
+_MOST_ROWS = 200
+
+
+def spend_report(
+    total: SpendRow,
+    held: int,
+    days: Sequence[SpendRow],
+    groups: Mapping[tuple[str, ...], Sequence[SpendRow]],
+    made_at: float,
+) -> bytes:
+    """The HTML: sums, charts by day, and a table for each grouping."""
+    if not days:
+        sections: list[tuple[str, htpy.Node]] = [("Spend", empty("Nothing was spent"))]
+        return report_file("Spend", sections, made_at)
+    points = _points(days)
+    # The ledger does not know what was lost: the reports of the audit log do.
+    spent = spend_bars(points, lost_known=False)
+    drawn = [spent, share_line(points), charged_calls_bars(points)]
+    sections = [("Spend", [_headline(total, held), htpy.div(".grid.charts")[drawn]])]
+    sections.append(("Where it went", [_table(by, rows) for by, rows in groups.items()]))
+    return report_file("Spend", sections, made_at)
+
+
+def _headline(total: SpendRow, held: int) -> htpy.Element:
+    share = total.read / total.input if total.input else None
+    return stats(
+        [
+            Stat(
+                "Spent", usd(total.billed), f"{usd(total.estimated)} of it not confirmed by a bill"
+            ),
+            Stat("Saved by the cache", usd(total.saved), "compared with no cache"),
+            Stat("Input read from cache", percent(share), f"of {tokens(total.input)}"),
+            Stat("Charged attempts", count(total.calls), f"{tokens(total.output)} of output"),
+            Stat("Held", usd(held), "for calls that are running"),
+        ]
+    )
+
+
+def _points(days: Sequence[SpendRow]) -> list[Point]:
+    """One for each day, also those without calls."""
+    sums = {_start(row.day): _sums(row) for row in days}
+    first, last = min(sums), max(sums)
+    starts = [first + number * _DAY for number in range(round((last - first) / _DAY) + 1)]
+    return [
+        Point(start=start, seconds=_DAY, sums=sums.get(start) or CallSums()) for start in starts
+    ]
+
+
+def _start(day: str) -> float:
+    return float(calendar.timegm(time.strptime(day, "%Y-%m-%d")))
+
+
+def _sums(row: SpendRow) -> CallSums:
+    return CallSums(
+        calls=row.calls,
+        input=row.input,
+        read=row.read,
+        written=row.written,
+        output=row.output,
+        cost_nano_usd=row.billed,
+        saved_nano_usd=row.saved,
+    )
+
+
+def _table(by: tuple[str, ...], rows: Sequence[SpendRow]) -> htpy.Element:
+    title = f"By {', '.join(by)}"
+    counted = "label" not in by
+    headings = [Heading(each.capitalize()) for each in by] + numbers("Attempts")
+    headings += numbers(*(("Input", "Read", "Output") if counted else ()))
+    headings += numbers("Spent", "Estimated", "Saved")
+    ordered = rows if "day" in by else sorted(rows, key=lambda row: -row.billed)
+    cells = [[*_cells(by, row, counted=counted)] for row in ordered[:_MOST_ROWS]]
+    which = "of later days" if "day" in by else "with less"
+    left_out = more(len(ordered) - _MOST_ROWS, f"row {which}", f"rows {which}")
+    return card(title, table(title, headings, cells), left_out)
+
+
+def _cells(by: tuple[str, ...], row: SpendRow, *, counted: bool) -> list[htpy.Node]:
+    names: list[htpy.Node] = [name(getattr(row, each) or "(none)") for each in by]
+    figures: list[htpy.Node] = [count(row.calls)]
+    if counted:
+        share = row.read / row.input if row.input else None
+        figures += [count(row.input), share_cell(share), count(row.output)]
+    return [*names, *figures, usd(row.billed), usd(row.estimated), usd(row.saved)]
