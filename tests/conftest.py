@@ -7,9 +7,11 @@ The check is automatic. A test that breaks a prefix on purpose says why:
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +24,11 @@ from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.values import SegmentRole
 from anaphora.wire import anthropic, gemini, ollama, openai_chat, openai_responses
+
+if TYPE_CHECKING:
+    from support.browser import Chromium
+    from support.ledgers import PostgresPlace, StorePlace
+    from support.servers import PostgresServer, RedisServer, ServerMissing
 
 settings.register_profile(
     "suite",
@@ -52,6 +59,119 @@ def emu(running_emulator: Emulator) -> Emulator:
     """One emulator for all tests of a process, emptied before each."""
     running_emulator.reset()
     return running_emulator
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    """One browser for all tests of a process; a test that asks for it runs in its thread."""
+    from support.browser import CHROMIUM, HOW, Chromium
+
+    if CHROMIUM is None:
+        pytest.fail(HOW)
+    browser = Chromium()
+    yield browser
+    browser.close()
+
+
+def skip_without(missing: ServerMissing) -> NoReturn:
+    """Skip a test whose server is not installed; in CI that is a failure."""
+    if os.environ.get("CI"):
+        pytest.fail(str(missing))
+    pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One PostgreSQL for all tests of a process; a test that stops it starts it again."""
+    from support.servers import PostgresServer, ServerMissing
+
+    try:
+        server = PostgresServer()
+    except ServerMissing as missing:
+        skip_without(missing)
+    with server:
+        yield server
+
+
+@pytest.fixture
+def database_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The address of an empty database of the test's own."""
+    if not postgres_server.running:
+        postgres_server.start()
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.resume()
+    if not postgres_server.running:
+        postgres_server.start()
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def postgres_place(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[PostgresPlace]:
+    """A database with the tables of a store."""
+    from support.ledgers import PostgresPlace, migrated
+
+    if not postgres_server.running:
+        postgres_server.start()
+    url = postgres_server.create_database(migrated)
+    yield PostgresPlace(url, tmp_path)
+    postgres_server.resume()
+    if not postgres_server.running:
+        postgres_server.start()
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
+    """Where a store is: the test runs on both kinds."""
+    if request.param == "sqlite":
+        return tmp_path / "store.sqlite"
+    found: StorePlace = request.getfixturevalue("postgres_place")
+    return found
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One Redis (or Valkey) for all tests of a process; a test that stops it starts it again."""
+    from support.servers import RedisServer, ServerMissing
+
+    try:
+        server = RedisServer()
+    except ServerMissing as missing:
+        skip_without(missing)
+    with server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The address of an empty Redis."""
+    redis_server.resume()
+    if not redis_server.running:
+        redis_server.start()
+    redis_server.flush()
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def nginx() -> None:
+    """For tests that start nginx by themselves: skips where it is not installed."""
+    from support.servers import NginxServer, ServerMissing, find_program
+
+    try:
+        find_program(NginxServer.names, NginxServer.folders)
+    except ServerMissing as missing:
+        skip_without(missing)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    browser: Any = pyfuncitem.funcargs.get("chromium")
+    if browser is None:
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    browser.run(lambda: pyfuncitem.obj(**arguments))
+    return True
 
 
 #: The wires whose every rendering is watched.

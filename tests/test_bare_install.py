@@ -160,7 +160,8 @@ def test_the_wheel_asks_for_no_price_package(wheel: Path, tmp_path: Path) -> Non
     (info,) = tmp_path.glob("*.dist-info")
     dist = Distribution.at(info)
     assert "genai" not in " ".join(dist.requires or ())
-    extras = "all cli daemon emulator observe parquet proxy pytest sign".split()
+    extras = "all cli daemon dspy emulator inspect langchain mcp nodes observe parquet".split()
+    extras += "proxy pydantic-ai pytest sign".split()
     assert dist.metadata.get_all("Provides-Extra") == extras
 
 

@@ -36,9 +36,9 @@ def test_all_is_complete_and_real(name: str) -> None:
 
 def test_the_root_holds_the_names_used_most() -> None:
     expected = """
-        AsyncClient CachePolicy Call Client Conversation Document Image Message Params PromptBlock
+        AsyncClient CachePolicy Call Client Conversation Document Image KeepWarm McpServer Message Params PromptBlock
         PromptIR RenderedContext Response RunResult Session SyncSession Text Tool ToolCall ToolRegistry
-        ToolResult Usage acomplete complete errors
+        ToolResult Usage acomplete complete errors observe observing
     """
     assert anaphora.__all__ == expected.split()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,16 +135,27 @@ def test_every_text_of_an_error_is_redacted() -> None:
     assert error.__notes__ == [f"sent {MASK}"]
 
 
-def test_arguments_are_hidden() -> None:
-    @hides_arguments
-    def fails(key: str) -> str:
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_arguments_are_hidden(kind: str) -> None:
+    def refuse(key: str) -> str:
         try:
             raise ValueError(key)
         except ValueError:
             raise InvalidConfig("wrong") from None
 
+    @hides_arguments
+    def fails(key: str) -> str:
+        return refuse(key)
+
+    @hides_arguments
+    async def fails_later(key: str) -> str:
+        await asyncio.sleep(0)
+        return refuse(key)
+
+    run = fails if kind == "function" else fails_later
+    wait = str if kind == "function" else asyncio.run
     with pytest.raises(InvalidConfig, match="wrong") as raised:
-        fails("canary")
+        wait(run("canary"))  # type: ignore[arg-type]
     assert raised.value.__context__ is None
     trace = raised.value.__traceback__
     while trace is not None:

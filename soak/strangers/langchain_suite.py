@@ -19,7 +19,7 @@ from langchain_google_genai import (  # type: ignore[import-not-found]
 )
 from langchain_ollama import ChatOllama  # type: ignore[import-not-found]
 from langchain_openai import ChatOpenAI  # type: ignore[import-not-found]
-from langchain_tests.integration_tests import (  # type: ignore[import-not-found]
+from langchain_tests.integration_tests import (
     ChatModelIntegrationTests,
 )
 

@@ -10,16 +10,16 @@ from typing import Any
 
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
-from pydantic_ai import Agent  # type: ignore[import-not-found]
-from pydantic_ai.models.anthropic import AnthropicModel  # type: ignore[import-not-found]
-from pydantic_ai.models.google import GoogleModel  # type: ignore[import-not-found]
-from pydantic_ai.models.openai import (  # type: ignore[import-not-found]
+from pydantic_ai import Agent
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.google import GoogleModel
+from pydantic_ai.models.openai import (
     OpenAIChatModel,
     OpenAIResponsesModel,
 )
-from pydantic_ai.providers.anthropic import AnthropicProvider  # type: ignore[import-not-found]
-from pydantic_ai.providers.google import GoogleProvider  # type: ignore[import-not-found]
-from pydantic_ai.providers.openai import OpenAIProvider  # type: ignore[import-not-found]
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.google import GoogleProvider
+from pydantic_ai.providers.openai import OpenAIProvider
 
 LONG = "A beginning that stays the same. " * 400
 

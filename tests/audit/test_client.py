@@ -136,6 +136,27 @@ async def test_blocks_have_label_tokens_marker_ttl_and_digest(
 
 
 @in_event_loop
+async def test_calls_of_a_session_are_one_conversation(emu: Emulator, tmp_path: Path) -> None:
+    """One with a name is the same in every process; the name itself is not stored."""
+    with AuditLog(tmp_path / "audit") as log:
+        for _ in range(2):
+            async with audited(emu.url, log, ("anthropic",)) as (client, _transport):
+                chat = client.session("anthropic", model=MODELS["anthropic"])
+                await chat.send("Hello?")
+                await chat.send("And now?")
+                await chat.fork().send("Or so?")
+                named = client.session("anthropic", model=MODELS["anthropic"], id="user NAMECANARY")
+                await named.send("Hello?")
+    found = rows_of(tmp_path / "audit")
+    assert [row.turn for row in found] == 2 * [1, 2, 1, 1]
+    ids = [row.conversation for row in found]
+    assert ids[0] == ids[1]
+    assert ids[3] == ids[7]
+    assert len({ids[0], ids[2], ids[3], ids[4], ids[6]}) == 5
+    assert b"NAMECANARY" not in stored(tmp_path)
+
+
+@in_event_loop
 async def test_digests_depend_on_the_key_of_the_log(emu: Emulator, tmp_path: Path) -> None:
     """So that a short text cannot be guessed from its digest."""
     digests = []

@@ -130,8 +130,8 @@ def test_eve_175_compaction_weighs_what_it_costs() -> None:
     short = at_compaction(RULES, calls=3, price=price, **known)  # type: ignore[arg-type]
     long = at_compaction(RULES, calls=200, price=price, **known)  # type: ignore[arg-type]
     assert (short.kind, long.kind) == ("keep_history", "compact")
-    assert short.cost_usd is not None
-    assert short.cost_usd > Decimal("0.3")
+    assert short.saves_usd is not None
+    assert short.saves_usd > Decimal("0.3")
 
 
 def test_deepseek_reasonix_8210_a_pruning_at_every_turn_costs_many_times_what_it_saves() -> None:

@@ -191,6 +191,23 @@ def test_parquet_without_pyarrow_names_the_extra(
     assert "pip install 'anaphora[parquet]'" in done.stderr
 
 
+def test_html_report_has_the_sums_of_the_wanted_calls(run: Any, log: Path, tmp_path: Path) -> None:
+    file = tmp_path / "audit.html"
+    done = run("audit", "report", str(log), "--html", str(file))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert file.stat().st_mode & 0o777 == 0o600
+    report = file.read_text()
+    assert "<script" not in report
+    for text in ("$9.00", "Causes of loss", "By model", "By label"):
+        assert text in report
+    empty = run("audit", "report", str(log), "--model", "no-such-model", "--html", "-")
+    assert "No calls" in empty.stdout
+    assert run("audit", "report", str(log), "--html", "-", "--json").returncode == 2
+    nowhere = run("audit", "report", str(log), "--html", str(tmp_path / "no" / "audit.html"))
+    assert nowhere.returncode != 0
+    assert "cannot be written" in nowhere.stderr
+
+
 def test_report_sums_up_by_model_label_and_day(run: Any, log: Path) -> None:
     report = json.loads(run("audit", "report", str(log), "--json").stdout)
     assert report["total"] == {
@@ -206,6 +223,8 @@ def test_report_sums_up_by_model_label_and_day(run: Any, log: Path) -> None:
         "breaks": 1,
         "lost": 800,
         "lost_nano_usd": 200_000_000,
+        "unbilled_nano_usd": 0,
+        "unreported": 0,
     }
     assert {name: sums["calls"] for name, sums in report["models"].items()} == {
         "gpt-6.1-sol": 3,
@@ -270,7 +289,56 @@ def test_bars_have_eighths(share: float, text: str) -> None:
 
 def test_csv_quotes_names_that_begin_like_a_formula(run: Any, tmp_path: Path) -> None:
     with AuditLog(tmp_path / "audit") as log:
-        log.append(AuditEnvelope(at=1.0, model="=cmd()"))
+        log.append(AuditEnvelope(at=1.0, model="=cmd()", provider="\t=cmd()", app="a=b"))
     shown = run("audit", "export", str(tmp_path / "audit"), "--format", "csv").stdout
     (row,) = csv.DictReader(io.StringIO(shown))
-    assert row["model"] == "'=cmd()"
+    assert (row["model"], row["provider"], row["app"]) == ("'=cmd()", "'\t=cmd()", "a=b")
+
+
+# ── What if ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def priced_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("what-if") / "audit"
+    block = AuditBlock(label="rules", kind="system", tokens=2000, marker=True, ttl="5m", digest="d")
+    with AuditLog(path) as log:
+        for number in range(4):
+            read = 2000 if number else 0
+            usage = AuditUsage(uncached=0, read=read, written={"5m": 2000 - read}, output=10)
+            nano = read * 300 + (2000 - read) * 3750 + 10 * 15_000
+            log.append(
+                envelope(
+                    number,
+                    at=NOON + number * 60,
+                    provider="anthropic",
+                    model="claude-sonnet-4-5",
+                    usage=usage,
+                    cost_nano_usd=nano,
+                    blocks=(block,),
+                )
+            )
+        log.append(envelope(4, at=NOON, outcome="RateLimited", cost_nano_usd=None))
+    return path
+
+
+def test_what_if_prints_each_scenario_with_its_range(run: Any, priced_log: Path) -> None:
+    done = run("audit", "what-if", str(priced_log), "--as", "openai/gpt-5.2")
+    assert done.returncode == 0, done.stderr
+    for text in ("As billed", "Without caching", "TTL of 1h", "On openai/gpt-5.2", " to $"):
+        assert text in done.stdout
+    assert "Left out: 1 that failed and have no bill." in done.stdout
+    value = json.loads(run("audit", "what-if", str(priced_log), "--ttl", "none", "--json").stdout)
+    (row,) = value["rows"]
+    assert row["cost"]["low"] == row["cost"]["estimate"] == 4 * (2000 * 3000 + 10 * 15_000)
+
+
+def test_what_if_names_a_model_that_is_not_known(run: Any, priced_log: Path) -> None:
+    done = run("audit", "what-if", str(priced_log), "--as", "openai/gpt-unheard-of")
+    assert done.returncode == 2
+    assert "unknown model 'gpt-unheard-of' of openai" in done.stderr
+
+
+def test_what_if_without_calls_says_so(run: Any, priced_log: Path) -> None:
+    done = run("audit", "what-if", str(priced_log), "--since", "1m", "--model", "no-such-model")
+    assert (done.returncode, done.stdout) == (0, "no calls to estimate from\n")

@@ -133,6 +133,11 @@ def test_emulate_needs_nothing_and_stops_on_sigterm(short_folder: Path) -> None:
             line = process.stderr.readline()
             assert line, text
             text += line
+        dashboard = re.search(
+            r"^dashboard: (\S+/ui); for a token to log in: anaphora admin", text, re.M
+        )
+        assert dashboard is not None, text
+        assert "Log in" in httpx.get(dashboard[1], verify=NO_TLS, follow_redirects=True).text
         words = shlex.split(text[text.index("curl ") :].replace("\\\n", ""))
         headers = dict(words[at + 1].split(": ") for at, word in enumerate(words) if word == "-H")
         body = words[words.index("-d") + 1]

@@ -93,6 +93,31 @@ def test_json_has_whole_nano_dollars(
     assert value["held_nano_usd"] == NANO // 2
 
 
+def test_html_has_the_sums_and_is_private(run: Any, home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "spend.html"
+    file.write_text("an earlier report")
+    done = run("spend", "--by", "label", "--html", str(file), "--home", str(home))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert str(file) in done.stderr.replace("\n", "")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["spend.html"]
+    report = file.read_text()
+    assert "<script" not in report
+    assert not [text for text in ("Lost", "Failed", "0 failed") if text in report], (
+        "the ledger has neither"
+    )
+    for text in ("$6.01", "By label", "By day", "rules", "2026-01-15", "$0.50"):
+        assert text in report
+    assert run("spend", "--html", "-", "--home", str(home)).stdout.startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("other", ["--json", "--watch"])
+def test_html_is_one_report(run: Any, home: Path, other: str) -> None:
+    done = run("spend", "--html", "-", other, "--home", str(home))
+    assert done.returncode == 2
+    assert other in done.stderr
+
+
 def test_unknown_fields_and_days_are_named(run: Any, home: Path) -> None:
     wrong = run("spend", "--home", str(home), "--by", "app,modle")
     assert (wrong.returncode, "'modle' is none of app, provider, model" in wrong.stderr) == (

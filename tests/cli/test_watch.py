@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
 import os
 import pty
@@ -97,14 +98,16 @@ for day in ("2026-11-15", "2026-11-15", "2026-11-16"):
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Json], Emulator]]:
-    """The objects of one run of the agent, and the emulator that has answered it."""
+    """The objects of one run of the agent, and the emulator that has answered it. The report of the
+    run is beside its log."""
     options = EmulatorOptions(faults=Faults.decode(FAULTS, "faults"), fault_headers=True)
-    log = tmp_path_factory.mktemp("watch") / "calls.jsonl"
+    log = tmp_path_factory.getbasetemp() / "watched" / "calls.jsonl"
+    log.parent.mkdir()
     with running(options) as emulator, pytest.MonkeyPatch.context() as patch:
         for name, value in KEYS.items():
             patch.setenv(name, value)
         arguments = upstreams(emulator.url, "anthropic", "openai")
-        arguments += ["--json", "--log", str(log)]
+        arguments += ["--json", "--log", str(log), "--html", str(log.with_suffix(".html"))]
         assert main(["watch", *arguments, "--", sys.executable, watched_agent.__file__]) == 0
         yield objects(log.read_text()), emulator
 
@@ -132,6 +135,38 @@ def test_change_is_named_with_its_field_excerpts_tokens_and_dollars(watched: Any
     assert "Rome" in change["after"]
     assert broken["lost"] > 3000
     assert float(broken["lost_usd"]) > 0
+
+
+def test_report_has_the_summary_the_charts_and_the_text_of_the_break(
+    watched: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "watched" / "calls.html"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    report = file.read_text()
+    assert KEY not in report
+    assert "<script" not in report
+    assert report.count("<svg") > 4
+    text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", report)))
+    listed = [call for call in calls_of(watched) if call["kind"] not in ("counts_tokens", "other")]
+    assert f"{len(listed)} calls, " in text
+    assert "Anaphora's markers" in text
+    (broken,) = [call for call in calls_of(watched) if call["broke"]]
+    change = broken["verdict"]["change"]
+    for shown in (broken["sentence"], change["before"], change["after"]):
+        assert re.sub(r"\s+", " ", shown) in text
+    assert change["path"] in text
+
+
+@pytest.mark.parametrize("place", ["no/such/folder/report.html", "."])
+def test_report_that_cannot_be_written_is_refused_before_the_command_runs(
+    run: Run, tmp_path: Path, place: str
+) -> None:
+    made = tmp_path / "made"
+    command = [sys.executable, "-c", f"open({str(made)!r}, 'w')"]
+    done = run("watch", "--html", str(tmp_path / place), "--", *command)
+    assert done.returncode != 0
+    assert "report.html: cannot be written" in done.stderr or "is a directory" in done.stderr
+    assert not made.exists()
 
 
 def test_bills_are_those_of_the_emulator(watched: Any) -> None:

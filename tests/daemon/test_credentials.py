@@ -30,7 +30,7 @@ def exchange(
         "client": (client, "1234"),
         PEER: peer,
     }
-    return HttpExchange(scope, None, None, BodyLimits())
+    return HttpExchange(scope, None, None, BodyLimits(), None)
 
 
 @pytest.mark.parametrize(

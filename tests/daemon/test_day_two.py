@@ -18,6 +18,7 @@ from support.certificates import write_certificate
 from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_daemon
 
 from anaphora import emulator
+from anaphora.audit import calls
 from anaphora.daemon.home import Home
 from anaphora.daemon.identity import ADMIN
 from anaphora.daemon.lock import HomeLock, lock_holder
@@ -265,6 +266,11 @@ def test_streams_of_one_app_are_limited(limited: TestedDaemon) -> None:
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "1"
         assert other.post("/v1/messages", json=MESSAGE).status_code == 200
+
+    def audited() -> bool:
+        return any(call.outcome == "GrantRateLimited" for _, call in calls(limited.home / "audit"))
+
+    eventually(audited)
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────

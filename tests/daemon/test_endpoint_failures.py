@@ -371,3 +371,24 @@ def test_a_refused_field_of_a_beta_that_was_left_out(
         "thing: Extra inputs are not permitted (the beta 'things-2026-01-01' is not granted; left"
         " out)"
     )
+
+
+def test_answer_arrives_where_its_usage_cannot_be_read(
+    daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    """It is charged at the bound: no bill says what it was."""
+    answer = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": ASK["model"],
+        "content": [{"type": "text", "text": "Hello."}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": "many"},
+    }
+    provider.fail(200, answer, "content-type: application/json")
+    with daemon.client() as http:
+        response = http.post("/v1/messages", json=ASK)
+    assert (response.status_code, response.json()) == (200, answer)
+    assert "usage_unreadable" in response.headers["anaphora-notices"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anaphora.client.config import ClientConfig
 from anaphora.daemon.extensions import AppTable, Grants, LlmTable
-from anaphora.daemon.grants import AppGrant, LlmGrant
+from anaphora.daemon.grants import AppGrant, KeepWarmGrant, LlmGrant
 from anaphora.daemon.home import EXTENSIONS_YAML, LLM_YAML
 from anaphora.errors import InvalidConfig
 
@@ -34,6 +34,7 @@ marketing:
     approved_prompt: null
     place_markers: false
     share_cache: true
+    keep_warm: {usd_per_day: 0.25, refreshes: 3}
 """
 CONFIG = ClientConfig.from_text(
     "providers: {anthropic-default: {wire: anthropic}}\n"
@@ -73,6 +74,7 @@ def test_every_field() -> None:
             fields=frozenset({"top_k"}),
             place_markers=False,
             share_cache=True,
+            keep_warm=KeepWarmGrant(nano_usd_per_day=250_000_000, refreshes=3),
         ),
     )
 
@@ -110,6 +112,17 @@ def test_an_absent_field_grants_nothing() -> None:
             " stored_responses, service_tiers, betas: [...], fields: [...]",
         ),
         ("a: {llm: {allow: [{beta: [x]}]}}", "a.llm.allow[0]: unknown field 'beta'; did you mean"),
+        ("a: {llm: {keep_warm: {usd_a_day: 1}}}", "a.llm.keep_warm: unknown field 'usd_a_day'"),
+        ("a: {llm: {keep_warm: {refreshes: 0}}}", "a.llm.keep_warm.refreshes: expected a whole"),
+        (
+            "a: {llm: {keep_warm: {usd_per_day: much}}}",
+            "a.llm.keep_warm.usd_per_day: expected dollars",
+        ),
+        (
+            "a: {llm: {keep_warm: {usd_per_day: -1}}}",
+            "a.llm.keep_warm.usd_per_day: write dollars in",
+        ),
+        ("a: {llm: {keep_warm: auto}}", "a.llm.keep_warm: expected "),
         ("a: {llm: {share_cache: 1}}", "a.llm.share_cache: expected true or false, found a number"),
     ],
 )
@@ -126,6 +139,21 @@ def test_llm_complete_needs_a_dollar_limit(fields: str) -> None:
     message = refused(f"a:\n  capabilities_grant: [llm_complete]\n  llm: {{{fields}}}")
     assert message.startswith("extensions.yaml:3: a.llm: llm_complete needs a limit in dollars")
     llm(fields, capabilities="")
+
+
+@pytest.mark.parametrize(
+    "value, granted",
+    [
+        ("false", None),
+        ("true", KeepWarmGrant(nano_usd_per_day=10**9, refreshes=12)),
+        ("{}", KeepWarmGrant()),
+        ("{refreshes: 2}", KeepWarmGrant(refreshes=2)),
+        ("{usd_per_day: unlimited}", KeepWarmGrant(nano_usd_per_day=None)),
+    ],
+)
+def test_bounds_of_keep_warm(value: str, granted: KeepWarmGrant | None) -> None:
+    assert llm("usd_per_day: 1").keep_warm is None
+    assert llm(f"usd_per_day: 1, keep_warm: {value}").keep_warm == granted
 
 
 def test_unlimited_is_written_out() -> None:

@@ -11,6 +11,7 @@ import pytest
 from support.delegation import Delegating, app_of, delegating
 from support.emulated_client import KEY, LONG, MODELS
 
+from anaphora.audit import calls
 from anaphora.client.config.resolve import resolve
 from anaphora.daemon.isolation import own_usage
 from anaphora.daemon.values import App, AppReply
@@ -59,15 +60,37 @@ def test_reads_of_what_another_app_wrote_are_hidden(
             assert other.verdict.result == "first"
             assert other.body is None
             assert again.usage.read == first.usage.written_total
-            explained = daemon.service.explain(TWO, other.request_id)
+            explained = await daemon.service.explain(TWO, other.request_id)
             assert explained is not None
             assert explained["usage"]["read"] == 0
-            assert daemon.service.explain(ONE, other.request_id) is None
+            assert await daemon.service.explain(ONE, other.request_id) is None
             await daemon.spent(TWO)
             (_, row) = await daemon.store.spend(["app"])
             assert (row.app, row.read) == ("two", again.usage.read)
 
     asyncio.run(main())
+
+
+def test_audit_rows_have_both_views(emu: Emulator, tmp_path: Path) -> None:
+    """The operator's figures, and what the app saw, where that differs."""
+
+    async def main() -> tuple[AppReply, AppReply]:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([ONE.grant, TWO.grant])
+            return await ask(daemon, ONE, "Hello?"), await ask(daemon, TWO, "Hello?")
+
+    first, other = asyncio.run(main())
+    (one, two) = [call for _, call in calls(tmp_path / "audit")]
+    assert one.own is None
+    assert two.own is not None
+    assert two.usage.read == first.usage.written_total
+    assert (two.own.usage.read, two.own.usage.written_total) == (0, first.usage.written_total)
+    assert two.own.cost_nano_usd == one.cost_nano_usd
+    assert two.cost_nano_usd is not None
+    assert one.cost_nano_usd is not None
+    assert two.cost_nano_usd < one.cost_nano_usd
+    assert other.verdict is not None
+    assert two.verdict == other.verdict.result
 
 
 def test_events_of_a_stream_hide_them_too(emu: Emulator, tmp_path: Path) -> None:

@@ -5,17 +5,33 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import sqlite3
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.audit_logs import in_event_loop
-from support.ledgers import DAY, NOON, Clock, an_app, copy_killed, opened, rows
+from support.ledgers import (
+    DAY,
+    NOON,
+    Clock,
+    PostgresPlace,
+    StorePlace,
+    an_app,
+    copy_killed,
+    opened,
+    problems_of,
+    rows,
+)
 
 from anaphora.daemon.grants import NANO
 from anaphora.daemon.ledger import Ledger, OpenHold
-from anaphora.daemon.store.group_commit import GroupCommit
+from anaphora.daemon.store.batch import Operation, Outcome
+from anaphora.daemon.store.batch_queue import BatchQueue
+from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import check
 from anaphora.daemon.values import App
 from anaphora.errors import GrantExceeded, InvalidRequest
@@ -32,8 +48,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @in_event_loop
-async def test_a_hold_counts_at_its_bound_until_it_is_settled(path: Path) -> None:
-    async with opened(path) as ledger:
+async def test_a_hold_counts_at_its_bound_until_it_is_settled(place: StorePlace) -> None:
+    async with opened(place) as ledger:
         one = await hold(ledger, an_app(), 500)
         before = await ledger.spent("shop")
         assert (before.today, before.month, before.held) == (0, 0, 500)
@@ -43,13 +59,15 @@ async def test_a_hold_counts_at_its_bound_until_it_is_settled(path: Path) -> Non
         (row,) = await ledger.store.spend([])
         assert (row.calls, row.billed, row.estimated) == (1, 120, 0)
         assert (row.input, row.read, row.output) == (97, 90, 3)
-    assert check(path, now=NOON).problems == ()
+    assert problems_of(place) == ()
 
 
 @in_event_loop
-async def test_a_call_that_could_exceed_the_day_is_refused_until_the_next(path: Path) -> None:
+async def test_a_call_that_could_exceed_the_day_is_refused_until_the_next(
+    place: StorePlace,
+) -> None:
     app, clock = an_app(per_day=1000), Clock()
-    async with opened(path, clock) as ledger:
+    async with opened(place, clock) as ledger:
         first = await hold(ledger, app, 600)
         with pytest.raises(GrantExceeded, match=r"usd_per_day is 0\.000001: ") as refused:
             await hold(ledger, app, 401)
@@ -65,9 +83,9 @@ async def test_a_call_that_could_exceed_the_day_is_refused_until_the_next(path: 
 
 
 @in_event_loop
-async def test_a_month_is_limited_too_and_says_when_the_next_begins(path: Path) -> None:
+async def test_a_month_is_limited_too_and_says_when_the_next_begins(place: StorePlace) -> None:
     app, clock = an_app(per_day=1000, per_month=1500), Clock()
-    async with opened(path, clock) as ledger:
+    async with opened(place, clock) as ledger:
         await (await hold(ledger, app, 1000)).settle(1000, "billed")
         clock.now += DAY
         await (await hold(ledger, app, 500)).settle(500, "billed")
@@ -81,16 +99,16 @@ async def test_a_month_is_limited_too_and_says_when_the_next_begins(path: Path) 
 
 
 @in_event_loop
-async def test_a_call_above_the_whole_limit_never_fits_by_itself(path: Path) -> None:
-    async with opened(path) as ledger:
+async def test_a_call_above_the_whole_limit_never_fits_by_itself(place: StorePlace) -> None:
+    async with opened(place) as ledger:
         with pytest.raises(GrantExceeded, match=r"and this call can cost 6\.00") as refused:
             await hold(ledger, an_app(per_day=5 * NANO), 6 * NANO)
         assert refused.value.resets_at is None
 
 
 @in_event_loop
-async def test_apps_do_not_share_a_limit(path: Path) -> None:
-    async with opened(path) as ledger:
+async def test_apps_do_not_share_a_limit(place: StorePlace) -> None:
+    async with opened(place) as ledger:
         both = [await hold(ledger, an_app(name, per_day=100), 100) for name in ("one", "two")]
         assert (await ledger.spent("one")).held == 100
         with pytest.raises(GrantExceeded):
@@ -99,9 +117,9 @@ async def test_apps_do_not_share_a_limit(path: Path) -> None:
 
 
 @in_event_loop
-async def test_of_concurrent_holds_only_those_that_fit_are_taken(path: Path) -> None:
+async def test_of_concurrent_holds_only_those_that_fit_are_taken(place: StorePlace) -> None:
     app = an_app(per_day=1000)
-    async with opened(path) as ledger:
+    async with opened(place) as ledger:
         outcomes = await asyncio.gather(
             *(hold(ledger, app, 30) for _ in range(100)), return_exceptions=True
         )
@@ -112,8 +130,8 @@ async def test_of_concurrent_holds_only_those_that_fit_are_taken(path: Path) -> 
 
 
 @in_event_loop
-async def test_a_limit_holds_for_two_processes_that_use_one_store(path: Path) -> None:
-    async with opened(path) as first, opened(path) as second:
+async def test_a_limit_holds_for_two_processes_that_use_one_store(place: StorePlace) -> None:
+    async with opened(place) as first, opened(place, node="other") as second:
         outcomes = await asyncio.gather(
             *(
                 hold(ledger, an_app(per_day=1000), 30)
@@ -126,9 +144,9 @@ async def test_a_limit_holds_for_two_processes_that_use_one_store(path: Path) ->
 
 
 @in_event_loop
-async def test_the_day_of_the_hold_is_charged(path: Path) -> None:
+async def test_the_day_of_the_hold_is_charged(place: StorePlace) -> None:
     clock = Clock()
-    async with opened(path, clock) as ledger:
+    async with opened(place, clock) as ledger:
         late = await hold(ledger, an_app(per_day=100), 100)
         clock.now += DAY
         await late.settle(70, "billed")
@@ -138,24 +156,26 @@ async def test_the_day_of_the_hold_is_charged(path: Path) -> None:
 
 
 @in_event_loop
-async def test_a_settlement_counts_once(path: Path) -> None:
-    async with opened(path) as ledger:
+async def test_a_settlement_counts_once(place: StorePlace) -> None:
+    async with opened(place) as ledger:
         one = await hold(ledger, an_app(), 100)
         await asyncio.gather(one.settle(40, "billed"), one.settle(50, "billed"))
         await one.settle(60, "billed")
         assert (await ledger.spent("shop")).today == 40
-    assert check(path, now=NOON).problems == ()
+    assert problems_of(place) == ()
 
 
 @pytest.mark.parametrize("when", ["before it is sent", "during the commit", "after it"])
 @in_event_loop
-async def test_a_cancelled_hold_is_released(path: Path, when: str) -> None:
-    async with opened(path) as ledger:
+async def test_a_cancelled_hold_is_released(place: StorePlace, when: str) -> None:
+    if when == "after it" and isinstance(place, PostgresPlace):
+        pytest.skip("its writer runs in the event loop: the test below has this moment")
+    async with opened(place) as ledger:
         task = asyncio.create_task(hold(ledger, an_app(per_day=100), 100))
         if when != "before it is sent":
             await asyncio.sleep(0)
         if when == "after it":
-            while not rows(path, "SELECT id FROM holds"):  # without a turn of the event loop
+            while not rows(place, "SELECT id FROM holds"):  # without a turn of the event loop
                 pass
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -165,16 +185,16 @@ async def test_a_cancelled_hold_is_released(path: Path, when: str) -> None:
 
 @in_event_loop
 async def test_a_hold_is_released_where_its_task_is_cancelled_before_it_can_return(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    place: StorePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wake = GroupCommit._wake
+    wake = BatchQueue._wake
 
-    def wake_and_cancel(commits: GroupCommit, results: Any) -> None:
+    def wake_and_cancel(commits: BatchQueue, results: Any) -> None:
         wake(commits, results)
         task.cancel()
 
-    monkeypatch.setattr(GroupCommit, "_wake", wake_and_cancel)
-    async with opened(path) as ledger:
+    async with opened(place) as ledger:
+        monkeypatch.setattr(BatchQueue, "_wake", wake_and_cancel)
         task = asyncio.create_task(hold(ledger, an_app(per_day=100), 100))
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -188,19 +208,55 @@ async def _assert_released(ledger: Ledger) -> None:
 
 
 @in_event_loop
-async def test_a_hold_that_is_dropped_is_settled_at_its_bound(path: Path) -> None:
+async def test_holds_of_calls_that_run_together_are_written_together(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    write = SqliteStore._apply
+
+    def counted(store: SqliteStore, operations: Sequence[Operation]) -> list[Outcome]:
+        batches.append(len(operations))
+        return write(store, operations)
+
+    monkeypatch.setattr(SqliteStore, "_apply", counted)
     async with opened(path) as ledger:
-        await hold(ledger, an_app(), 100)
+        one = await hold(ledger, an_app())
+        others = await asyncio.gather(*(hold(ledger, an_app()) for _ in range(10)))
+        assert len(batches) <= 4, batches
+        waiting = asyncio.create_task(hold(ledger, an_app()))
+        for each in (one, *others):
+            each.release()
+        (await waiting).release()  # it waits for no call, since none is left
         assert (await ledger.spent("shop")).held == 0
-        assert rows(path, "SELECT billed, kind FROM entries WHERE app = 'shop'") == [(100, "bound")]
 
 
 @in_event_loop
-async def test_a_settlement_that_is_not_waited_for_is_written_by_itself(path: Path) -> None:
+async def test_a_hold_counts_what_another_connection_has_written(path: Path) -> None:
     async with opened(path) as ledger:
+        app = an_app(per_day=100)
+        await (await hold(ledger, app, 50)).settle(50, "billed")
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE balances SET spent = 95 WHERE app = 'shop'")
+        with pytest.raises(GrantExceeded):
+            await hold(ledger, app, 10)
+
+
+@in_event_loop
+async def test_a_hold_that_is_dropped_is_settled_at_its_bound(place: StorePlace) -> None:
+    async with opened(place) as ledger:
+        await hold(ledger, an_app(), 100)
+        assert (await ledger.spent("shop")).held == 0
+        assert rows(place, "SELECT billed, kind FROM entries WHERE app = 'shop'") == [
+            (100, "bound")
+        ]
+
+
+@in_event_loop
+async def test_a_settlement_that_is_not_waited_for_is_written_by_itself(place: StorePlace) -> None:
+    async with opened(place) as ledger:
         (await hold(ledger, an_app(), 100)).settle_later(40, "billed")
         for _ in range(500):
-            if rows(path, "SELECT billed FROM entries") == [(40,)]:
+            if rows(place, "SELECT billed FROM entries") == [(40,)]:
                 break
             await asyncio.sleep(0.005)
         else:
@@ -211,8 +267,8 @@ async def test_a_settlement_that_is_not_waited_for_is_written_by_itself(path: Pa
 
 @pytest.mark.parametrize("bound", [-1, 2**53 + 1])
 @in_event_loop
-async def test_an_impossible_bound_is_rejected(path: Path, bound: int) -> None:
-    async with opened(path) as ledger:
+async def test_an_impossible_bound_is_rejected(place: StorePlace, bound: int) -> None:
+    async with opened(place) as ledger:
         with pytest.raises(InvalidRequest, match="nano-dollars, got"):
             await hold(ledger, an_app(), bound)
 
@@ -245,10 +301,23 @@ async def test_open_holds_of_a_killed_daemon_are_settled_at_their_bound(
 
 
 @in_event_loop
+async def test_a_label_that_no_store_can_hold_does_not_lose_the_amount(place: StorePlace) -> None:
+    """Names of tools come from apps."""
+    async with opened(place) as ledger:
+        for label in ("a\0b", "\ud800", "a?b"):
+            one = await hold(ledger, an_app())
+            await one.settle(30, "billed", labels={label: 3, "plain": 2})
+        spent = await ledger.spent("shop")
+        assert (spent.today, spent.held) == (90, 0)
+        labels = {row.label: row.billed for row in await ledger.store.spend(["label"])}
+        assert labels == {"": 75, "a?b": 6, "?": 3, "plain": 6}
+
+
+@in_event_loop
 async def test_a_bill_that_comes_late_replaces_the_bound_with_its_tokens_and_labels(
-    path: Path,
+    place: StorePlace,
 ) -> None:
-    async with opened(path) as ledger:
+    async with opened(place) as ledger:
         one = await hold(ledger, an_app(), 100)
         usage = Usage(uncached=50, output=9)
         await one.settle(100, "bound", usage=usage, labels={"rules": 80}, saved=3)
@@ -258,16 +327,16 @@ async def test_a_bill_that_comes_late_replaces_the_bound_with_its_tokens_and_lab
         assert (row.input, row.output) == (7, 0)
         labels = {row.label: (row.calls, row.billed) for row in await ledger.store.spend(["label"])}
         assert labels == {"": (1, 35), "history": (1, 5)}
-    assert check(path, now=NOON).problems == ()
+    assert problems_of(place) == ()
 
 
 # ── Clocks ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @in_event_loop
-async def test_a_clock_that_jumps_back_reopens_no_day(path: Path, tmp_path: Path) -> None:
+async def test_a_clock_that_jumps_back_reopens_no_day(place: StorePlace) -> None:
     app, clock = an_app(per_day=100), Clock()
-    async with opened(path, clock) as ledger:
+    async with opened(place, clock) as ledger:
         await (await hold(ledger, app)).settle(100, "billed")
         clock.now += DAY
         await (await hold(ledger, app)).settle(100, "billed")
@@ -277,7 +346,7 @@ async def test_a_clock_that_jumps_back_reopens_no_day(path: Path, tmp_path: Path
                 await hold(ledger, app, 1)
             assert refused.value.resets_at == NOON + 1.5 * DAY
             assert (await ledger.spent("shop")).day == "2027-01-16"
-    async with opened(path, clock) as ledger:  # nor does a restart
+    async with opened(place, clock) as ledger:  # nor does a restart
         with pytest.raises(GrantExceeded):
             await hold(ledger, app, 1)
         clock.now = NOON + 2 * DAY
@@ -295,12 +364,12 @@ async def test_a_clock_that_jumps_back_reopens_no_day(path: Path, tmp_path: Path
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Pacific/Apia"])
 @in_event_loop
 async def test_summer_time_moves_no_day(
-    path: Path, zone: str, monkeypatch: pytest.MonkeyPatch
+    place: StorePlace, zone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        async with opened(path, clock := Clock()) as ledger:
+        async with opened(place, clock := Clock()) as ledger:
             for hours in range(0, 72, 6):  # the night in which Europe changes, and the days around
                 moment = datetime.datetime(2027, 3, 27, tzinfo=datetime.UTC)
                 moment += datetime.timedelta(hours=hours)

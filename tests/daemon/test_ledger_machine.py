@@ -8,18 +8,41 @@ import tempfile
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
-from support.ledgers import DAY, NOON, Clock, an_app, copy_killed, memory_folder
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+from support.ledgers import (
+    DAY,
+    NOON,
+    Clock,
+    PostgresPlace,
+    StorePlace,
+    abandon,
+    an_app,
+    copy_killed,
+    memory_folder,
+    migrated,
+    open_store,
+    problems_of,
+)
+from support.servers import PostgresServer
 
 from anaphora.daemon.ledger import Ledger, OpenHold
 from anaphora.daemon.store import Hold
 from anaphora.daemon.store.days import day_of
+from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.sqlite import SqliteStore
-from anaphora.daemon.store.upkeep import check
 from anaphora.errors import GrantExceeded
 
 T = TypeVar("T")
@@ -39,7 +62,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.folder = memory_folder()
         self.root = self.folder.__enter__()
-        self.path = self.root / "store.sqlite"
+        self.place = self.new_place()
         self.clock = Clock()
         self.day = ""
         self.held: dict[str, tuple[Hold, str]] = {}
@@ -50,11 +73,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
 
-    def open(self) -> None:
-        self.store = SqliteStore.open(self.path, clock=self.clock)
+    def new_place(self) -> StorePlace:
+        return self.root / "store.sqlite"
+
+    def open(self, *, recovered: bool = True) -> None:
+        self.store = self.run(open_store(self.place, self.clock))
         self.ledger = Ledger(self.store, self.clock)
         found = self.run(self.ledger.recover())
-        assert found.count == len(self.held)
+        assert found.count == (len(self.held) if recovered else 0)
         for id, (hold, day) in self.held.items():
             self.entries[id] = hold, day, hold.bound
             self.at_bound.add(id)
@@ -151,13 +177,17 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(killed=st.booleans())
     def restart(self, killed: bool) -> None:
         if killed:
-            target = Path(tempfile.mkdtemp(dir=self.root)) / "killed"
-            copy = copy_killed(self.path, target)
-            self.run(self.store.close())
-            self.path = copy
+            self.kill()
         else:
             self.run(self.store.close())
-        self.open()
+        self.open(recovered=killed or isinstance(self.store, SqliteStore))
+
+    def kill(self) -> None:
+        assert isinstance(self.place, Path)
+        target = Path(tempfile.mkdtemp(dir=self.root)) / "killed"
+        copy = copy_killed(self.place, target)
+        self.run(self.store.close())
+        self.place = copy
 
     # ── What holds ───────────────────────────────────────────────────────────────────────────────
 
@@ -196,11 +226,43 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.run(self.store.close())
-        assert check(self.path, now=NOON + 10_000 * DAY).problems == ()
+        assert problems_of(self.place, NOON + 10_000 * DAY) == ()
         self.run(self.loop.shutdown_default_executor())
         self.loop.close()
         self.folder.__exit__(None, None, None)
 
 
-TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=15, stateful_step_count=15)
+class PostgresMachine(LedgerMachine):
+    """The same on PostgreSQL: a kill leaves an epoch that the next start takes over."""
+
+    server: ClassVar[PostgresServer]
+
+    def new_place(self) -> StorePlace:
+        return PostgresPlace(self.server.create_database(migrated), self.root)
+
+    def kill(self) -> None:
+        async def end() -> None:
+            assert isinstance(self.store, PostgresStore)
+            abandon(self.store)
+            await asyncio.sleep(0)
+
+        self.run(end())
+
+    def teardown(self) -> None:
+        super().teardown()
+        assert isinstance(self.place, PostgresPlace)
+        self.server.drop_database(self.place.url)
+
+
+def test_a_ledger_in_sqlite_is_that_of_the_model() -> None:
+    run_state_machine_as_test(
+        LedgerMachine, settings=settings(max_examples=15, stateful_step_count=15)
+    )
+
+
+@pytest.mark.long
+def test_a_ledger_in_postgresql_is_that_of_the_model(postgres_server: PostgresServer) -> None:
+    PostgresMachine.server = postgres_server
+    run_state_machine_as_test(
+        PostgresMachine, settings=settings(max_examples=4, stateful_step_count=15)
+    )

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphora.daemon.grants import AppGrant, LlmGrant
-from anaphora.daemon.rates import MINUTE, Rates
+from anaphora.daemon.rates import GrantRates
+from anaphora.daemon.shared_state import MINUTE, Taken
+from anaphora.daemon.shared_state.memory import MemoryState
 from anaphora.daemon.values import App
 from anaphora.errors import GrantRateLimited, NotGranted
 
 START = 1_000_000.0
+
+
+class Rates:
+    """The rates of one node, at times that a test chooses."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self._rates = GrantRates(MemoryState(clock=lambda: self.now))
+        self.correct = self._rates.correct
+
+    def admit(self, app: App, tokens: int, now: float) -> Taken:
+        self.now = now
+        return asyncio.run(self._rates.admit(app, tokens))
 
 
 def app_with(name: str = "a", *, requests: int | None = None, tokens: int | None = None) -> App:

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from anaphora.client.config import ClientConfig
-from anaphora.daemon.config import DaemonConfig, TlsConfig, schema
-from anaphora.daemon.extensions import AppTable, Grants, LlmTable
+from anaphora.daemon.config import DaemonConfig, TlsConfig, UiConfig, schema
+from anaphora.daemon.extensions import AppTable, Grants, KeepWarmTable, LlmTable
 from anaphora.daemon.home import LLM_YAML
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -21,7 +21,9 @@ CONFIG = (DOCS / "config.md").read_text()
 SECTIONS: list[tuple[str, str, type[msgspec.Struct]]] = [
     (EXTENSIONS, "<app>", AppTable),
     (EXTENSIONS, "<app>.llm", LlmTable),
+    (EXTENSIONS, "<app>.llm.keep_warm", KeepWarmTable),
     (CONFIG, "daemon", DaemonConfig),
+    (CONFIG, "daemon.ui", UiConfig),
     (CONFIG, "daemon.tls", TlsConfig),
 ]
 

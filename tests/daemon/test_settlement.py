@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.delegation import Delegating, app_of, delegating
-from support.emulated_client import MODELS
+from support.emulated_client import LONG, MODELS
 
+from anaphora.audit import AuditEnvelope, AuditLog
 from anaphora.audit.reading import rows
+from anaphora.audit.report import CallSums
+from anaphora.daemon.denials import DenialLog
 from anaphora.daemon.settling import nano_usd_up
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (
@@ -206,6 +210,111 @@ def test_rows_of_calls_and_refusals(emu: Emulator, tmp_path: Path) -> None:
     assert calls[0].cost_nano_usd > 0
 
 
+async def charged_in_rows(daemon: Delegating, folder: Path) -> tuple[int, int]:
+    """The same as `charged`, by the audit log."""
+    await charged(daemon)
+    daemon.audit.flush()
+    sums = CallSums()
+    for row in rows(folder / "audit"):
+        if isinstance(row.content, AuditEnvelope):
+            sums.add(row.content)
+    return sums.cost_nano_usd, sums.unbilled_nano_usd
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [["cut; after=0"], ["cut; after=0", None], ["503", None], ["cut; after=6"], [None]],
+    ids=lambda faults: ", ".join(map(str, faults)),
+)
+def test_rows_hold_what_the_ledger_charges(
+    faults: list[str | None], emu: Emulator, tmp_path: Path
+) -> None:
+    """Also for attempts without a bill, whether or not a later one is answered."""
+    retry = {"max_attempts": 2, "first_wait": 0.001}
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], retry=retry) as daemon:
+            daemon.transport.faults = list(faults)
+            with contextlib.suppress(AnaphoraError):
+                await daemon.stream(daemon.request("anthropic", STREAMED))
+            ledger = await charged(daemon)
+            assert await charged_in_rows(daemon, tmp_path) == ledger
+            assert (ledger[1] > 0) == any(fault and "cut" in fault for fault in faults)
+
+    asyncio.run(main())
+
+
+def test_refusal_of_a_started_call_has_one_row(emu: Emulator, tmp_path: Path) -> None:
+    """Spend and rates are checked when the call is prepared, which is a row of the same kind."""
+    app = app_of(providers=["anthropic"], usd_per_day=0.001)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], app=app) as daemon:
+            for body in (BODY, STREAMED, BODY):
+                with pytest.raises(GrantExceeded):
+                    await daemon.stream(daemon.request("anthropic", body))
+
+    asyncio.run(main())
+    found = [row.content for row in rows(tmp_path / "audit")]
+    calls = [row for row in found if isinstance(row, AuditEnvelope)]
+    assert sum(row.repeats for row in calls) == 3
+    assert {(row.outcome, row.provider, row.attempts) for row in calls} == {
+        ("GrantExceeded", "", 0)
+    }
+
+
+def test_refusal_after_an_attempt_is_a_call(emu: Emulator, tmp_path: Path) -> None:
+    """The second attempt does not fit the limit any more: the first one was sent."""
+    retry = {"max_attempts": 2, "first_wait": 0.001}
+    app = app_of(providers=["anthropic"], usd_per_day=0.006)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], app=app, retry=retry) as daemon:
+            daemon.transport.faults = ["cut; after=0"]
+            with pytest.raises(GrantExceeded):
+                await daemon.service.complete(daemon.request("anthropic", BODY))
+            assert len(daemon.transport.sent) == 1
+            assert await charged_in_rows(daemon, tmp_path) == await charged(daemon)
+
+    asyncio.run(main())
+    found = [row.content for row in rows(tmp_path / "audit")]
+    [call] = [row for row in found if isinstance(row, AuditEnvelope)]
+    assert (call.outcome, call.provider, call.attempts) == ("GrantExceeded", "anthropic", 2)
+
+
+def test_repeats_of_a_refusal_are_written_when_their_minute_is_over(tmp_path: Path) -> None:
+    now = 1_800_000_000.0
+    with AuditLog(tmp_path / "audit") as log:
+        denials = DenialLog(log, lambda: now)
+        for _ in range(5):
+            denials.add("notes", "/v1/messages", NotGranted("no such model"))
+        denials.write_minute()
+        now += 60
+        denials.write_minute()
+        denials.write_minute()
+        log.flush()
+        found = [row.content for row in rows(tmp_path / "audit")]
+    calls = [row for row in found if isinstance(row, AuditEnvelope)]
+    assert [row.repeats for row in calls] == [1, 4]
+
+
+def test_rows_hold_what_was_predicted(emu: Emulator, tmp_path: Path) -> None:
+    system = [{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}]
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            for text in ("Hello", "Good evening"):
+                messages = [{"role": "user", "content": text}]
+                body = {**BODY, "system": system, "messages": messages}
+                await daemon.service.complete(daemon.request("anthropic", body))
+
+    asyncio.run(main())
+    found = [row.content for row in rows(tmp_path / "audit")]
+    first, second = [row for row in found if isinstance(row, AuditEnvelope)]
+    assert not first.predicted
+    assert second.predicted == second.usage.read == first.usage.written_total > 0
+
+
 def test_steps_that_fail_after_the_answer_neither_lose_it_nor_show_this_machine(
     emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,3 +335,30 @@ def test_steps_that_fail_after_the_answer_neither_lose_it_nor_show_this_machine(
             assert billed == estimated > 0
 
     asyncio.run(main())
+
+
+def test_rows_name_the_conversation_and_the_turn(emu: Emulator, tmp_path: Path) -> None:
+    """A call that continues an earlier one of its app is in the same conversation, whatever another
+    app sends, and where another provider had to answer it."""
+    names = ["anthropic", "openai_chat"]
+    routes = {"safe": [{"provider": "anthropic"}, {"provider": "openai_chat", "model": "gpt-5.2"}]}
+    one, two = (app_of(name, providers=[*names, "safe"]) for name in ("one", "two"))
+    question = BODY["messages"]
+    grown = [*question, {"role": "assistant", "content": "Hi."}, *question]
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, names, routes=routes, retry=ONCE) as daemon:
+            daemon.service.use_grants([one.grant, two.grant])
+            daemon.transport.faults = [None, None, "503", None, None]
+            for app, messages in ((one, question), (two, question), (one, grown), (two, grown)):
+                body = {**BODY, "messages": messages}
+                call = daemon.request("anthropic", body, app=app, provider="safe")
+                await daemon.service.complete(call)
+
+    asyncio.run(main())
+    calls = [row.content for row in rows(tmp_path / "audit")]
+    found = [row for row in calls if isinstance(row, AuditEnvelope)]
+    assert [row.provider for row in found] == ["anthropic", "anthropic", "openai_chat", "anthropic"]
+    ids = [row.conversation for row in found]
+    assert ids[0] == ids[2] != ids[1] == ids[3]
+    assert [row.turn for row in found] == [1, 1, 2, 2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.audit_logs import in_event_loop
-from support.ledgers import DAY, NOON, Clock, an_app, opened, rows, version_1
+from support.ledgers import DAY, NOON, Clock, StorePlace, an_app, opened, rows, version_1
 
 from anaphora.daemon.ledger import Ledger
 from anaphora.daemon.store import HandleRow, SpendRow, TokenRow
@@ -35,15 +35,15 @@ async def spend(ledger: Ledger, app: str, model: str, billed: int, **labels: int
 
 
 @in_event_loop
-async def test_tokens_are_kept_changed_and_revoked(path: Path) -> None:
+async def test_tokens_are_kept_changed_and_revoked(place: StorePlace) -> None:
     first = TokenRow(id="t1", app="shop", digest=b"\x00\xff", created=1.0)
     admin = TokenRow(id="t2", app="", digest=b"2", created=2.0, expires=9.0)
-    async with opened(path) as ledger:
+    async with opened(place) as ledger:
         for token in (first, admin):
             await ledger.store.add_token(token)
         await ledger.store.change_token("t1", expires=5.0)
         await ledger.store.change_token("t1", revoked=6.0)
-    async with opened(path) as ledger:
+    async with opened(place) as ledger:
         assert await ledger.store.tokens() == [
             TokenRow(
                 id="t1", app="shop", digest=b"\x00\xff", created=1.0, expires=5.0, revoked=6.0
@@ -53,9 +53,25 @@ async def test_tokens_are_kept_changed_and_revoked(path: Path) -> None:
 
 
 @in_event_loop
-async def test_a_handle_is_visible_to_its_app_only(path: Path) -> None:
+async def test_spend_of_all_apps_is_that_of_each(place: StorePlace) -> None:
+    clock = Clock()
+    async with opened(place, clock) as ledger:
+        await spend(ledger, "shop", "m", 30)
+        clock.now += DAY
+        await spend(ledger, "shop", "m", 4)
+        await spend(ledger, "blog", "m", 500)
+        app = an_app("late")
+        hold = await ledger.hold(app, provider="p", model="m", request_id="r", bound=6)
+        found = await ledger.store.spent_by_app(clock.now)
+        assert found == {name: await ledger.spent(name) for name in ("shop", "blog", "late")}
+        assert (found["shop"].today, found["late"].held) == (4, 6)
+        hold.release()
+
+
+@in_event_loop
+async def test_a_handle_is_visible_to_its_app_only(place: StorePlace) -> None:
     mine = HandleRow(kind="response", id="r1", app="shop", provider="p", created=1.0)
-    async with opened(path) as ledger:
+    async with opened(place) as ledger:
         store = ledger.store
         await store.add_handle(mine)
         assert await store.handle("response", "r1", "shop") == mine
@@ -77,8 +93,8 @@ async def test_a_handle_is_visible_to_its_app_only(path: Path) -> None:
 
 
 @in_event_loop
-async def test_spend_is_summed_by_any_fields(path: Path) -> None:
-    async with opened(path, clock := Clock()) as ledger:
+async def test_spend_is_summed_by_any_fields(place: StorePlace) -> None:
+    async with opened(place, clock := Clock()) as ledger:
         await spend(ledger, "shop", "haiku", 100, rules=60, history=30)
         await spend(ledger, "shop", "sonnet", 500, rules=200)
         clock.now += DAY
@@ -104,8 +120,8 @@ async def test_spend_is_summed_by_any_fields(path: Path) -> None:
 
 
 @in_event_loop
-async def test_attempts_that_are_not_charged_are_no_calls(path: Path) -> None:
-    async with opened(path) as ledger:
+async def test_attempts_that_are_not_charged_are_no_calls(place: StorePlace) -> None:
+    async with opened(place) as ledger:
         hold = await ledger.hold(an_app(), provider="p", model="m", request_id="r", bound=9)
         await hold.settle(0, "free")
         await spend(ledger, "shop", "m", 5)

@@ -88,9 +88,11 @@ def test_calls_after_a_first_one_all_read(emu: Emulator, provider: str) -> None:
     assert outcomes(emu) == ["new"] + ["read"] * (CALLS - 1)
 
 
-def test_threads_at_once_read_nothing(emu: Emulator) -> None:
+def test_threads_at_once_read_nothing() -> None:
+    """With time for all of them to arrive, also on a busy machine."""
     barrier = threading.Barrier(CALLS)
     with (
+        emulator.running(EmulatorOptions(latency=Latency(first=1.5))) as emu,
         anthropic.Anthropic(base_url=emu.url, api_key="k", max_retries=0) as client,
         ThreadPoolExecutor(CALLS) as pool,
     ):
@@ -101,7 +103,7 @@ def test_threads_at_once_read_nothing(emu: Emulator) -> None:
             return int(usage.cache_creation_input_tokens)
 
         assert all(pool.map(ask, range(CALLS)))
-    causes = [call["verdict"]["cause"] for call in emu.requests()]
+        causes = [call["verdict"]["cause"] for call in emu.requests()]
     assert causes[0] == "not_yet_visible"
 
 

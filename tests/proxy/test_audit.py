@@ -100,6 +100,10 @@ def test_each_relayed_call_has_a_row(emu: Emulator, tmp_path: Path) -> None:
         ("messages", False, None),
     ]
     assert len({one.prompt_hash, two.prompt_hash, three.prompt_hash}) == 3
+    assert [row.turn for row in (one, two)] == [1, 2]
+    assert one.conversation == two.conversation != ""
+    assert one.output_nano_usd is not None
+    assert 0 < one.output_nano_usd < one.cost_nano_usd
 
 
 @pytest.mark.parametrize("fault, status", [("503", 503), ("spend-cap", 429), ("cut", 200)])

@@ -21,12 +21,18 @@ from pathlib import Path
 
 import pytest
 
+import anaphora
 from anaphora.errors import InvalidRequest
 from anaphora.proxy import launch
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals")
 
-_RUN = "import os, sys; from anaphora.proxy import launch; sys.exit(launch.run(sys.argv[1:], os.environ))"
+#: Without what the package itself imports, which takes most of a start.
+_RUN = (
+    "import os, sys, types; package = sys.modules['anaphora'] = types.ModuleType('anaphora');"
+    f" package.__path__ = {list(anaphora.__path__)!r}; from anaphora.proxy import launch;"
+    " sys.exit(launch.run(sys.argv[1:], os.environ))"
+)
 _SECONDS = 20
 #: Takes its terminal, as a login shell does, and becomes bash.
 _SHELL = (
@@ -72,10 +78,10 @@ class Terminal:
     def words(self, *command: str) -> str:
         """Programs are in files: what is typed is shown, and must not look like output."""
         (self.folder / "run.py").write_text(_RUN)
-        words = [sys.executable, str(self.folder / "run.py"), *command]
+        words = [sys.executable, "-S", str(self.folder / "run.py"), *command]
         if command[:2] == (sys.executable, "-c"):
             (self.folder / "program.py").write_text(command[2])
-            words[3:] = [str(self.folder / "program.py")]
+            words[4:] = [str(self.folder / "program.py")]
         return shlex.join(words)
 
     def code(self) -> int:
@@ -288,7 +294,7 @@ def test_terminal_that_hangs_up_ends_the_command(terminal: Terminal, tmp_path: P
 
 def start(*command: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", _RUN, *command],
+        [sys.executable, "-S", "-c", _RUN, *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -28,7 +28,8 @@ def run_agent(system=lambda turn: GUIDE, turns=3, model="claude-sonnet-4-6"):
     return reply
 """
 
-#: The same without an SDK, which takes seconds to import in another process.
+#: The same without an SDK, which takes seconds to import in another process, and most of a test's
+#: time in this one.
 WITHOUT_SDK = """
 import json
 import os
@@ -57,11 +58,18 @@ def run_agent(system=lambda turn: GUIDE, turns=3, model="claude-sonnet-4-6"):
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
-    pytester.makepyfile(agent=AGENT)
+    pytester.makepyfile(agent=WITHOUT_SDK)
     return pytester
 
 
-def test_a_stable_prompt_passes(project: pytest.Pytester) -> None:
+@pytest.fixture
+def project_with_sdk(project: pytest.Pytester) -> pytest.Pytester:
+    project.makepyfile(agent=AGENT)
+    return project
+
+
+def test_a_stable_prompt_passes(project_with_sdk: pytest.Pytester) -> None:
+    project = project_with_sdk
     project.makepyfile(
         """
         from agent import run_agent
@@ -77,8 +85,9 @@ def test_a_stable_prompt_passes(project: pytest.Pytester) -> None:
 
 
 def test_a_broken_prefix_fails_and_names_the_field_the_excerpts_and_the_cost(
-    project: pytest.Pytester,
+    project_with_sdk: pytest.Pytester,
 ) -> None:
+    project = project_with_sdk
     project.makepyfile(
         """
         from agent import GUIDE, run_agent
@@ -236,7 +245,6 @@ def test_a_failed_test_shows_the_break_too(project: pytest.Pytester, failure: st
 
 
 def test_calls_of_another_process_are_judged(project: pytest.Pytester) -> None:
-    project.makepyfile(agent=WITHOUT_SDK)
     project.makepyfile(
         """
         import subprocess
@@ -251,7 +259,6 @@ def test_calls_of_another_process_are_judged(project: pytest.Pytester) -> None:
 
 
 def test_the_report_lists_every_contract(project: pytest.Pytester) -> None:
-    project.makepyfile(agent=WITHOUT_SDK)
     project.makepyfile(
         """
         from agent import GUIDE, run_agent

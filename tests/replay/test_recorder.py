@@ -62,6 +62,12 @@ def emu() -> Iterator[Emulator]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No crash is tested here."""
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
 class City(msgspec.Struct):
     name: str
     people: int

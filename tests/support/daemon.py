@@ -17,12 +17,13 @@ import httpx
 import msgspec
 
 from anaphora.client.config.secrets import Secret
+from anaphora.daemon.config import daemon_config
 from anaphora.daemon.extensions import Grants
 from anaphora.daemon.home import Home, init
 from anaphora.daemon.identity import ADMIN, Directory
 from anaphora.daemon.logs import JsonLog
 from anaphora.daemon.server import Daemon, ServeOptions, running
-from anaphora.daemon.store.sqlite import SqliteStore
+from anaphora.daemon.store.opening import store_for_command
 
 from .emulated_client import Serving
 
@@ -116,6 +117,7 @@ def create_home(
     *,
     extensions: Mapping[str, Any] | None = None,
     llm: Mapping[str, Any] | None = None,
+    tokens: bool = True,
 ) -> dict[str, Secret]:
     """Writes a home, and creates a token for each app and for an administrator."""
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -129,16 +131,15 @@ def create_home(
     secret = folder / "secrets" / "PROVIDER_KEY.txt"
     secret.touch(mode=0o600)
     secret.write_text(KEY + "\n")
+    if not tokens:
+        return {}
     return asyncio.run(_create_tokens(Home.open(folder), (*grants, ADMIN)))
 
 
 async def _create_tokens(home: Home, apps: Iterable[str]) -> dict[str, Secret]:
-    store = SqliteStore.open(home.store)
-    try:
+    async with store_for_command(home, daemon_config(home.config())) as store:
         directory = await Directory.open(home, store, Grants.read(home.extensions_yaml))
         return {app: (await directory.create_token(app)).token for app in apps}
-    finally:
-        await store.close()
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from anaphora.client.config.resolve import resolve
 from anaphora.daemon.delegation import CallService
 from anaphora.daemon.grants import NANO, AppGrant, LlmGrant
 from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.shared_state import SharedState
 from anaphora.daemon.store import Spent
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import App, AppCall, AppReply, StreamPiece, WireRequest
@@ -156,9 +157,11 @@ async def delegating(
     *,
     app: App | None = None,
     routes: dict[str, Any] | None = None,
+    shared_state: SharedState | None = None,
     **provider: Any,
 ) -> AsyncIterator[Delegating]:
-    """A service with these providers; `provider` adds settings to each of them."""
+    """A service with these providers; `provider` adds settings to each of them. `shared_state` is
+    what it shares with other nodes."""
     providers = settings(server.url, names, **provider)
     if "ollama" in providers:  # without a price, no call is made under a limit
         providers["ollama"]["prices"] = {"*": {"input": 0, "output": 0}}
@@ -173,6 +176,7 @@ async def delegating(
             store,
             audit,
             transport=transport,
+            shared_state=shared_state,
         )
         app = app or app_of(providers=(*names, *(routes or {})))
         service.use_grants([app.grant])

@@ -11,20 +11,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
+import msgspec
 from support.audit_logs import with_tests
+from support.servers import run_in_thread
 
 from anaphora.daemon.grants import AppGrant, LlmGrant
 from anaphora.daemon.ledger import Ledger
 from anaphora.daemon.store import schema
+from anaphora.daemon.store.postgres import PostgresStore
+from anaphora.daemon.store.postgres import upkeep as upkeep_postgres
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import check
 from anaphora.daemon.values import App
 from anaphora.errors import Io
+from anaphora.postgres.address import PostgresAddress
+from anaphora.postgres.connection import connect
 
 #: Noon of 2027-01-15, UTC.
 NOON = 1_800_014_400.0
@@ -46,11 +52,47 @@ class Clock:
         return self.now
 
 
+class PostgresPlace(msgspec.Struct, frozen=True):
+    """A database for a store, and where its node keeps its journal."""
+
+    url: str
+    folder: Path
+
+    @property
+    def address(self) -> PostgresAddress:
+        return PostgresAddress.parse(self.url)
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "settlements.journal"
+
+
+StorePlace: TypeAlias = Path | PostgresPlace
+"""The file of a store in SQLite, or a database in PostgreSQL."""
+
+
+def migrated(url: str) -> None:
+    """Makes the tables: a template for `PostgresServer.create_database`."""
+    run_in_thread(upkeep_postgres.migrate(PostgresAddress.parse(url)))
+
+
+async def open_store(
+    place: StorePlace, clock: Callable[[], float], *, node: str = "node"
+) -> SqliteStore | PostgresStore:
+    if isinstance(place, Path):
+        return SqliteStore.open(place, clock=clock)
+    return await PostgresStore.open(
+        place.address, node=node, version="0", journal=place.journal, clock=clock
+    )
+
+
 @asynccontextmanager
-async def opened(path: Path, clock: Clock | None = None) -> AsyncIterator[Ledger]:
+async def opened(
+    place: StorePlace, clock: Clock | None = None, *, node: str = "node"
+) -> AsyncIterator[Ledger]:
     """A ledger as a daemon opens it."""
     clock = clock or Clock()
-    store = SqliteStore.open(path, clock=clock)
+    store = await open_store(place, clock, node=node)
     try:
         ledger = Ledger(store, clock)
         await ledger.recover()
@@ -59,10 +101,38 @@ async def opened(path: Path, clock: Clock | None = None) -> AsyncIterator[Ledger
         await store.close()
 
 
-def rows(path: Path, sql: str, *values: Any) -> list[Any]:
+def abandon(store: PostgresStore) -> None:
+    """Leaves a store as a kill of its process would."""
+    store._writer._task.cancel()
+    assert store._keeper is not None
+    if store._keeper._task is not None:
+        store._keeper._task.cancel()
+    for lane in (store._writer._lane, store._keeper._lane, store._reads, store._reports):
+        lane.drop()
+        lane._closed = True
+
+
+def rows(place: StorePlace, sql: str, *values: Any) -> list[Any]:
     """What the tables hold, read beside the daemon."""
-    with closing(schema.connect_to_read(path)) as database:
+    if isinstance(place, PostgresPlace):
+        return run_in_thread(_postgres_rows(place, sql, *values))
+    with closing(schema.connect_to_read(place)) as database:
         return database.execute(sql, values).fetchall()
+
+
+async def _postgres_rows(place: PostgresPlace, sql: str, *values: Any) -> list[Any]:
+    connection = await connect(place.address)
+    try:
+        return [tuple(row) for row in await connection.fetch(sql, *values)]
+    finally:
+        await connection.close()
+
+
+def problems_of(place: StorePlace, now: float = NOON) -> tuple[str, ...]:
+    """What `anaphora store check` finds."""
+    if isinstance(place, PostgresPlace):
+        return run_in_thread(upkeep_postgres.check(place.address, now=now)).problems
+    return check(place, now=now).problems
 
 
 @contextmanager

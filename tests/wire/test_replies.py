@@ -22,6 +22,11 @@ BY_NAME = {case.name: case for case in CASES}
 
 PROVIDER_ERRORS = [kind for kind in Upstream.__subclasses__() if kind is not errors.Denied]
 
+#: The count of output tokens, in a stream.
+_COUNT = re.compile(
+    rb'("(?:output_tokens|completion_tokens|candidatesTokenCount|eval_count)": ?)\d+'
+)
+
 every_wire = pytest.mark.parametrize("wire", BY_NAME)
 
 
@@ -59,6 +64,13 @@ def test_malformed_reply_names_the_field(wire: str, body: bytes, path: str) -> N
     assert caught.value.path.startswith(path)
 
 
+@rows("unreadable_usage", "body", "path")
+def test_reply_is_kept_where_its_usage_cannot_be_read(wire: str, body: bytes, path: str) -> None:
+    reply = BY_NAME[wire].codec.read_reply(body)
+    assert reply.usage.input is reply.usage.output is None
+    assert [(notice.code, notice.path) for notice in reply.notices] == [("usage_unreadable", path)]
+
+
 @pytest.mark.parametrize("wire", [case.name for case in CASES if case.error_reply])
 def test_error_object_with_status_200_is_raised(wire: str) -> None:
     case = BY_NAME[wire]
@@ -92,6 +104,17 @@ def test_unusual_stream_is_read(wire: str, stream: bytes) -> None:
     assert found[-1].reply.usage.output == end.reply.usage.output
     if found[0] == start:
         assert found[-1].reply.usage == end.reply.usage
+
+
+@every_wire
+def test_stream_is_kept_where_its_usage_cannot_be_read(wire: str) -> None:
+    case = BY_NAME[wire]
+    stream = _COUNT.sub(rb'\1"many"', case.whole)
+    end = case.events(stream)[-1]
+    assert isinstance(end, ReplyEnd)
+    assert (end.reply.text, end.reply.usage.output) == ("Hi", None)
+    if stream != case.whole:
+        assert [notice.code for notice in end.reply.notices] == ["usage_unreadable"]
 
 
 @rows("broken", "stream", "error")

@@ -394,7 +394,7 @@ def test_prewarming_pays_before_a_fan_out() -> None:
     assert advice is not None
     # Ten writes at 1.25 against one and ten reads at 0.1.
     assert advice.saves == pytest.approx(20_000 * (12.5 - 1.25 - 1.0))
-    assert advice.cost_usd == pytest.approx(Decimal("0.615"))
+    assert advice.saves_usd == pytest.approx(Decimal("0.615"))
     assert before_fan_out(RULES, 20_000, 1, "5m") is None
     assert before_fan_out(RULES, 100, 10, "5m") is None
 
@@ -402,7 +402,7 @@ def test_prewarming_pays_before_a_fan_out() -> None:
 def test_an_unknown_price_is_not_zero() -> None:
     advice = before_fan_out(RULES, 20_000, 10, "5m")
     assert advice is not None
-    assert advice.cost_usd is None
+    assert advice.saves_usd is None
     assert "input tokens" in str(advice)
 
 

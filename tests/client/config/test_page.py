@@ -17,6 +17,7 @@ from anaphora.client.config import (
     Hop,
     Key,
     LimitsConfig,
+    McpServer,
     ModelPrice,
     PriceTier,
     ProviderConfig,
@@ -39,6 +40,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "prices.<model>": ModelPrice,
     "prices.<model>.tiers[]": PriceTier,
     "routes.<name>": Hop,
+    "mcp.<name>": McpServer,
 }
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]*) ?\|$", re.MULTILINE)
 [EXAMPLE] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

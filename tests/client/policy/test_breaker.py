@@ -96,6 +96,16 @@ def test_one_probe_at_a_time_and_its_success_closes_it() -> None:
     assert breaker.enters(32.0) == breaker.enters(32.0) == 0.0
 
 
+def test_state_is_told() -> None:
+    breaker = CircuitBreaker(BreakerConfig())
+    assert breaker.state(0.0) == "closed"
+    breaker = opened()
+    assert (breaker.state(29.0), breaker.state(30.0)) == ("open", "half open")
+    breaker.enters(30.0)
+    breaker.succeeded(31.0)
+    assert breaker.state(31.0) == "closed"
+
+
 def test_checking_availability_uses_no_probe() -> None:
     breaker = opened()
     assert [breaker.allows(30.0) for _ in range(5)] == [0.0] * 5

@@ -30,6 +30,13 @@ def openai(kind: str, remaining: str, limit: str, reset: str) -> dict[str, str]:
     return {f"x_ratelimit_{of}_{kind}": value for of, value in values.items()}
 
 
+def test_headroom_is_what_the_provider_stated() -> None:
+    limiter, _ = limiter_with(**openai("requests", "1", "5", "40s"))
+    assert limiter.headroom(100.0) == {"m: requests": pytest.approx(0.2)}
+    assert limiter.headroom(120.0) == {"m: requests": pytest.approx(0.6)}
+    assert limiter_with(**openai("requests", "4", "5", "10s"))[0].headroom(100.0) == {}
+
+
 @pytest.mark.parametrize(
     "headers, tokens, wait",
     [

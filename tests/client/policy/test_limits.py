@@ -356,6 +356,19 @@ def test_released_call_returns_its_whole_reservation() -> None:
     assert drive.come(10).state == "started"
 
 
+def test_headroom_is_what_is_left_of_each_limit() -> None:
+    own = {"m": Rate(requests_per_minute=2)}
+    drive = Drive(LimitsConfig(tokens_per_minute=100, concurrency=4, models=own))
+    drive.come(25)
+    assert drive.limiter.headroom(0.0) == {
+        "tokens per minute": 0.75,
+        "concurrent calls": 0.75,
+        "m: requests per minute": 0.5,
+    }
+    assert drive.limiter.headroom(60.0)["tokens per minute"] == 1.0
+    assert Drive(LimitsConfig()).limiter.headroom(0.0) == {}
+
+
 def test_wait_for_concurrency_has_no_forecast() -> None:
     drive = Drive(LimitsConfig(concurrency=1))
     held = drive.come(1)

@@ -111,9 +111,11 @@ CASE = ReplyCase(
         (minimal(content=[{"type": "redacted_thinking"}]), "$.content[0].data"),
         (minimal(stop_reason=5), "$.stop_reason"),
         (minimal(stop_sequence=5), "$.stop_sequence"),
+    ],
+    unreadable_usage=(
         (minimal(usage=[]), "$.usage"),
         (minimal(usage={"input_tokens": "many"}), "$.usage"),
-    ],
+    ),
     error_reply=None,
     text=sse(START, BLOCK, DELTA),
     whole=sse(*WHOLE),

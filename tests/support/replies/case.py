@@ -19,6 +19,8 @@ class ReplyCase:
     stop_reasons: Sequence[tuple[bytes, str, str | None]]
     #: A malformed reply, and the path of what is wrong in it.
     malformed: Sequence[tuple[bytes, str]]
+    #: A reply whose usage cannot be read, and the path of that.
+    unreadable_usage: Sequence[tuple[bytes, str]]
     #: An error object with status 200, and its class; None where the wire has none.
     error_reply: tuple[bytes, type[Upstream]] | None
 

@@ -129,9 +129,12 @@ CASE = ReplyCase(
             ({"candidates": [{"content": {"parts": [5]}}]}, "$.candidates[0].content.parts[0]"),
             ({"candidates": [{"finishReason": 5}]}, "$.candidates[0].finishReason"),
             ({"promptFeedback": {}}, "$.candidates"),
-            ({"candidates": [{}], "usageMetadata": {"promptTokenCount": "x"}}, "$.usageMetadata"),
             ([], "$"),
         )
+    ],
+    unreadable_usage=[
+        (b'{"candidates":[{}],"usageMetadata":%s}' % usage, "$.usageMetadata")
+        for usage in (b"[]", b'{"promptTokenCount":"x"}')
     ],
     error_reply=(
         b'{"error":{"code":503,"status":"UNAVAILABLE","message":"why"}}',

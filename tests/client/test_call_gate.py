@@ -1,0 +1,133 @@
+"""Calls that tasks make one by one and concurrently: what they share is written once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.emulated_client import LONG, connected
+
+from anaphora import emulator
+from anaphora.client.fan_out.gate import CallGate
+from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator.server import Emulator
+from anaphora.errors import Upstream
+from anaphora.values import Message
+
+PROVIDERS = ("anthropic", "openai_responses", "gemini")
+
+
+@pytest.fixture(scope="module")
+def emu() -> Iterator[Emulator]:
+    with emulator.running(EmulatorOptions(background=0, fault_headers=True)) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _fresh(emu: Emulator) -> None:
+    emu.reset()
+
+
+def billed(emu: Emulator) -> list[dict[str, Any]]:
+    calls = [entry for entry in reversed(emu.requests()) if "read" in entry]
+    return [call | {"written": sum(call["written"].values())} for call in calls]
+
+
+def whole_prompts(emu: Emulator) -> int:
+    """Calls that paid for the shared beginning: wrote it, or had it computed."""
+    return sum(max(entry["written"], entry["uncached"]) > 1000 for entry in billed(emu))
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_twenty_concurrent_calls_write_the_prefix_at_most_twice(emu: Emulator, name: str) -> None:
+    async def main() -> None:
+        async with connected(emu, [name]) as emulated:
+            gate, at_once = CallGate(emulated.client, visibility_delay=0), asyncio.Semaphore(10)
+
+            async def one(number: int) -> str:
+                async with at_once:
+                    response = await gate.complete(f"What is {number}?", system=LONG, max_tokens=9)
+                return response.text
+
+            texts = await asyncio.gather(*(one(number) for number in range(20)))
+            assert len(texts) == 20
+
+    asyncio.run(main())
+    assert len(billed(emu)) == 20
+    assert whole_prompts(emu) <= 2
+
+
+def test_a_call_that_comes_while_the_prefix_is_written_waits_for_it(emu: Emulator) -> None:
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            gate = CallGate(emulated.client, visibility_delay=0)
+            first = [asyncio.create_task(gate.complete(f"{i}?", system=LONG)) for i in range(2)]
+            while not emulated.transport.sent:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            late = await gate.complete("late?", system=LONG)
+            assert (late.usage.read or 0) > 1000
+            await asyncio.gather(*first)
+
+    asyncio.run(main())
+    assert whole_prompts(emu) == 1
+
+
+def test_the_next_turns_of_conversations_cache_their_own_history(emu: Emulator) -> None:
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            gate = CallGate(emulated.client, visibility_delay=0)
+
+            async def talk(number: int) -> None:
+                messages = [Message.user(f"Tell me about {number}. " * 300)]
+                for _ in range(3):
+                    response = await gate.complete(messages, system=LONG)
+                    messages += [response.reply.message, Message.user("Go on. " * 100)]
+                assert (response.usage.read or 0) > 1.3 * 3000
+
+            await asyncio.gather(*(talk(number) for number in range(3)))
+
+    asyncio.run(main())
+
+
+def test_a_failed_first_call_is_that_callers_error_alone(emu: Emulator) -> None:
+    async def main() -> list[Any]:
+        async with connected(emu, ["anthropic"], retry={"max_attempts": 1}) as emulated:
+            gate = CallGate(emulated.client, visibility_delay=0)
+            emulated.transport.faults = ["400", None]
+            calls = [gate.complete(f"{i}?", system=LONG) for i in range(5)]
+            return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    results = asyncio.run(main())
+    assert [isinstance(each, Upstream) for each in results].count(True) == 1
+    assert whole_prompts(emu) == 1
+
+
+def test_a_cancelled_first_call_lets_the_others_go(emu: Emulator) -> None:
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            gate = CallGate(emulated.client, visibility_delay=0)
+            tasks = [asyncio.create_task(gate.complete(f"{i}?", system=LONG)) for i in range(5)]
+            await asyncio.sleep(0)
+            tasks[0].cancel()  # before anything is sent
+            while not emulated.transport.sent:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            tasks[1].cancel()  # the first that was sent
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            cancelled = [isinstance(each, asyncio.CancelledError) for each in results]
+            assert cancelled == [True, True, False, False, False]
+
+    asyncio.run(main())
+
+
+def test_short_and_single_prompts_are_sent_at_once(emu: Emulator) -> None:
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            gate = CallGate(emulated.client)
+            responses = await asyncio.gather(*(gate.complete(f"{i}?") for i in range(3)))
+            assert all(each.usage.written_total in (None, 0) for each in responses)
+            alone = await gate.complete("alone?", system=LONG)
+            assert alone.usage.written_total in (None, 0)  # nothing says that it is read again
+
+    asyncio.run(main())

@@ -1,0 +1,333 @@
+"""Tools of MCP servers in a session: servers of the official package, over both transports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.emulated_client import KEY, LONG, Connected, connected, settings
+
+from anaphora import AsyncClient, Client, McpServer, ToolRegistry, errors
+from anaphora.client.dispatch import dispatch
+from anaphora.client.session import Session
+from anaphora.emulator.server import Emulator
+from anaphora.values import Image, ProviderTool, Text, ToolCall, ToolResult
+
+SCRIPT = str(Path(__file__).parents[1] / "support" / "mcp_server.py")
+TOOLS = ["add", "end", "fail", "forget", "learn", "picture", "slow", "variable"]
+CANARY = "canary-8f2b1c"
+
+
+def stdio(*args: str, **options: Any) -> McpServer:
+    return McpServer(**{"name": "tests", "command": (sys.executable, SCRIPT, *args), **options})
+
+
+@pytest.fixture(scope="module")
+def http_url() -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, SCRIPT, "http", str(port)], stderr=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(600):
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/mcp")
+                break
+            except httpx.HTTPError:
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=["stdio", "http"])
+def server(request: pytest.FixtureRequest) -> McpServer:
+    if request.param == "stdio":
+        return stdio()
+    return McpServer(name="tests", url=request.getfixturevalue("http_url"))
+
+
+def run(emu: Emulator, main: Callable[[Connected], Any], *names: str) -> None:
+    async def connect() -> None:
+        async with connected(emu, names or ["anthropic"]) as emulated:
+            await main(emulated)
+
+    asyncio.run(connect())
+
+
+async def call(chat: Session, tool: str, /, **arguments: Any) -> ToolResult:
+    assert chat.tools is not None
+    return await dispatch(chat.tools, ToolCall("c", tool, json.dumps(arguments)))
+
+
+def text_of(result: ToolResult) -> str:
+    content = result.content
+    if isinstance(content, str):
+        return content
+    return "".join(part.text for part in content if isinstance(part, Text))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def names(chat: Session) -> list[str]:
+    return [tool.name for tool in chat.sent_tools]
+
+
+def test_tools_are_listed_sent_and_called(emu: Emulator, server: McpServer) -> None:
+    async def main(emulated: Connected) -> None:
+        async with emulated.client.session("anthropic", system=LONG, mcp=[server]) as chat:
+            await chat.send("Hello", tool_choice="none")
+            assert names(chat) == TOOLS
+            sent = json.loads(emulated.transport.bodies[-1])["tools"]
+            assert [tool["name"] for tool in sent] == TOOLS
+            assert sent[0]["input_schema"]["required"] == ["a", "b"]
+            assert text_of(await call(chat, "add", a=1, b=2)) == "3"
+            content = (await call(chat, "picture")).content
+            assert not isinstance(content, str)
+            text, image, note = content
+            assert isinstance(text, Text)
+            assert isinstance(image, Image)
+            assert isinstance(note, Text)
+            assert "a dot" in note.text
+            failed = await call(chat, "fail")
+            assert failed.error
+            wrong = await call(chat, "add", a="x", b=2)
+            assert wrong.error
+
+    run(emu, main)
+
+
+def test_run_uses_the_tools_beside_functions_and_provider_tools(emu: Emulator) -> None:
+    def lookup(word: str) -> str:
+        """Looks a word up."""
+        return word
+
+    definition = '{"type":"web_search_20250305","name":"web_search"}'
+    search = ProviderTool("anthropic", "web_search", definition)
+
+    async def main(emulated: Connected) -> None:
+        chat = emulated.client.session(
+            "anthropic",
+            tools=[lookup, search],
+            mcp=[stdio(tools=["add", "variable"], prefix="mcp_")],
+        )
+        await chat.run("Hello", max_turns=4)
+        assert names(chat) == [
+            "lookup", "mcp_add", "mcp_variable", "web_search",
+        ]  # fmt: skip
+        parts = [part for message in chat.messages for part in message.parts]
+        assert any(isinstance(part, ToolResult) for part in parts)
+        assert chat.sent_tools is chat.sent_tools
+        await chat.close()
+
+    run(emu, main)
+
+
+@pytest.mark.breaks_prefix(reason="what is behind the tools moves when one is added")
+def test_changed_listing_keeps_what_was_sent_until_the_next_compaction(
+    emu: Emulator, server: McpServer
+) -> None:
+    async def main(emulated: Connected) -> None:
+        client = emulated.client
+        async with client.session("anthropic", system=LONG, mcp=[server]) as chat:
+            await chat.send("One", tool_choice="none")
+            before = names(chat)
+            await call(chat, "learn", name="aardvark")
+            await until(lambda: "aardvark" in names(chat))
+            assert names(chat) == [*before, "aardvark"]
+            second = await chat.send("Two", tool_choice="none")
+            assert [each.code for each in second.notices if each.path == "mcp"] == [
+                "mcp_tools_added"
+            ]
+            assert text_of(await call(chat, "aardvark")) == "aardvark ran"
+
+            tools = chat.sent_tools
+            await call(chat, "forget", name="aardvark")
+            third = await chat.send("Three", tool_choice="none")
+            while "mcp_tools_vanished" not in {each.code for each in third.notices}:
+                third = await chat.send("More", tool_choice="none")
+            assert chat.sent_tools is tools
+            assert third.verdict is not None
+            assert third.verdict.result == "hit"
+            gone = await call(chat, "aardvark")
+            assert (gone.error, text_of(gone)) == (True, "tests no longer offers the tool aardvark")
+            chat.compact(1)
+            assert names(chat) == before
+
+    run(emu, main)
+
+
+def test_server_that_ended_is_started_by_the_next_call(emu: Emulator) -> None:
+    async def main(emulated: Connected) -> None:
+        async with emulated.client.session("anthropic", mcp=[stdio()]) as chat:
+            await chat.load()
+            ended = await call(chat, "end")
+            assert ended.error
+            assert "the tool may have run" in text_of(ended)
+            assert text_of(await call(chat, "add", a=1, b=2)) == "3"
+
+    run(emu, main)
+
+
+def test_call_that_takes_too_long_is_a_failed_result(emu: Emulator) -> None:
+    async def main(emulated: Connected) -> None:
+        async with emulated.client.session("anthropic", mcp=[stdio(timeout=0.2)]) as chat:
+            await chat.load()
+            late = await call(chat, "slow", seconds=60)
+            assert late.error
+            assert text_of(await call(chat, "add", a=1, b=2)) == "3"
+
+    run(emu, main)
+
+
+def test_all_pages_of_a_listing_are_read(emu: Emulator) -> None:
+    async def main(emulated: Connected) -> None:
+        async with emulated.client.session("anthropic", mcp=[stdio("pages")]) as chat:
+            await chat.load()
+            assert names(chat) == [f"tool_{number}" for number in range(5)]
+
+    run(emu, main)
+
+
+def test_keys_reach_the_server_and_nothing_else(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOT_FOR_SERVERS", CANARY)
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "TOKEN.txt").write_text(CANARY)
+    page = {"providers": settings(emu.url, ["anthropic"])}
+    page["mcp"] = {
+        "tests": {"command": [sys.executable, SCRIPT], "env": {"TOKEN": {"secret": "TOKEN"}}},
+        "broken": {
+            "command": [sys.executable, SCRIPT, "broken"], "env": {"TOKEN": {"secret": "TOKEN"}},
+        },
+        "absent": {"url": "https://mcp.invalid/mcp", "headers": {"x-key": {"env": "ABSENT"}}},
+    }  # fmt: skip
+    (tmp_path / "llm.yaml").write_text(json.dumps(page))
+
+    async def main() -> None:
+        async with AsyncClient.from_config(tmp_path / "llm.yaml", environ={"KEY": KEY}) as client:
+            async with client.session("anthropic", mcp=["tests"]) as chat:
+                await chat.load()
+                assert text_of(await call(chat, "variable", name="TOKEN")) == CANARY
+                assert text_of(await call(chat, "variable", name="NOT_FOR_SERVERS")) == ""
+            with pytest.raises(errors.Transport) as caught:
+                await client.session("anthropic", mcp=["broken"]).send("Hello")
+            assert CANARY not in str(caught.value)
+            assert "the MCP server broken" in str(caught.value)
+            assert "it wrote: cannot start with" in str(caught.value)
+            with pytest.raises(errors.MissingSecret, match="ABSENT is not set"):
+                client.session("anthropic", mcp=["absent"])
+
+    asyncio.run(main())
+
+
+def test_sync_client(emu: Emulator) -> None:
+    config = {"providers": settings(emu.url, ["anthropic"])}
+    with (
+        Client.from_config(config, environ={"KEY": KEY}) as client,
+        client.session("anthropic", mcp=[stdio()]) as chat,
+    ):
+        assert chat.send("Hello", tool_choice="none").result().text
+        assert chat.run("Hello", max_turns=2).result().responses
+
+
+def test_no_process_is_left(emu: Emulator) -> None:
+    """After the session, after a client that closes its sessions, after a start that failed."""
+    marker = f"--{os.getpid()}"
+
+    def running() -> int:
+        found = 0
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                found += marker.encode() in file.read_bytes()
+            except OSError:
+                continue
+        return found
+
+    async def main(emulated: Connected) -> None:
+        client = emulated.client
+        one = client.session("anthropic", mcp=[stdio("stdio", marker)])
+        await one.load()
+        branch = one.fork()
+        await branch.close()
+        assert running() == 1
+        await one.close()
+        assert running() == 0
+        two = client.session("anthropic", mcp=[stdio("stdio", marker)])
+        await two.load()
+        bad = [stdio("stdio", marker), McpServer(name="bad", command=("/nonexistent",))]
+        with pytest.raises(errors.Transport, match="bad"):
+            await client.session("anthropic", mcp=bad).load()
+        assert running() == 1
+
+    run(emu, main)
+    assert running() == 0
+
+
+def test_same_name_twice_needs_a_prefix(emu: Emulator) -> None:
+    async def main(emulated: Connected) -> None:
+        servers = [stdio(name="one"), stdio(name="two")]
+        with pytest.raises(errors.InvalidTool, match="prefix"):
+            await emulated.client.session("anthropic", mcp=servers).load()
+        servers = [stdio(name="one"), stdio(name="two", prefix="two_")]
+        async with emulated.client.session("anthropic", mcp=servers) as chat:
+            await chat.load()
+            assert names(chat) == sorted([*TOOLS, *(f"two_{name}" for name in TOOLS)])
+
+    run(emu, main)
+
+
+@pytest.mark.parametrize(
+    "given, problem",
+    [
+        ("files", "must be a list of names and McpServers, not str"),
+        (["files"], r"mcp\[0\]: the configuration has no MCP server files; it has none"),
+        ([ToolRegistry()], r"mcp\[0\]: must be a name or an McpServer, not ToolRegistry"),
+        ([stdio(), stdio()], "there are two servers tests"),
+    ],
+)
+def test_wrong_servers_are_named(emu: Emulator, given: Any, problem: str) -> None:
+    async def main(emulated: Connected) -> None:
+        with pytest.raises(errors.InvalidRequest, match=problem):
+            emulated.client.session("anthropic", mcp=given)
+
+    run(emu, main)
+
+
+@pytest.mark.parametrize(
+    "table, problem",
+    [
+        ({}, "either `command` or `url`"),
+        ({"command": ["x"], "url": "https://x"}, "either `command` or `url`"),
+        ({"url": "ftp://x"}, "must begin with https://"),
+        ({"url": "https://user:word@x"}, "belongs into `headers`"),
+        ({"url": "https://x", "env": {"A": "b"}}, "env and cwd are for"),
+        ({"command": ["x"], "headers": {"A": "b"}}, "headers are for"),
+        ({"command": ["x"], "timeout": 0}, "timeout"),
+        ({"comand": ["x"]}, "comand"),
+    ],
+)
+def test_wrong_tables_of_the_configuration_are_named(
+    emu: Emulator, table: dict[str, Any], problem: str
+) -> None:
+    config = {"providers": settings(emu.url, ["anthropic"]), "mcp": {"tests": table}}
+    with pytest.raises(errors.InvalidConfig, match=problem):
+        AsyncClient.from_config(config, environ={"KEY": KEY})

@@ -1,0 +1,118 @@
+"""An MCP server of the official package, for tests: `python mcp_server.py [stdio|http PORT]`.
+
+Its tools change when `learn` and `forget` are called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import sys
+from typing import Any
+
+from mcp.server import Server
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.stdio import stdio_server
+from mcp.types import (
+    EmbeddedResource,
+    ImageContent,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    TextResourceContents,
+    Tool,
+)
+
+server = MCPServer("tests")
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+@server.tool()
+def picture() -> list[Any]:
+    """A picture, and a note about it."""
+    assert base64.b64decode(PIXEL)
+    resource = TextResourceContents(uri="note://1", text="a dot", mime_type="text/plain")
+    return [
+        TextContent(type="text", text="Here it is."),
+        ImageContent(type="image", data=PIXEL, mime_type="image/png"),
+        EmbeddedResource(type="resource", resource=resource),
+    ]
+
+
+@server.tool()
+def variable(name: str) -> str:
+    """A variable of the environment."""
+    return os.environ.get(name, "")
+
+
+@server.tool()
+async def slow(seconds: float) -> str:
+    """Waits."""
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+@server.tool()
+def fail() -> str:
+    """Fails."""
+    raise ValueError("this tool always fails")
+
+
+@server.tool()
+def end() -> str:
+    """Ends the server at once."""
+    os._exit(3)
+
+
+@server.tool()
+async def learn(ctx: Context, name: str) -> str:
+    """Adds a tool."""
+
+    def learned() -> str:
+        return f"{name} ran"
+
+    server.add_tool(learned, name=name, description=f"It is called {name}.")
+    await ctx.notify_tools_changed()
+    await ctx.session.send_tool_list_changed()
+    return "learned"
+
+
+@server.tool()
+async def forget(ctx: Context, name: str) -> str:
+    """Removes a tool."""
+    server.remove_tool(name)
+    await ctx.notify_tools_changed()
+    await ctx.session.send_tool_list_changed()
+    return "forgotten"
+
+
+async def page(_ctx: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
+    """Two tools at a time."""
+    start = int((params.cursor if params is not None else None) or 0)
+    tools = [Tool(name=f"tool_{n}", input_schema={"type": "object"}) for n in range(5)]
+    more = str(start + 2) if start + 2 < len(tools) else None
+    return ListToolsResult(tools=tools[start : start + 2], next_cursor=more)
+
+
+async def serve_pages() -> None:
+    pages = Server("pages", on_list_tools=page)
+    async with stdio_server() as (read, write):
+        await pages.run(read, write, pages.create_initialization_options())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["http"]:
+        server.run("streamable-http", port=int(sys.argv[2]))
+    elif sys.argv[1:2] == ["pages"]:
+        asyncio.run(serve_pages())
+    elif sys.argv[1:2] == ["broken"]:
+        sys.exit(f"cannot start with {os.environ.get('TOKEN')}")
+    else:
+        server.run()

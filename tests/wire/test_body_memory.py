@@ -1,0 +1,93 @@
+"""A body that begins like an earlier one is split as if it were the first."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from support.growing_bodies import PATHS, Body, attempt, conversations
+
+from anaphora import wire
+from anaphora.rendered import Rendered
+from anaphora.wire.body_memory import BodyMemory, RequestBodies, list_of_messages
+from anaphora.wire.reading import decode_members
+
+
+def parts(rendered: Rendered | None) -> Any:
+    """All that a later reader may ask for."""
+    if rendered is None:
+        return None
+    chunks = [(chunk.path, chunk.label, chunk.data, chunk.splice) for chunk in rendered]
+    return chunks, rendered.marks, rendered.data(), rendered.model, rendered.envelope.tail
+
+
+@pytest.mark.parametrize("name", PATHS)
+@settings(max_examples=40)
+@given(conversation=conversations())
+def test_body_is_split_as_if_it_were_the_first(name: str, conversation: list[Body]) -> None:
+    codec, path = wire.get(name), PATHS[name]
+    bodies, kept = RequestBodies(grids=(64, 512)), []
+    for each in conversation:
+        data = each.write(name)
+        whole, problem = attempt(lambda: codec.split(data, (), path))  # noqa: B023
+        split, refused = attempt(
+            lambda: codec.split(bodies.read("program", name, data), (), path)  # noqa: B023
+        )
+        assert refused == problem
+        assert parts(split) == parts(whole)
+        kept.append(split)  # as long as a request is in use, its chunks are
+
+
+def chat(*texts: str, **fields: Any) -> bytes:
+    messages = [{"role": "user", "content": text * 1000} for text in texts]
+    return json.dumps({"model": "m", "messages": messages, **fields}).encode()
+
+
+def known(memory: BodyMemory[None], data: bytes, scope: str = "scope") -> int:
+    """Keeps a body; how many of its messages were known."""
+    found = memory.find(scope, "openai_chat", data)
+    members = decode_members(data)
+    elements, begin = list_of_messages("openai_chat", data, members)
+    assert elements is not None
+    memory.keep(scope, "openai_chat", data, members, elements, begin, found, lambda: None)
+    return 0 if found is None else found.count
+
+
+def test_messages_of_the_body_before_are_known() -> None:
+    memory: BodyMemory[None] = BodyMemory()
+    assert known(memory, chat("one", "two")) == 0
+    assert known(memory, chat("one", "two", "three", "four")) == 2
+    assert known(memory, chat("one", "two", "three", "four", n=2)) == 4, "another field changed"
+    assert known(memory, chat("one", "two", "three", "five", "six")) == 3
+    assert known(memory, chat("one", "two"), "another scope") == 0
+    memory.clear()
+    assert known(memory, chat("one", "two", "three")) == 0
+
+
+def test_kept_bodies_are_bounded() -> None:
+    memory: BodyMemory[None] = BodyMemory(most_bytes=40_000)
+    for number in range(40):
+        known(memory, chat(f"{number:02}a", "two", "three"))
+        assert memory.size <= 40_000
+    assert len(memory) < 6
+    assert known(memory, chat("39a", "two", "three", "four")) == 3
+    assert known(memory, chat("00a", "two", "three", "four")) == 0
+
+
+def test_very_long_body_takes_no_place() -> None:
+    memory: BodyMemory[None] = BodyMemory(most_bytes=40_000)
+    known(memory, chat("one", "two"))
+    known(memory, chat("other" * 2, "two" * 3, "three" * 3))
+    assert len(memory) == 1
+    assert known(memory, chat("one", "two", "three")) == 2
+
+
+def test_grown_body_replaces_the_one_before() -> None:
+    memory: BodyMemory[None] = BodyMemory()
+    texts = ["one"]
+    for number in range(20):
+        texts.append(f"{number:03}")
+        known(memory, chat(*texts))
+    assert len(memory) == 1
