@@ -13,12 +13,12 @@ CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench soak prices pins clean
+.PHONY: help setup demo test check bench soak integrations cluster prices pins clean
 
 help: ## list the targets
 	@echo "anaphora: make <target>"
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
-		| while IFS='|' read -r name text; do printf '  %-7s %s\n' "$$name" "$$text"; done
+		| while IFS='|' read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
 
 setup: ## create or refresh .venv with the pinned requirements
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh
@@ -28,7 +28,7 @@ demo: setup ## run the demonstration: no network, no keys
 	@$(BIN)/anaphora demo
 
 test: setup ## run the test suite
-	@sh scripts/chromium.sh
+	@sh scripts/servers.sh
 	@$(BIN)/python -m compileall -q src examples
 	@echo "test: pytest on every core"
 	@$(CACHED) $(BIN)/python -m pytest -q $(PARALLEL)
@@ -54,25 +54,46 @@ bench: setup ## run every benchmark; each prints a table, then one line of JSON
 	[ -n "$$found" ] || echo "bench: no benchmarks in bench/"
 
 soak: setup ## run what takes long: memory curves, and the laws over many more examples
+	@sh scripts/integrations.sh newest
+	@sh scripts/integrations.sh lowest
 	@echo "soak: pytest soak"
 	@$(BIN)/python -m pytest -s soak
+	@echo "soak: tests that take long"
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m long
 	@echo "soak: the laws, 2000 examples each"
 	@$(BIN)/python -m pytest -q $(PARALLEL) tests/laws tests/rendered \
 		tests/wire/test_laws.py --hypothesis-profile=long
 
+integrations: setup ## test the adapters for frameworks, in an environment of their own
+	@sh scripts/integrations.sh newest
+
+cluster: setup ## run three nodes on PostgreSQL and Redis behind a balancer, and call them
+	@sh scripts/servers.sh
+	@$(BIN)/python scripts/cluster.py
+
 prices: setup ## rewrite the catalog's price table from the pinned genai-prices
 	@$(BIN)/python scripts/prices.py
 
-pins: setup ## rewrite requirements/dev.txt from pyproject.toml and dev.in (PINS=--upgrade)
+pins: setup ## rewrite the pinned requirements/*.txt (PINS=--upgrade)
 	@echo "pins: resolving with uv"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make pins" $(PINS) \
-		--extra cli --extra daemon --extra emulator --extra observe --extra parquet --extra proxy --extra pytest \
-		--extra sign -o requirements/dev.txt pyproject.toml requirements/dev.in
-	@echo "pins: wrote requirements/dev.txt"
+		--extra cli --extra daemon --extra emulator --extra mcp --extra nodes --extra observe --extra parquet --extra proxy \
+		--extra pytest --extra sign -o requirements/dev.txt pyproject.toml requirements/dev.in
+	@$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-deps --no-annotate \
+		--custom-compile-command "make pins" $(PINS) -o requirements/servers.txt requirements/servers.in
+	@for end in integrations:highest integrations-lowest:lowest-direct; do \
+		$(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
+		--custom-compile-command "make pins" $(PINS) --resolution $${end#*:} \
+		--extra dspy --extra emulator --extra inspect --extra langchain --extra pydantic-ai \
+		-o requirements/$${end%:*}.txt pyproject.toml requirements/integrations.in || exit 1; \
+	done
+	@echo "pins: wrote requirements/dev.txt, servers.txt, integrations.txt and integrations-lowest.txt"
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv .soak dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .servers .soak .integrations dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

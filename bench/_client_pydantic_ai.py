@@ -18,8 +18,8 @@ from _client_workload import (
     script,
     tool_of,
 )
-from pydantic_ai import Agent  # type: ignore[import-not-found]
-from pydantic_ai.messages import (  # type: ignore[import-not-found]
+from pydantic_ai import Agent
+from pydantic_ai.messages import (
     CachePoint,
     ModelRequest,
     ModelResponse,
@@ -28,8 +28,8 @@ from pydantic_ai.messages import (  # type: ignore[import-not-found]
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.tools import ToolDefinition  # type: ignore[import-not-found]
-from pydantic_ai.toolsets import ExternalToolset  # type: ignore[import-not-found]
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import ExternalToolset
 
 
 class PydanticAi:
@@ -75,8 +75,8 @@ def _message(line: Line) -> Any:
 
 def _anthropic(url: str) -> Any:
     from anthropic import AsyncAnthropic
-    from pydantic_ai.models.anthropic import AnthropicModel  # type: ignore[import-not-found]
-    from pydantic_ai.providers.anthropic import AnthropicProvider  # type: ignore[import-not-found]
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
 
     provider = AnthropicProvider(anthropic_client=AsyncAnthropic(api_key="k", base_url=url))
     return AnthropicModel(MODELS["anthropic"], provider=provider)
@@ -84,11 +84,11 @@ def _anthropic(url: str) -> Any:
 
 def _openai(url: str, wire: str) -> Any:
     from openai import AsyncOpenAI
-    from pydantic_ai.models.openai import (  # type: ignore[import-not-found]
+    from pydantic_ai.models.openai import (
         OpenAIChatModel,
         OpenAIResponsesModel,
     )
-    from pydantic_ai.providers.openai import OpenAIProvider  # type: ignore[import-not-found]
+    from pydantic_ai.providers.openai import OpenAIProvider
 
     model = OpenAIResponsesModel if wire == "openai_responses" else OpenAIChatModel
     provider = OpenAIProvider(openai_client=AsyncOpenAI(api_key="k", base_url=f"{url}/v1"))

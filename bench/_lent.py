@@ -3,18 +3,21 @@
     python bench/_lent.py upstream PORT
     python bench/_lent.py bare PORT UPSTREAM_PORT
     python bench/_lent.py daemon PORT HOME
+    python bench/_lent.py no_ledger PORT HOME
 
 `upstream` gives the same answers to all requests. `bare` is a pass-through of the same libraries,
-Granian and aiohttp, with nothing around it; `daemon` is `anaphora serve`.
+Granian and aiohttp, with nothing around it; `daemon` is `anaphora serve`; `no_ledger` is the same
+without holds and settlements, which no setting of the daemon can switch off.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
+import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +135,64 @@ def create_home(folder: Path, upstream_port: int) -> str:
     return asyncio.run(create_token(Home.open(folder), APP)).reveal()
 
 
+def node_homes(
+    folder: Path, upstream_port: int, servers: Mapping[str, str], count: int
+) -> tuple[str, list[Path]]:
+    """Homes of so many nodes of one installation, and the token of their app. `servers` are `store`
+    and `shared` of the daemon section."""
+    from anaphora.daemon.extensions import Grants
+    from anaphora.daemon.home import Home
+    from anaphora.daemon.identity import Directory
+    from anaphora.daemon.store.postgres import PostgresStore
+    from anaphora.postgres.address import PostgresAddress
+
+    first = folder / "first"
+    create_home(first, upstream_port)
+    llm = json.loads((first / "llm.yaml").read_text())
+    homes = []
+    for number in range(count):
+        homes.append(folder / f"node{number}")
+        shutil.copytree(first, homes[-1])
+        llm["daemon"] |= {**servers, "node": homes[-1].name}
+        (homes[-1] / "llm.yaml").write_text(json.dumps(llm))
+
+    async def token() -> str:
+        store = await PostgresStore.open(PostgresAddress.parse(servers["store"]))
+        grants = Grants.read(first / "extensions.yaml")
+        directory = await Directory.open(Home.open(homes[0]), store, grants)
+        created = await directory.create_token(APP)
+        await store.close()
+        return created.token.reveal()
+
+    return asyncio.run(token()), homes
+
+
+def remove_ledger() -> None:
+    """Replaces holds by objects that settle nothing: for this process only."""
+    from anaphora.daemon.ledger import Ledger
+    from anaphora.daemon.store import Hold
+
+    class NoHold:
+        def __init__(self, bound: int) -> None:
+            self.hold = Hold(
+                id="", app=APP, provider="", model="", request_id="", bound=bound, at=0.0
+            )
+
+        def settle_later(self, *amount: Any, **facts: Any) -> None:
+            pass
+
+        def settle_at_bound(self) -> None:
+            pass
+
+        def release(self) -> None:
+            pass
+
+    async def hold(ledger: Any, app: Any, *, bound: int, **facts: Any) -> NoHold:  # noqa: ARG001
+        return NoHold(bound)
+
+    Ledger.hold = hold  # type: ignore[assignment,method-assign]
+
+
 def main() -> None:
     kind, port = sys.argv[1], int(sys.argv[2])
     if kind == "upstream":
@@ -139,8 +200,11 @@ def main() -> None:
     elif kind == "bare":
         serve(bare(int(sys.argv[3])), port)
     else:
-        words = ["serve", "--home", sys.argv[3], "--port", str(port)]
-        os.execv(sys.executable, [sys.executable, "-m", "anaphora", *words])
+        from anaphora.cli.main import main as run
+
+        if kind == "no_ledger":
+            remove_ledger()
+        sys.exit(run(["serve", "--home", sys.argv[3], "--port", str(port)]))
 
 
 if __name__ == "__main__":

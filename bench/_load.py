@@ -1,11 +1,11 @@
 """Load from a process of its own: many connections, one thread, and as little work for each answer
 as tells where it ends. A client that costs more than the server would measure itself.
 
-    python bench/_load.py PORT FILE CONNECTIONS REQUESTS [FIRST]
+    python bench/_load.py PORT[,PORT...] FILE CONNECTIONS REQUESTS [FIRST]
 
-FILE is a JSON list of raw requests, sent over and over. Requests with a place for the number of a
-conversation are the turns of one; then many go on at the same time, those from request FIRST on.
-Prints one JSON object.
+Connections go to the ports in turn. FILE is a JSON list of raw requests, sent over and over.
+Requests with a place for the number of a conversation are the turns of one; then many go on at the
+same time, those from request FIRST on. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Connection:
 
 
 def load(
-    port: int, requests: list[bytes], connections: int, total: int, first: int = 0
+    ports: list[int], requests: list[bytes], connections: int, total: int, first: int = 0
 ) -> dict[str, object]:
     """Each connection asks, waits for the whole answer, and asks again."""
     times: list[float] = []
@@ -67,7 +67,8 @@ def load(
     statuses: Counter[str] = Counter()
     sent = done = received = 0
     begin, cpu = time.perf_counter(), time.process_time()
-    for connection in [Connection(port) for _ in range(min(connections, total))]:
+    opened = [Connection(ports[at % len(ports)]) for at in range(min(connections, total))]
+    for connection in opened:
         selector.register(connection.socket, selectors.EVENT_READ, connection)
         connection.ask(request_at(requests, first + sent))
         sent += 1
@@ -106,4 +107,5 @@ def load(
 if __name__ == "__main__":
     with open(sys.argv[2]) as file:
         raw = [text.encode() for text in json.load(file)]
-    print(json.dumps(load(int(sys.argv[1]), raw, *map(int, sys.argv[3:]))))
+    ports = [int(port) for port in sys.argv[1].split(",")]
+    print(json.dumps(load(ports, raw, *map(int, sys.argv[3:]))))

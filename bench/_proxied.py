@@ -10,6 +10,7 @@ the same libraries, Granian and aiohttp, with nothing around it; `proxy` is ours
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from typing import Any
@@ -17,8 +18,11 @@ from typing import Any
 from _requests import WIRES, raw
 from _served import serve
 
-#: The path at which the watched proxy says how many calls it judged.
-JUDGED = "/judged"
+#: The path at which the watched proxy says how many calls it judged, when they are as many as the
+#: query asks for; and the one at which it says the same when their costs are compared, too.
+JUDGED, COMPARED = "/judged", "/compared"
+#: Seconds between two looks at the number of verdicts.
+_CHECK = 0.005
 _HOPS = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host"}
 
 
@@ -115,19 +119,26 @@ def bare(upstream_port: int) -> Any:
 
 
 class JudgedPage:
-    """Says how many calls have a verdict."""
+    """Says how many calls have a verdict. It waits here, since asking again and again would take
+    time from the verdicts."""
 
     def __init__(self, judge: Any) -> None:
         self._judge = judge
 
     def serves(self, path: str) -> bool:
-        return path == JUDGED
+        return path in (JUDGED, COMPARED)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG002
-        body = b"%d" % sum(self._judge.totals.kinds.values())
-        headers = [(b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+    async def answer(self, exchange: Any) -> None:
+        from anaphora.serving.exchange import CompleteResponse
+
+        wanted = int(exchange.query_string or 0)
+        compared = exchange.path == COMPARED
+        while self._count() < wanted or (compared and self._judge.savings.waiting):  # noqa: ASYNC110
+            await asyncio.sleep(_CHECK)
+        await exchange.respond(CompleteResponse(200, {}, b"%d" % self._count()))
+
+    def _count(self) -> int:
+        return sum(self._judge.totals.kinds.values())
 
 
 def proxy(port: int, upstream_port: int, *, watched: bool) -> None:

@@ -79,16 +79,24 @@ class Child:
         self, requests: list[bytes], connections: int, total: int, first: int = 0
     ) -> dict[str, Any]:
         """So many requests over so many connections, from another process."""
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump([request.decode() for request in requests], file)
-            file.flush()
-            words = [str(self.port), file.name, str(connections), str(total), str(first)]
-            before = self.cpu
-            run = subprocess.run(
-                [sys.executable, str(HERE / "_load.py"), *words], capture_output=True, check=True
-            )
-        result: dict[str, Any] = json.loads(run.stdout)
-        return {**result, "server_cpu": self.cpu - before}
+        return load([self], requests, connections, total, first)
+
+
+def load(
+    servers: list[Child], requests: list[bytes], connections: int, total: int, first: int = 0
+) -> dict[str, Any]:
+    """The same to several servers, which get connections in turn."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump([request.decode() for request in requests], file)
+        file.flush()
+        ports = ",".join(str(server.port) for server in servers)
+        words = [ports, file.name, str(connections), str(total), str(first)]
+        before = sum(server.cpu for server in servers)
+        run = subprocess.run(
+            [sys.executable, str(HERE / "_load.py"), *words], stdout=subprocess.PIPE, check=True
+        )
+    result: dict[str, Any] = json.loads(run.stdout)
+    return {**result, "server_cpu": sum(server.cpu for server in servers) - before}
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ import msgspec
 
 from anaphora.daemon.grants import AppGrant, LlmGrant
 from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.store import Store
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import App
 from anaphora.values import Usage
@@ -47,7 +48,7 @@ CASES = (
 )
 
 
-async def measure(case: Case, store: SqliteStore, seconds: float) -> dict[str, float]:
+async def measure(case: Case, store: Store, seconds: float) -> dict[str, float]:
     ledger, waits = Ledger(store), list[float]()
     end = time.perf_counter() + seconds
 

@@ -9,8 +9,9 @@ machine does falls on both, and the medians of their ratios are reported. Verdic
 of the relay, and a round begins when the last one's are done.
 
 - `vs_bare`: requests a second until the last one is answered, while verdicts may still wait.
-- `vs_bare_sustained`: requests a second until the last one has its verdict, which is what the proxy
-  keeps up with for hours.
+- `vs_bare_sustained`: requests a second until the last one has its verdict.
+- `vs_bare_compared`: the same until also the costs with Anaphora's markers are known, which are
+  compared when no verdict waits. This is what the proxy keeps up with for hours.
 
 First byte: one connection, a stream asked for again and again, directly and through each server in
 turn; `first_byte_ms` is what the proxy adds to the median, `bare_first_byte_ms` what the bare
@@ -28,39 +29,39 @@ import time
 from typing import Any
 
 from _bytecode import compiled
-from _proxied import JUDGED
+from _proxied import COMPARED, JUDGED
 from _requests import mixed
 from _served import Child, child
 
 CONNECTIONS = 32
 PROGRAM = "_proxied.py"
-#: Seconds between two looks at the number of verdicts.
-_CHECK = 0.005
 _END = b"0\r\n\r\n"
 
 
 def loaded(
     server: Child, requests: list[bytes], total: int, *, watched: bool = False
 ) -> dict[str, Any]:
-    """The load, and the seconds until the last answer and until the last verdict."""
-    before, cpu = judged(server.port) if watched else 0, server.cpu
+    """The load, and the seconds until the last answer, until the last verdict, and until their
+    costs are compared."""
+    before, cpu = asked(server.port, JUDGED) if watched else 0, server.cpu
     result = server.load(requests, CONNECTIONS, total)
     if result["statuses"] != {"200": total}:
         raise SystemExit(f"not everything was answered: {result['statuses']}")
-    sustained = result["seconds"]
-    if watched:
-        while judged(server.port) < before + total:
-            time.sleep(_CHECK)
-        # Both processes read the same clock.
-        sustained += time.perf_counter() - result["ended"]
-    return {**result, "sustained": sustained, "server_cpu": server.cpu - cpu}
+    until = {}
+    for name, path in (("sustained", JUDGED), ("compared", COMPARED)):
+        until[name] = result["seconds"]
+        if watched:
+            asked(server.port, path, before + total)
+            # Both processes read the same clock.
+            until[name] += time.perf_counter() - result["ended"]
+    return {**result, **until, "server_cpu": server.cpu - cpu}
 
 
-def judged(port: int) -> int:
-    """How many calls have a verdict."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+def asked(port: int, path: str, wanted: int = 0) -> int:
+    """How many calls have a verdict, when they are as many as wanted."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
-        connection.request("GET", JUDGED)
+        connection.request("GET", f"{path}?{wanted}")
         return int(connection.getresponse().read())
     finally:
         connection.close()
@@ -71,6 +72,7 @@ def line(name: str, result: dict[str, Any]) -> None:
     print(
         f"{name:12} {count:6} requests {count / result['seconds']:8.0f} a second"
         f" {count / result['sustained']:8.0f} with verdicts"
+        f" {count / result['compared']:8.0f} with costs"
         f"   its CPU {result['server_cpu'] / count * 1e3:6.3f} ms each"
     )
 
@@ -116,7 +118,7 @@ def main() -> None:
     chosen = parser.parse_args()
     compiled()
     requests = mixed(800)
-    ratios, sustained, unwatched_ratios = [], [], []
+    ratios, sustained, compared, unwatched_ratios = [], [], [], []
     with child("upstream", PROGRAM) as upstream:
         to = str(upstream.port)
         with (
@@ -135,6 +137,7 @@ def main() -> None:
                 line("no verdicts", silent)
                 ratios.append(fixed["seconds"] / ours["seconds"])
                 sustained.append(fixed["seconds"] / ours["sustained"])
+                compared.append(fixed["seconds"] / ours["compared"])
                 unwatched_ratios.append(fixed["seconds"] / silent["seconds"])
             ports = {"direct": upstream.port, "bare": bare.port, "proxy": proxy.port}
             firsts = first_bytes(ports, chosen.asked)
@@ -142,12 +145,14 @@ def main() -> None:
         print(f"{name:12} first byte after {milliseconds:6.3f} ms")
     print(
         f"the proxy {statistics.median(ratios):.2f} of the bare pass-through until the last answer,"
-        f" {statistics.median(sustained):.2f} until the last verdict"
+        f" {statistics.median(sustained):.2f} until the last verdict,"
+        f" {statistics.median(compared):.2f} until all costs are compared"
     )
     print(f"without verdicts {statistics.median(unwatched_ratios):.2f} of the bare pass-through")
     result = {
         "vs_bare": round(statistics.median(ratios), 3),
         "vs_bare_sustained": round(statistics.median(sustained), 3),
+        "vs_bare_compared": round(statistics.median(compared), 3),
         "first_byte_ms": round(firsts["proxy"] - firsts["direct"], 3),
         "bare_first_byte_ms": round(firsts["bare"] - firsts["direct"], 3),
     }

@@ -22,7 +22,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "anaphora"
 FOLDERS = (SOURCE, ROOT / "examples")
-LATER = ("replay", "audit", "proxy", "pytest_plugin", "serving", "daemon", "integrations")
+LATER = (
+    "replay",
+    "audit",
+    "proxy",
+    "pytest_plugin",
+    "serving",
+    "dashboard",
+    "daemon",
+    "integrations",
+)
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama")
 LIMITS = {
     "lines": 47_000,
