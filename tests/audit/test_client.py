@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 from blake3 import blake3
-from support.audit_logs import BACKENDS, in_event_loop, settle
+from support.audit_logs import BACKENDS, settle
 from support.canaries import KEY, NAMES, PROMPT, WORDS, replaced
 from support.emulated_client import LONG, MODELS, WIRES, RecordingTransport, settings
+from support.event_loops import in_event_loop
 from support.raw_server import RawServer, raw_server, reply
 from support.records import FULL, LOST
 

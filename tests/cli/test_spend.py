@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit_logs import in_event_loop
+from support.event_loops import in_event_loop
 from support.ledgers import DAY, NOON, Clock, an_app, opened, version_1
 
 from anaphora.daemon.grants import NANO

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit_logs import in_event_loop
+from support.event_loops import in_event_loop
 from support.ledgers import (
     DAY,
     NOON,

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.audit_logs import in_event_loop
+from support.event_loops import in_event_loop
 from support.ledgers import DAY, NOON, Clock, StorePlace, an_app, opened, rows, version_1
 
 from anaphora.daemon.ledger import Ledger

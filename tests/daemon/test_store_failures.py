@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.audit_logs import in_event_loop
+from support.event_loops import in_event_loop
 from support.ledgers import NOON, an_app, copy_killed, opened, rows
 
 from anaphora.daemon.ledger import Ledger, OpenHold

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from support.audit_logs import in_event_loop
+from support.event_loops import in_event_loop
 from support.ledgers import NOON, Clock, PostgresPlace, abandon, an_app, opened, problems_of, rows
 from support.servers import PostgresServer
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from support.audit_logs import in_event_loop
 from support.certificates import write_certificate
+from support.event_loops import in_event_loop
 from support.servers import PostgresServer, free_port
 from support.transaction_pooler import TransactionPooler
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.audit_logs import in_event_loop
+from support.event_loops import in_event_loop
 
 from anaphora.errors import InvalidConfig, NewerSchema
 from anaphora.postgres import migrations

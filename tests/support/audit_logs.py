@@ -6,39 +6,25 @@ imports the package once.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, ParamSpec
+from typing import IO
 
 from anaphora.audit import AuditEnvelope, AuditLog, StoredRow, rows, verify
 from anaphora.audit.envelope import RecoveryRow, StartRow
 from anaphora.errors import ChainBroken, Io
 
-P = ParamSpec("P")
-
 #: A name for each backend.
 BACKENDS = ("audit", "audit.db")
 
 CANARY = "CANARY-prompt-text"
-
-
-def in_event_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that is a coroutine."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 def envelope(number: int = 0, **fields: object) -> AuditEnvelope:
