@@ -20,7 +20,8 @@ from anaphora.daemon.store.postgres.epoch import Epoch, Keeper
 from anaphora.daemon.store.postgres.journal import SettlementJournal
 from anaphora.daemon.store.postgres.statements import write
 from anaphora.errors import GrantExceeded, InvalidConfig, StoreUnavailable
-from anaphora.postgres.connection import Lane, connect
+from anaphora.postgres.connection import connect
+from anaphora.postgres.lane import Lane
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 ENTRIES = "SELECT billed, kind FROM entries ORDER BY at, id"
@@ -450,7 +451,7 @@ async def test_a_node_that_stops_while_it_sweeps_holds_up_no_other(
     postgres_place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has locked the balances of the dead node's apps, and sends nothing more."""
-    monkeypatch.setattr("anaphora.postgres.connection.IDLE_SECONDS", 0.3)
+    monkeypatch.setattr("anaphora.postgres.lane.IDLE_SECONDS", 0.3)
     stopped = asyncio.Event()
 
     async def stop(*_: object) -> None:

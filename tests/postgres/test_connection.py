@@ -19,7 +19,8 @@ from support.transaction_pooler import TransactionPooler
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import AnaphoraError, InvalidConfig, StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
-from anaphora.postgres.connection import Lane, _check, connect
+from anaphora.postgres.connection import _check, connect
+from anaphora.postgres.lane import Lane
 
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection

@@ -10,6 +10,7 @@ Secrets must be in none of it.
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import pickle
 import sys
@@ -168,7 +169,9 @@ class _Collector(logging.Handler):
 def logged() -> Iterator[list[str]]:
     """All that is logged at DEBUG meanwhile, with the local variables of the frames it is from."""
     root, lines = logging.getLogger(), list[str]()
-    handler, level = _Collector(lines), root.level
+    handler, level, collects = _Collector(lines), root.level, gc.isenabled()
+    # Garbage of earlier tests may log when it is collected, in whatever frame runs then.
+    gc.disable()
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
     try:
@@ -176,3 +179,5 @@ def logged() -> Iterator[list[str]]:
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
+        if collects:
+            gc.enable()

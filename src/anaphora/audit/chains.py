@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from anaphora.errors import AnchorMismatch, ChainBroken, Io
+from anaphora.postgres.connection import transaction
 
 from .chain import ChainChecker, ChainHead
 from .envelope import (
@@ -287,7 +288,7 @@ def prune_chains(log: PostgresLog, *, keep_days: float, by: str) -> list[ChainMa
     before = datetime.fromtimestamp(time.time() - keep_days * _DAY, UTC)
 
     async def mark(connection: Connection) -> list[ChainMark]:
-        async with connection.transaction():
+        async with transaction(connection):
             await connection.execute("SET LOCAL statement_timeout TO 0")
             await connection.execute("SELECT 1 FROM audit_chains ORDER BY id FOR UPDATE")
             found = await connection.fetch(_PRUNABLE, before)
@@ -364,7 +365,7 @@ async def copy_log(
     reader = SqliteReader(source) if is_sqlite(source) else FileReader(source)
     start = reader.start()
     checker, at = ChainChecker(start), 0.0
-    async with connection.transaction():
+    async with transaction(connection):
         chain: int = await connection.fetchval(
             "INSERT INTO audit_chains (name, closed, start_seq, start_hash)"
             " VALUES ($1, now(), $2, $3) RETURNING id",

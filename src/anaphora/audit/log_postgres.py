@@ -24,7 +24,8 @@ from blake3 import blake3
 
 from anaphora.errors import AnaphoraError, ChainBroken, Io, StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
-from anaphora.postgres.connection import Lane, described
+from anaphora.postgres.connection import described, transaction
+from anaphora.postgres.lane import Lane
 
 from .chain import ChainHead, seal
 from .envelope import (
@@ -319,7 +320,7 @@ async def write_anchor(
 ) -> bool:
     """Appends an anchor with the last rows of the chains that have grown, unless there is one of
     the last `seconds`; whether it was written."""
-    async with connection.transaction():
+    async with transaction(connection):
         query = "SELECT last_seq, last_hash FROM audit_chains WHERE id = $1 FOR UPDATE"
         head = ChainHead(*await connection.fetchrow(query, ANCHORS))
         if seconds:
@@ -368,7 +369,7 @@ async def close_left_chains(connection: Connection, *, by: str) -> None:
         " WHERE closed IS NULL AND state <> 'alive'"
     )
     for (node,) in await connection.fetch(query):
-        async with connection.transaction():
+        async with transaction(connection):
             await close_chain(connection, node, by=by)
 
 
@@ -399,7 +400,7 @@ class PostgresLogStore:
 
     async def _begin(self, connection: Connection) -> int:
         key = key_id(self.path.key) if self.path.key else ""
-        async with connection.transaction():
+        async with transaction(connection):
             node = None if self._node_id is None else self._node_id()
             if node is not None:
                 query = "SELECT 1 FROM nodes WHERE id = $1 AND state = 'alive' FOR SHARE"
@@ -435,7 +436,7 @@ class PostgresLogStore:
         async def work(connection: Connection) -> ChainHead:
             nonlocal sent
             sent = True
-            async with connection.transaction():
+            async with transaction(connection):
                 if first or stop:  # before the lock of a chain, as those that write anchors do
                     await connection.execute(_LOCK_ANCHORS)
                 head = await append_lines(connection, self.chain, self._head, lines, close=stop)

@@ -96,7 +96,7 @@ async def _stored_apps(
     address: PostgresAddress, files: SettingsFiles, now: float
 ) -> Collection[str]:
     """All of them where no node has made the tables."""
-    from anaphora.postgres.connection import Lane
+    from anaphora.postgres.lane import Lane
     from anaphora.postgres.migrations import state
 
     from .nodes import generations

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that are checked when they are opened, and lanes that reopen theirs.
+"""Connections to PostgreSQL that are checked when they are opened, and transactions on them.
 
 Errors are of two kinds: `InvalidConfig` for what the operator must change, `StoreUnavailable` for
 what passes. Neither shows a password, and neither keeps the frames of the driver, which hold it.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from anaphora.errors import AnaphoraError, InvalidConfig, MissingExtra, StoreUnavailable
 
@@ -35,15 +34,8 @@ STATEMENT_SECONDS = 30.0
 #: gone closes nothing.
 _GONE_SECONDS = 10
 
-#: Seconds after which PostgreSQL ends a transaction of a lane that sends nothing: a process that is
-#: stopped in the middle must not keep the locks that others wait for.
-IDLE_SECONDS = 3.0
-
 #: What apps are told: nothing about where PostgreSQL is.
 UNREACHABLE = "the store of the daemon cannot be reached; send the call again later"
-
-#: Seconds between two attempts to connect, at first and at most: between them a lane fails at once.
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
 
 _SETTINGS = """
 SELECT current_setting('server_version_num')::int AS version,
@@ -56,13 +48,18 @@ SELECT current_setting('server_version_num')::int AS version,
 
 
 async def connect(
-    address: PostgresAddress, *, name: str = "", timeout: float = CONNECT_SECONDS
+    address: PostgresAddress,
+    *,
+    name: str = "",
+    timeout: float = CONNECT_SECONDS,
+    statements: float | None = None,
 ) -> Connection:
     """Raises `InvalidConfig`, `StoreUnavailable`, and `MissingExtra` where asyncpg is not
-    installed. `name` is shown in PostgreSQL's list of connections."""
+    installed. `name` is shown in PostgreSQL's list of connections; `statements` are the seconds for
+    a statement that names none itself."""
     problem: AnaphoraError
     try:
-        return await _connect(address, name, timeout)
+        return await _connect(address, name, timeout, statements)
     except AnaphoraError as error:
         problem = error
     except Exception as error:
@@ -71,8 +68,10 @@ async def connect(
     raise problem
 
 
-async def _connect(address: PostgresAddress, name: str, timeout: float) -> Connection:
-    connection = await _open(address, name, timeout)
+async def _connect(
+    address: PostgresAddress, name: str, timeout: float, statements: float | None
+) -> Connection:
+    connection = await _open(address, name, timeout, statements)
     try:
         async with asyncio.timeout(timeout):
             # Not in the startup packet: a pooler in session mode would refuse these there.
@@ -93,7 +92,9 @@ async def _connect(address: PostgresAddress, name: str, timeout: float) -> Conne
     return connection
 
 
-async def _open(address: PostgresAddress, name: str, timeout: float) -> Connection:
+async def _open(
+    address: PostgresAddress, name: str, timeout: float, statements: float | None = None
+) -> Connection:
     try:
         import asyncpg
     except ModuleNotFoundError:
@@ -101,19 +102,56 @@ async def _open(address: PostgresAddress, name: str, timeout: float) -> Connecti
             "a store in PostgreSQL needs asyncpg: pip install 'anaphora[nodes]'", extra="nodes"
         ) from None
     password = address.password
-    connection = await asyncpg.connect(
-        host=address.host,
-        port=address.port,
-        user=address.user,
-        database=address.database,
-        # Not None: the driver would look into the environment and into ~/.pgpass.
-        password=password.reveal if password is not None else "",
-        ssl=address.ssl_options(),
-        timeout=timeout,
-        server_settings={"application_name": f"anaphora {name}".strip()[:63]},
-    )
+    loop = asyncio.get_running_loop()
+    opening = _OpeningLoop(loop)
+    try:
+        connection = await asyncpg.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            database=address.database,
+            # Not None: the driver would look into the environment and into ~/.pgpass.
+            password=password.reveal if password is not None else "",
+            ssl=address.ssl_options(),
+            timeout=timeout,
+            command_timeout=statements,
+            server_settings={"application_name": f"anaphora {name}".strip()[:63]},
+            loop=opening,
+        )
+    except BaseException:
+        opening.abort()
+        raise
+    connection._loop = loop
     end_when_gone(connection._transport.get_extra_info("socket"))
     return connection
+
+
+class _OpeningLoop:
+    """The event loop, for a login. It ends the transports of one that fails: the driver leaves them
+    to a TLS shutdown, which lasts until the server answers it, or for half a minute."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._opened: list[asyncio.Transport] = []
+        # What the driver calls for each statement.
+        self.time, self.call_later = loop.time, loop.call_later
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_connection(self, *args: Any, **options: Any) -> tuple[Any, Any]:
+        transport, protocol = await self._loop.create_connection(*args, **options)
+        self._opened.append(transport)
+        return transport, protocol
+
+    async def create_unix_connection(self, *args: Any, **options: Any) -> tuple[Any, Any]:
+        transport, protocol = await self._loop.create_unix_connection(*args, **options)
+        self._opened.append(transport)
+        return transport, protocol
+
+    def abort(self) -> None:
+        for transport in self._opened:
+            transport.abort()
 
 
 def end_when_gone(connection: socket.socket | None) -> None:
@@ -159,7 +197,7 @@ async def _refuse_transaction_pooler(
     try:
         for _ in range(3):
             before = await connection.fetchval("SELECT pg_backend_pid()")
-            async with other.transaction():
+            async with transaction(other):
                 others = await other.fetchval("SELECT pg_backend_pid()")
                 after = await connection.fetchval("SELECT pg_backend_pid()")
             if before == others or before != after:
@@ -174,6 +212,25 @@ def _pooler(address: PostgresAddress) -> InvalidConfig:
         " prepared statements; connect to PostgreSQL itself, or set the pooler to"
         " pool_mode=session"
     )
+
+
+@asynccontextmanager
+async def transaction(connection: Connection, **options: Any) -> AsyncIterator[None]:
+    """A transaction of the driver. Where a statement has no answer, or its caller is cancelled, the
+    connection ends, and the server rolls back; the driver would wait until it has ended the
+    statement, which a server that hangs never does."""
+    driver = connection.transaction(**options)
+    await driver.start()
+    try:
+        yield
+    except (asyncio.CancelledError, TimeoutError, GeneratorExit):
+        connection.terminate()
+        raise
+    except BaseException:
+        if not connection.is_closed():
+            await driver.rollback()
+        raise
+    await driver.commit()
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
@@ -251,132 +308,3 @@ def described(error: BaseException) -> str:
         return "no answer in time"
     text = getattr(error, "strerror", None) or str(error).partition("\n")[0]
     return text or type(error).__name__
-
-
-# ── Lanes ────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Lane:
-    """One connection of its own: opened when it is needed, and again after it was lost. Statements
-    run one at a time. Errors that pass are `StoreUnavailable`; others are the driver's."""
-
-    def __init__(
-        self,
-        address: PostgresAddress,
-        name: str,
-        *,
-        on_connect: Callable[[Connection], Awaitable[None]] | None = None,
-        timeout: float = STATEMENT_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`timeout`: seconds for one statement, after which the connection is dropped."""
-        self.address = address
-        self.name = name
-        self.problem: str | None = None
-        """Why there is no connection; None: there is one, or none was needed so far."""
-        self._on_connect = on_connect
-        self._timeout = timeout
-        self._clock = clock
-        self._connection: Connection | None = None
-        self._lock = asyncio.Lock()
-        self._wait = _FIRST_WAIT
-        self._next_attempt = 0.0
-        self._closed = False
-
-    @property
-    def is_connected(self) -> bool:
-        return self._connection is not None and not self._connection.is_closed()
-
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """The lane's connection, for several statements or a transaction. Other callers wait."""
-        async with self._lock:
-            connection = await self._opened()
-            with self.errors():
-                yield connection
-
-    async def fetch(self, sql: str, *values: Any) -> list[Any]:
-        async with self.connection() as connection:
-            rows: list[Any] = await connection.fetch(sql, *values, timeout=self._timeout)
-            return rows
-
-    async def fetchrow(self, sql: str, *values: Any) -> Any:
-        async with self.connection() as connection:
-            return await connection.fetchrow(sql, *values, timeout=self._timeout)
-
-    async def fetchval(self, sql: str, *values: Any) -> Any:
-        async with self.connection() as connection:
-            return await connection.fetchval(sql, *values, timeout=self._timeout)
-
-    async def execute(self, sql: str, *values: Any) -> str:
-        async with self.connection() as connection:
-            status: str = await connection.execute(sql, *values, timeout=self._timeout)
-            return status
-
-    async def _opened(self) -> Connection:
-        if self._connection is not None and not self._connection.is_closed():
-            return self._connection
-        if self._closed:
-            raise StoreUnavailable("the store is closed")
-        if self.problem is not None and self._clock() < self._next_attempt:
-            raise StoreUnavailable(self.problem, public=UNREACHABLE)
-        self._connection = None
-        try:
-            connection = await connect(self.address, name=self.name)
-            try:
-                with self.errors():
-                    async with asyncio.timeout(self._timeout):
-                        await connection.execute(
-                            f"SET idle_in_transaction_session_timeout TO {int(IDLE_SECONDS * 1000)}"
-                        )
-                        if self._on_connect is not None:
-                            await self._on_connect(connection)
-            except BaseException:
-                connection.terminate()
-                raise
-        except AnaphoraError as error:
-            self.problem = str(error)
-            self._next_attempt = self._clock() + self._wait
-            self._wait = min(self._wait * 2, _LONGEST_WAIT)
-            if isinstance(error, InvalidConfig):  # it was right when the store was opened
-                raise StoreUnavailable(self.problem, public=UNREACHABLE) from None
-            raise
-        self.problem, self._wait = None, _FIRST_WAIT
-        self._connection = connection
-        return connection
-
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Drops the connection after an error that passes, and raises `StoreUnavailable`."""
-        try:
-            yield
-        except AnaphoraError:
-            raise
-        except asyncio.CancelledError:
-            self.drop()  # the statement may still be under way
-            raise
-        except Exception as error:
-            if is_passing(error):
-                self._lost(error)
-            raise
-
-    def _lost(self, error: Exception) -> NoReturn:
-        self.drop()
-        self.problem = f"{self.address}: {described(error)}"
-        self._next_attempt = 0.0  # the next one tries to connect, at once
-        raise StoreUnavailable(self.problem, public=UNREACHABLE) from None
-
-    def drop(self) -> None:
-        """Closes the connection without waiting; the next statement opens another one."""
-        if self._connection is not None:
-            self._connection.terminate()
-            self._connection = None
-
-    async def close(self) -> None:
-        self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                await connection.close(timeout=2.0)
-            except Exception:
-                connection.terminate()

@@ -19,7 +19,7 @@ import msgspec
 
 from anaphora.errors import InvalidConfig, NewerSchema, StoreUnavailable
 
-from .connection import SCHEMA
+from .connection import SCHEMA, transaction
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -142,7 +142,7 @@ async def _create_schema(connection: Connection) -> None:
 
 
 async def _apply(connection: Connection, file: MigrationFile) -> None:
-    async with connection.transaction():
+    async with transaction(connection):
         await connection.execute(
             f"SET LOCAL lock_timeout TO {int(_TABLE_SECONDS * 1000)};"
             " SET LOCAL statement_timeout TO 0"

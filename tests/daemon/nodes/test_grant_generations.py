@@ -17,7 +17,8 @@ from anaphora.daemon.nodes.membership import check_token_key
 from anaphora.daemon.settings import SettingsFiles
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.postgres.address import PostgresAddress
-from anaphora.postgres.connection import Lane, connect
+from anaphora.postgres.connection import connect
+from anaphora.postgres.lane import Lane
 from anaphora.postgres.migrations import migrate
 
 SECONDS = 30.0

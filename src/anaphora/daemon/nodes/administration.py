@@ -11,7 +11,7 @@ import msgspec
 from anaphora.daemon.admin import Admin, NoParams
 from anaphora.daemon.extensions import Grants
 from anaphora.errors import InvalidConfig, InvalidRequest
-from anaphora.postgres.connection import Lane
+from anaphora.postgres.lane import Lane
 
 from . import directory, generations
 from .membership import check_token_key

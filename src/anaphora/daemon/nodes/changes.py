@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from anaphora.client.failures import log
 from anaphora.errors import StoreUnavailable
-from anaphora.postgres.connection import Lane
+from anaphora.postgres.lane import Lane
 
 if TYPE_CHECKING:
     from anaphora.postgres.address import PostgresAddress

@@ -12,7 +12,7 @@ from anaphora.redaction import shown_name
 from anaphora.yaml_values import nearest
 
 if TYPE_CHECKING:
-    from anaphora.postgres.connection import Lane
+    from anaphora.postgres.lane import Lane
 
 #: Seconds without a report after which a node is shown as silent.
 _SILENT = 5.0

@@ -11,7 +11,7 @@ import msgspec
 from blake3 import blake3
 
 if TYPE_CHECKING:
-    from anaphora.postgres.connection import Lane
+    from anaphora.postgres.lane import Lane
 
 _FIELDS = "number, digest, text, extract(epoch FROM applied_at)::float8 AS applied_at, applied_by"
 
@@ -61,7 +61,7 @@ async def apply(
     """Stores a text as the next generation, and whether it is a new one: the same text as before
     is not. With `only_first`, a text that is there already stays in force."""
     digest = blake3(text.encode()).hexdigest()
-    async with lane.connection() as connection, connection.transaction():
+    async with lane.transaction() as connection:
         # Two that are applied at the same time get two numbers.
         await connection.execute("LOCK TABLE grant_generations IN SHARE ROW EXCLUSIVE MODE")
         before = await connection.fetchrow(

@@ -18,7 +18,7 @@ from anaphora.client.config.secrets import Secret
 from anaphora.daemon.extensions import Grants
 from anaphora.daemon.identity import Directory, TokenHash
 from anaphora.errors import InvalidConfig
-from anaphora.postgres.connection import Lane
+from anaphora.postgres.lane import Lane
 
 from . import generations
 from .changes import ChangeFeed

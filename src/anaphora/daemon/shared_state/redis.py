@@ -96,14 +96,16 @@ class RedisState(SharedState):
 
     async def close(self) -> None:
         self._closed = True
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(RedisLost, RedisRefused):
-                await connection.drain()
-            connection.close()
-        for task in list(self._tasks):
+        for task in list(self._tasks):  # first: one of them may be connecting
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                with suppress(RedisLost, RedisRefused):
+                    await connection.drain()
+            finally:
+                connection.close()
 
     @property
     def problem(self) -> str:
@@ -112,12 +114,11 @@ class RedisState(SharedState):
     async def _connect(self) -> None:
         try:
             made = await RedisConnection.connect(self._address, self._lost, self._timeout)
-            for script in SCRIPTS:
-                made.post("SCRIPT", "LOAD", script.source)
-            if self._news_from == "-":
-                newest = await made.send("XREVRANGE", PREFIX + "news", "+", "-", "COUNT", 1)
-                self._news_from = newest[0][0].decode() if newest else "0-0"
-            await made.drain()
+            try:
+                await self._prepare(made)
+            except BaseException:
+                made.close("not used")
+                raise
         except (RedisLost, RedisRefused) as problem:
             self._note(str(problem))
             return
@@ -128,6 +129,16 @@ class RedisState(SharedState):
             self._alone_until = {"": self._clock() + MINUTE}
             _log.info("shared state: connected to %s again", self._address)
         self._problem, self._connection = "", made
+
+    async def _prepare(self, connection: RedisConnection) -> None:
+        for script in SCRIPTS:
+            connection.post("SCRIPT", "LOAD", script.source)
+        if self._news_from == "-":
+            newest = await connection.send("XREVRANGE", PREFIX + "news", "+", "-", "COUNT", 1)
+            self._news_from = newest[0][0].decode() if newest else "0-0"
+        await connection.drain()
+        if not connection.is_open:  # it ended with the last reply
+            raise RedisLost("the server closed the connection")
 
     def _note(self, problem: str) -> None:
         if problem != self._problem and not self._closed:

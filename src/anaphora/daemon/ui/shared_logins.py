@@ -6,6 +6,7 @@ in the database. So who reads it cannot log in.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.errors import StoreUnavailable
-from anaphora.postgres.connection import Lane
+from anaphora.postgres.connection import transaction
+from anaphora.postgres.lane import Lane
 
 if TYPE_CHECKING:
     from anaphora.postgres.address import PostgresAddress
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("anaphora.daemon")
 
-#: Seconds for one statement: someone waits for a page.
+#: Seconds for one statement, or a transaction: someone waits for a page.
 _SECONDS = 5.0
 
 #: The longest unused ones end for a new one.
@@ -57,7 +59,7 @@ class SharedLogins:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         try:
-            async with self._lane.connection() as connection:
+            async with self._lane.connection() as connection, asyncio.timeout(_SECONDS):
                 yield connection
         except StoreUnavailable as problem:
             _log.error("logins of the dashboard cannot be read: %s", problem)
@@ -66,7 +68,7 @@ class SharedLogins:
 
     async def add(self, login: SharedLogin, *, most: int, of_token: int) -> None:
         """At most so many stay, of all tokens and of this one."""
-        async with self._connection() as connection, connection.transaction():
+        async with self._connection() as connection, transaction(connection):
             insert = "INSERT INTO ui_sessions VALUES ($1, $2, $3, $4, $5)"
             await connection.execute(insert, *msgspec.structs.astuple(login))
             await connection.execute(_MAKE_ROOM, login.token, of_token, most)
@@ -77,36 +79,36 @@ class SharedLogins:
             return {}
         query = "SELECT * FROM ui_sessions WHERE digest = ANY($1)"
         async with self._connection() as connection:
-            rows = await connection.fetch(query, digests, timeout=_SECONDS)
+            rows = await connection.fetch(query, digests)
         return {row[0]: SharedLogin(*row) for row in rows}
 
     async def use(self, digest: bytes, at: float) -> None:
         update = "UPDATE ui_sessions SET used = greatest(used, $2) WHERE digest = $1"
         async with self._connection() as connection:
-            await connection.execute(update, digest, at, timeout=_SECONDS)
+            await connection.execute(update, digest, at)
 
     async def end(self, digests: Iterable[bytes]) -> None:
         async with self._connection() as connection:
             delete = "DELETE FROM ui_sessions WHERE digest = ANY($1)"
-            await connection.execute(delete, [*digests], timeout=_SECONDS)
+            await connection.execute(delete, [*digests])
 
     async def end_token(self, token: str) -> None:
         async with self._connection() as connection:
             delete = "DELETE FROM ui_sessions WHERE token = $1"
-            await connection.execute(delete, token, timeout=_SECONDS)
+            await connection.execute(delete, token)
 
     async def end_expired(self, *, opened: float, used: float) -> None:
         """Those that were opened, or used, before these times."""
         async with self._connection() as connection:
             delete = "DELETE FROM ui_sessions WHERE opened <= $1 OR used <= $2"
-            await connection.execute(delete, opened, used, timeout=_SECONDS)
+            await connection.execute(delete, opened, used)
 
     # ── Forms ────────────────────────────────────────────────────────────────────────────────────
 
     async def add_form(
         self, digest: bytes, number: str, action: Sequence[str], *, most: int
     ) -> None:
-        async with self._connection() as connection, connection.transaction():
+        async with self._connection() as connection, transaction(connection):
             insert = "INSERT INTO ui_forms (session, number, action) VALUES ($1, $2, $3)"
             await connection.execute(insert, digest, number, [*action])
             await connection.execute(_FORMS, digest, most)
@@ -115,5 +117,5 @@ class SharedLogins:
         """Whether there is such a form, which can be sent once, to any node."""
         delete = "DELETE FROM ui_forms WHERE session = $1 AND number = $2 AND action = $3"
         async with self._connection() as connection:
-            status = await connection.execute(delete, digest, number, [*action], timeout=_SECONDS)
+            status = await connection.execute(delete, digest, number, [*action])
         return bool(status == "DELETE 1")

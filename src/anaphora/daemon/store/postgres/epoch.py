@@ -17,7 +17,8 @@ import msgspec
 
 from anaphora.daemon.store import RecoveredHolds
 from anaphora.errors import AnaphoraError, InvalidConfig, StoreUnavailable
-from anaphora.postgres.connection import Lane, described, is_data_error
+from anaphora.postgres.connection import described, is_data_error, transaction
+from anaphora.postgres.lane import Lane
 from anaphora.wording import counted
 
 from .statements import settle_at_bound
@@ -102,7 +103,7 @@ class Epoch:
     async def begin(self, connection: Connection) -> None:
         """A new epoch: at the start, or since this node was taken for dead."""
         before = self.id
-        async with connection.transaction():
+        async with transaction(connection):
             id = await connection.fetchval(
                 "INSERT INTO nodes (name, version, address) VALUES ($1, $2, $3) RETURNING id",
                 self.name, self.version, self.address,
@@ -245,7 +246,7 @@ class Keeper:
 
     async def _sweep(self, node: int, *, silent: float = 0.0) -> RecoveredHolds:
         """With `silent`, only where it has been that for so many seconds."""
-        async with self._lane.connection() as connection, connection.transaction():
+        async with self._lane.transaction() as connection:
             # Waits for a transaction of that node that is under way; the next one is refused.
             name = await connection.fetchval(_DEAD, node, silent)
             if name is None and silent:
@@ -263,7 +264,7 @@ class Keeper:
 
     async def _swept(self, callback: OnSwept, connection: Connection, node: int) -> None:
         try:
-            async with connection.transaction():
+            async with transaction(connection):
                 await callback(connection, node)
         except (OSError, StoreUnavailable):
             raise
@@ -279,11 +280,7 @@ class Keeper:
             self._task.cancel()
             await asyncio.wait({self._task})
         try:
-            async with (
-                asyncio.timeout(5.0),
-                self._lane.connection() as connection,
-                connection.transaction(),
-            ):
+            async with asyncio.timeout(5.0), self._lane.transaction() as connection:
                 await connection.execute(
                     "UPDATE nodes SET state = 'ended', ended = clock_timestamp()"
                     " WHERE id = $1 AND state = 'alive'",

@@ -25,7 +25,8 @@ from anaphora.daemon.store.days import day_of, month_of
 from anaphora.daemon.store.reading import LABELLED, SUMS, WHOLE, checked_fields
 from anaphora.errors import InvalidRequest, StoreUnavailable
 from anaphora.postgres.address import PostgresAddress
-from anaphora.postgres.connection import UNREACHABLE, Lane, connect
+from anaphora.postgres.connection import UNREACHABLE, connect
+from anaphora.postgres.lane import Lane
 from anaphora.postgres.migrations import migrate
 
 from .epoch import BEAT_SECONDS, SILENT_SECONDS, Epoch, Keeper, OnFenced, OnSwept

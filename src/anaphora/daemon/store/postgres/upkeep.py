@@ -21,7 +21,7 @@ from anaphora.daemon.store.upkeep import (
 from anaphora.errors import InvalidConfig, StoreUnavailable
 from anaphora.postgres import migrations
 from anaphora.postgres.address import PostgresAddress
-from anaphora.postgres.connection import connect, connection_error
+from anaphora.postgres.connection import connect, connection_error, transaction
 
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
@@ -60,7 +60,7 @@ async def check(address: PostgresAddress, *, now: float | None = None) -> StoreR
     """Checks that all sums agree with the entries, in one state of the store. Changes nothing."""
     async with connected(address) as connection:
         state = await checked_state(connection, address)
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
+        async with transaction(connection, isolation="repeatable_read", readonly=True):
             wrong = {
                 table: await connection.fetchval(sql) for table, sql in differences(POSTGRES_LABELS)
             }

@@ -18,7 +18,8 @@ from anaphora.daemon.store import Settlement
 from anaphora.daemon.store.batch import Change, HoldRequest, Operation, Outcome, corrects
 from anaphora.daemon.store.batch_queue import BatchQueue, Pending, Signal
 from anaphora.errors import GrantExceeded, StoreUnavailable
-from anaphora.postgres.connection import UNREACHABLE, Lane, described, is_data_error
+from anaphora.postgres.connection import UNREACHABLE, described, is_data_error
+from anaphora.postgres.lane import Lane
 
 from .epoch import Epoch
 from .journal import SettlementJournal
