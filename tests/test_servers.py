@@ -108,11 +108,17 @@ def test_the_newest_version_in_the_folders_is_taken(
     assert found == tmp_path / "15" / "some-server"
 
 
+#: A server that was started again by a thread that has ended.
 CHILD = """
-import sys
+import sys, threading
 from support.servers import RedisServer
 server = RedisServer()
+restarting = threading.Thread(target=server.restart)
+restarting.start()
+restarting.join()
 print(server.pid, server.folder, flush=True)
+sys.stdin.readline()
+print(server.command("PING").decode().strip(), flush=True)
 sys.stdin.read()
 """
 
@@ -126,8 +132,12 @@ def test_a_server_ends_with_the_process_that_started_it(redis_server: RedisServe
         stdout=subprocess.PIPE,
         text=True,
     ) as child:
+        assert child.stdin is not None
         assert child.stdout is not None
         pid, folder = child.stdout.readline().split()
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "+PONG\n"
         child.send_signal(signal.SIGKILL)
     command = Path(f"/proc/{pid}/cmdline")
     wait_until(lambda: not command.exists() or not command.read_text(), "the server ended")

@@ -33,9 +33,9 @@ from support.servers import (
     NginxServer,
     ServerFailed,
     ServerMissing,
-    ends_with_this_process,
     find_program,
     free_port,
+    start_process,
     wait_until,
 )
 
@@ -148,10 +148,11 @@ class Node:
         if self._forks is not None:
             self.pid = self._forks.start(self.home, self.port)
             return
-        command = [*ends_with_this_process("TERM"), sys.executable, "-m", "anaphora", "serve"]
+        command = [sys.executable, "-m", "anaphora", "serve"]
         with open(self.home / "log", "ab") as log:
-            self._process = subprocess.Popen(
+            self._process = start_process(
                 [*command, "--home", str(self.home), "--port", str(self.port)],
+                "TERM",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -405,10 +406,12 @@ class Relay:
             await self._stopped.wait()
             started.close()
             looking.cancel()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        # A connection that was accepted a moment ago gets its task in the next turns of the loop.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+            await asyncio.sleep(0)
 
     async def _look(self) -> None:
         while True:
@@ -423,18 +426,20 @@ class Relay:
             await asyncio.sleep(self.LOOK)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.CancelledError):
-            if (found := await self._connect()) is not None:
-                node_reader, node_writer = found
-                await asyncio.wait(
-                    [
-                        asyncio.create_task(_pass_on(reader, node_writer)),
-                        asyncio.create_task(_pass_on(node_reader, writer)),
-                    ],
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                node_writer.close()
-        writer.close()
+        with contextlib.closing(writer), contextlib.suppress(OSError, asyncio.CancelledError):
+            if (found := await self._connect()) is None:
+                return
+            node_reader, node_writer = found
+            with contextlib.closing(node_writer):
+                passing = [
+                    asyncio.create_task(_pass_on(reader, node_writer)),
+                    asyncio.create_task(_pass_on(node_reader, writer)),
+                ]
+                try:
+                    await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in passing:
+                        task.cancel()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         turn, ready = next(self._turns), self._ready

@@ -17,6 +17,7 @@ started by root. It ends with the process that started it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import pwd
@@ -28,7 +29,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -148,8 +148,8 @@ class _Server:
         assert not self.running, f"{self.names[0]} is running"
         with open(self.folder / "log", "ab") as log:
             self._own(self.folder / "log")
-            self.process = subprocess.Popen(
-                [*ends_with_this_process(self.parent_death_signal), *self._command()],
+            self.process = start_process(
+                self._command(), self.parent_death_signal,
                 cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True, env=self._environment(), **self._identity(),
             )  # fmt: skip
@@ -257,13 +257,21 @@ class _Server:
         """Remove what a killed server left behind."""
 
 
-def ends_with_this_process(number: str) -> list[str]:
-    """What to put before a command so that it gets a signal when this process is gone."""
-    # The signal is sent when the starting thread ends: only the main thread lives long enough.
-    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
-        return []
-    setpriv = shutil.which("setpriv")
-    return [setpriv, f"--pdeathsig={number}"] if setpriv else []
+def start_process(
+    command: Sequence[str], death_signal: str, **options: Any
+) -> subprocess.Popen[Any]:
+    """`subprocess.Popen` of a command that gets a signal when this process is gone."""
+    setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
+    if setpriv is not None:
+        command = [setpriv, f"--pdeathsig={death_signal}", *command]
+    # The signal is sent when the thread that starts it ends.
+    return _starter(os.getpid()).submit(subprocess.Popen, command, **options).result()
+
+
+@functools.cache
+def _starter(_: int) -> ThreadPoolExecutor:
+    """A thread that lives as long as this process does; a fork has its own."""
+    return ThreadPoolExecutor(1, thread_name_prefix="servers")
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
