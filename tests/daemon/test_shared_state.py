@@ -46,9 +46,9 @@ async def redis_nodes(url: str, timeout: float = 10.0) -> AsyncIterator[Nodes]:
     """With time for replies on a busy machine."""
     address = RedisAddress.parse(url)
     a, b, c = nodes = [RedisState(address, nodes=lambda: 3, timeout=timeout) for _ in range(3)]
-    for node in nodes:
-        await node.start()
     try:
+        for node in nodes:
+            await node.start()
         yield a, b, c
     finally:
         for node in nodes:

@@ -37,6 +37,8 @@ _LATE = 0.01
 #: Bytes that wait to be written, or commands to be answered; beyond, the server counts as gone.
 _MOST_BUFFERED, _MOST_PENDING = 8 * 1024 * 1024, 20_000
 
+_NEEDS_TLS = "rediss:// needs a port that offers TLS"
+
 
 class RedisLost(Exception):
     """The connection ended, or a reply did not come in time."""
@@ -96,6 +98,15 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return self.path or f"{self.host}:{self.port}"
 
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """Verifies the certificate and the host. Raises `RedisLost` where `ca` cannot be used."""
+        if not self.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as problem:  # also what is no certificate
+            raise RedisLost(f"the file of ?ca=, {self.ca}, cannot be used: {problem}") from None
+
 
 class RedisConnection(asyncio.Protocol):
     """Used from one event loop. Once lost, it stays so."""
@@ -131,14 +142,16 @@ class RedisConnection(asyncio.Protocol):
                 if address.path:
                     _, made = await loop.create_unix_connection(made_here, address.path)
                 else:
-                    context = None
-                    if address.tls:
-                        context = ssl.create_default_context(cafile=address.ca)
+                    context = address.ssl_context()
                     _, made = await loop.create_connection(
                         made_here, address.host, address.port, ssl=context
                     )
         except TimeoutError:
-            raise RedisLost(f"no connection within {_CONNECT:g} s") from None
+            # A port without TLS may wait for the rest of what it takes for a command.
+            advice = f"; {_NEEDS_TLS}" if address.tls else ""
+            raise RedisLost(f"no connection within {_CONNECT:g} s{advice}") from None
+        except ssl.SSLError as problem:
+            raise RedisLost(_tls_reason(problem)) from None
         except OSError as problem:
             raise RedisLost(_reason(problem)) from None
         try:
@@ -278,3 +291,10 @@ class RedisConnection(asyncio.Protocol):
 def _reason(problem: BaseException) -> str:
     text = getattr(problem, "strerror", None) or str(problem)
     return f"{type(problem).__name__}: {text}" if text else type(problem).__name__
+
+
+def _tls_reason(problem: ssl.SSLError) -> str:
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        advice = "the certificate authority can be named with ?ca=FILE"
+        return f"TLS failed: {problem.verify_message}; {advice}"
+    return f"TLS failed: {problem.reason or problem}; {_NEEDS_TLS}"
