@@ -7,6 +7,7 @@ import shutil
 import socket
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -276,3 +277,107 @@ async def test_a_lane_opens_its_connection_again(
     await lane.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         await lane.fetch("SELECT 1")
+
+
+@in_event_loop
+async def test_a_lane_that_is_closed_while_it_connects_keeps_no_connection(
+    postgres_server: PostgresServer, database_url: str
+) -> None:
+    connecting, closed = asyncio.Event(), asyncio.Event()
+
+    async def on_connect(_: Connection) -> None:
+        connecting.set()
+        await closed.wait()
+
+    lane = Lane(PostgresAddress.parse(database_url), "late", on_connect=on_connect)
+    reading = asyncio.create_task(lane.fetch("SELECT 1"))
+    await connecting.wait()
+    await lane.close()
+    closed.set()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await reading
+    assert not lane.is_connected
+
+
+@in_event_loop
+async def test_a_login_that_fails_leaves_no_socket(own_server: PostgresServer) -> None:
+    """Also where the server does not answer the end of TLS."""
+    ended = asyncio.Event()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Passes all on but the end of TLS, and of the server's connection."""
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", own_server.port)
+
+        async def answers() -> None:
+            writer.write(await from_server.readexactly(1))  # TLS is offered
+            with suppress(asyncio.IncompleteReadError):
+                while True:
+                    head = await from_server.readexactly(5)
+                    record = head + await from_server.readexactly(int.from_bytes(head[3:]))
+                    if len(record) != 24:  # an alert of TLS 1.3
+                        writer.write(record)
+
+        answering = asyncio.create_task(answers())
+        with suppress(ConnectionError):
+            while piece := await reader.read(65536):
+                to_server.write(piece)
+        for one in (to_server, writer):
+            one.close()
+            with suppress(ConnectionError):
+                await one.wait_closed()
+        with suppress(ConnectionError):
+            await answering
+        ended.set()
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        url = f"postgresql://anaphora@127.0.0.1:{port}/missing?sslmode=require"
+        with pytest.raises(InvalidConfig, match='database "missing" does not exist'):
+            await connect(PostgresAddress.parse(url))
+        await asyncio.wait_for(ended.wait(), 15)  # the shutdown of TLS takes 30 s
+
+
+@in_event_loop
+async def test_a_transaction_ends_with_its_caller_where_the_server_hangs(
+    postgres_server: PostgresServer, database_url: str
+) -> None:
+    lane = Lane(PostgresAddress.parse(database_url), "test")
+    async with lane.transaction() as connection:
+        await connection.execute("CREATE TABLE public.kept (value int)")
+
+    async def insert() -> None:
+        async with lane.transaction() as connection:
+            await connection.execute("INSERT INTO public.kept VALUES (1)")
+            await asyncio.to_thread(postgres_server.pause)
+            await connection.execute("INSERT INTO public.kept VALUES (2)", timeout=0.1)
+
+    try:
+        with pytest.raises(StoreUnavailable, match="no answer in time"):
+            await asyncio.wait_for(insert(), 15)
+    finally:
+        postgres_server.resume()
+    assert await lane.fetch("SELECT * FROM public.kept") == []
+    await lane.close()
+
+
+@in_event_loop
+async def test_a_lane_with_patience_fails_all_who_wait_for_a_server_that_hangs(
+    postgres_server: PostgresServer, database_url: str
+) -> None:
+    lane = Lane(PostgresAddress.parse(database_url), "test", timeout=0.1, patience=0.5)
+    assert await lane.fetchval("SELECT 1") == 1
+    postgres_server.pause()
+    try:
+        waiting = [lane.fetch("SELECT 1") for _ in range(5)]
+        outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 4)
+        assert [type(one) for one in outcomes] == [StoreUnavailable] * 5
+        assert lane.problem
+    finally:
+        postgres_server.resume()
+    for _ in range(600):
+        with suppress(StoreUnavailable):
+            assert await lane.fetchval("SELECT 1") == 1
+            break
+        await asyncio.sleep(0.05)
+    assert not lane.problem
+    await lane.close()

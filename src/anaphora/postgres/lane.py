@@ -38,15 +38,18 @@ class Lane:
         *,
         on_connect: Callable[[Connection], Awaitable[None]] | None = None,
         timeout: float = STATEMENT_SECONDS,
+        patience: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`timeout`: seconds for one statement, after which the connection is dropped."""
+        """`timeout`: seconds for one statement, after which the connection is dropped; `patience`:
+        for a statement together with those before it and the opening of a connection."""
         self.address = address
         self.name = name
         self.problem: str | None = None
         """Why there is no connection; None: there is one, or none was needed so far."""
         self._on_connect = on_connect
         self._timeout = timeout
+        self._patience = patience
         self._clock = clock
         self._connection: Connection | None = None
         self._lock = asyncio.Lock()
@@ -72,22 +75,33 @@ class Lane:
             yield connection
 
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
-        async with self.connection() as connection:
+        async with self._in_time() as connection:
             rows: list[Any] = await connection.fetch(sql, *values, timeout=self._timeout)
             return rows
 
     async def fetchrow(self, sql: str, *values: Any) -> Any:
-        async with self.connection() as connection:
+        async with self._in_time() as connection:
             return await connection.fetchrow(sql, *values, timeout=self._timeout)
 
     async def fetchval(self, sql: str, *values: Any) -> Any:
-        async with self.connection() as connection:
+        async with self._in_time() as connection:
             return await connection.fetchval(sql, *values, timeout=self._timeout)
 
     async def execute(self, sql: str, *values: Any) -> str:
-        async with self.connection() as connection:
+        async with self._in_time() as connection:
             status: str = await connection.execute(sql, *values, timeout=self._timeout)
             return status
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[Connection]:
+        try:
+            async with asyncio.timeout(self._patience), self.connection() as connection:
+                yield connection
+        except TimeoutError:
+            problem = f"{self.address}: no answer in time"
+            if not self.is_connected:
+                self._failed(problem)
+            raise StoreUnavailable(problem, public=UNREACHABLE) from None
 
     async def _opened(self) -> Connection:
         if self._connection is not None and not self._connection.is_closed():
@@ -115,15 +129,19 @@ class Lane:
                 connection.terminate()
                 raise
         except AnaphoraError as error:
-            self.problem = str(error)
-            self._next_attempt = self._clock() + self._wait
-            self._wait = min(self._wait * 2, _LONGEST_WAIT)
+            self._failed(str(error))
             if isinstance(error, InvalidConfig):  # it was right when the store was opened
-                raise StoreUnavailable(self.problem, public=UNREACHABLE) from None
+                raise StoreUnavailable(str(error), public=UNREACHABLE) from None
             raise
         self.problem, self._wait = None, _FIRST_WAIT
         self._connection = connection
         return connection
+
+    def _failed(self, problem: str) -> None:
+        """No connection could be opened."""
+        self.problem = problem
+        self._next_attempt = self._clock() + self._wait
+        self._wait = min(self._wait * 2, _LONGEST_WAIT)
 
     @contextmanager
     def errors(self) -> Iterator[None]:

@@ -36,8 +36,8 @@ from .writer import STATEMENT_SECONDS, BatchWriter
 if TYPE_CHECKING:
     from anaphora.postgres.connection import Connection
 
-#: Seconds for one read; more for sums of many days.
-_READ_SECONDS, _REPORT_SECONDS = 2.0, 30.0
+#: Seconds for one read, and with those before it and a new connection; more for sums of many days.
+_READ_SECONDS, _READ_PATIENCE, _REPORT_SECONDS = 2.0, 3.0, 30.0
 
 _HANDLE_FIELDS = "kind, id, app, provider, created, tokens"
 _TOKEN_FIELDS = "id, app, digest, created, expires, revoked"
@@ -69,7 +69,9 @@ class PostgresStore:
         self._clock = clock
         self._epoch = epoch
         name = epoch.name if epoch is not None else "command"
-        self._reads = Lane(address, f"{name} reads", timeout=_READ_SECONDS)
+        self._reads = Lane(
+            address, f"{name} reads", timeout=_READ_SECONDS, patience=_READ_PATIENCE
+        )
         self._reports = Lane(address, f"{name} reports", timeout=_REPORT_SECONDS)
         writes = Lane(address, f"{name} ledger", on_connect=self._connected)
         self._writer = BatchWriter(writes, epoch, journal, release=self._release)
@@ -207,6 +209,7 @@ class PostgresStore:
 
     async def spent_by_app(self, now: float) -> dict[str, Spent]:
         await self._writer.flush()
+        await self._check_answers()
         async with self._reports.connection() as connection:
             day = await connection.fetchval(
                 "SELECT greatest($1, latest_day) FROM clock", day_of(now)
@@ -231,6 +234,7 @@ class PostgresStore:
     ) -> list[SpendRow]:
         fields = checked_fields(by)
         await self._writer.flush()
+        await self._check_answers()
         names = (*fields, *SUMS)
         columns = [*fields, *(f"SUM({name})::bigint AS {name}" for name in SUMS)]
         group = f"GROUP BY {', '.join(fields)} ORDER BY {', '.join(fields)}" if fields else ""
@@ -241,6 +245,12 @@ class PostgresStore:
         )  # fmt: skip
         found = [dict(zip(names, row, strict=True)) for row in rows]
         return [SpendRow(**row) for row in found if row["calls"] or row["billed"]]
+
+    async def _check_answers(self) -> None:
+        """Raises `StoreUnavailable` soon where PostgreSQL hangs: sums may take long."""
+        if self.problem is not None:
+            raise StoreUnavailable(self.problem, public=UNREACHABLE)
+        await self._reads.execute("SELECT 1")
 
     # ── Tokens ───────────────────────────────────────────────────────────────────────────────────
 
