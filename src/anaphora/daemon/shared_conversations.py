@@ -19,7 +19,8 @@ from anaphora.cache.compared_prompt import ComparedPrompt
 from anaphora.cache.prefix import SentCall, may_be_shared
 from anaphora.rendered import Plan
 
-from .shared_state import ID_BYTES, SavedRecord, SharedState
+from .shared_state import ID_BYTES, SavedRecord, SharedState, prompt_names
+from .shared_state import saved_blocks as blocks
 from .shared_state import saved_calls as saved
 from .shared_state.saved_calls import SavedLine, SavedTurn
 
@@ -49,7 +50,7 @@ class SharedLine:
         """How many leading chunks of the next prompt are described in it."""
         self.request: ReadRequest | None = None
         self.scope: Hashable = None
-        self.salts: saved.Salts | None = None
+        self.salts: prompt_names.Salts | None = None
         self.opening: tuple[bytes, bytes] = b"", b""
         """The key and the digest of the first block of its messages."""
 
@@ -98,12 +99,16 @@ class SharedConversations:
         if not len(prompt):
             return None
         keyed = request.rules.key_requests is not None
-        if here is not None and here.continues and saved.replies_after(prompt, here.chunks) == 1:
+        if (
+            here is not None
+            and here.continues
+            and prompt_names.replies_after(prompt, here.chunks) == 1
+        ):
             planned = here.call.planned
             if not keyed or (planned is not None and planned.state.cache_key is not None):
                 return None  # otherwise a key is chosen, by the calls of all nodes
-        salts = saved.Salts.of(scope, request.hints)
-        names, positions = saved.candidates(prompt, salts)
+        salts = prompt_names.Salts.of(scope, request.hints)
+        names, positions = prompt_names.candidates(prompt, salts)
         records, calls = await self._shared.find(names, _counted(salts) if keyed else "", at)
         if keyed:
             self._plans.count_everywhere(calls, request, scope=scope, at=at)
@@ -142,20 +147,20 @@ class SharedConversations:
         if name == b"l":
             return self._beginning(line, prompt, request, scope, own)
         if last.chunks <= len(prompt) and last.end == prompt.key(last.chunks - 1):
-            runs, common = saved.first_runs(request.rendered, last.chunks), last.chunks
+            runs, common = blocks.first_runs(request.rendered, last.chunks), last.chunks
         elif name == b"e" and line.turns[0].end == prompt.key(position):
             return self._branched(line, prompt, request, scope, own)
         else:
-            entries, first = line.last, max(0, last.chunks - saved.LAST_BLOCKS)
+            entries, first = line.last, max(0, last.chunks - blocks.LAST_BLOCKS)
             common = position + 1
             if name != b"e" or not first <= common < last.chunks:
                 entries, first = await self._shared.digests(record), 0
-                if len(entries) < last.chunks * saved.ENTRY_BYTES:
+                if len(entries) < last.chunks * blocks.ENTRY_BYTES:
                     return None
-                common = saved.common_blocks(prompt, entries[: last.chunks * saved.ENTRY_BYTES])
-                if name == b"b" and not saved.repeats(prompt, last, entries):
+                common = blocks.common_blocks(prompt, entries[: last.chunks * blocks.ENTRY_BYTES])
+                if name == b"b" and not blocks.repeats(prompt, last, entries):
                     return None
-            runs = saved.rebuilt_runs(prompt, last, entries, first, common)
+            runs = blocks.rebuilt_runs(prompt, last, entries, first, common)
         hints = saved.restored_hints(line.hints, request.hints)
         if not hints.agrees(request.hints):
             return None
@@ -181,7 +186,7 @@ class SharedConversations:
         turn, hints = line.turns[0], saved.restored_hints(line.hints, request.hints)
         if not hints.agrees(request.hints):
             return None
-        runs = saved.first_runs(prompt.rendered, turn.chunks)
+        runs = blocks.first_runs(prompt.rendered, turn.chunks)
         sent = saved.restored_call(turn, prompt.rendered, runs, own)
         planned = self._planned(line, turn, request, scope)
         if planned is not None:
@@ -218,7 +223,7 @@ class SharedConversations:
             planner = saved.restored_planner(line.planner)
             self._plans.adopt_beginning(planner, request, scope=scope)
         whole = saved.restored_call(
-            last, request.rendered, saved.first_runs(request.rendered, chunks), own
+            last, request.rendered, blocks.first_runs(request.rendered, chunks), own
         )
         sent = saved.shared_beginning(whole, last, chunks)
         if not may_be_shared(sent, request.rendered, request.rules):
@@ -253,7 +258,7 @@ class SharedConversations:
             line.saved_chunks = min(line.saved_chunks, 0 if found is None else found.chunks)
         line.request, line.scope = request, scope
         if line.salts is None:
-            line.salts = saved.Salts.of(scope, request.hints)
+            line.salts = prompt_names.Salts.of(scope, request.hints)
         call.line = line
         if request.rules.key_requests is not None:
             self._shared.count(_counted(line.salts), at)
@@ -270,8 +275,8 @@ class SharedConversations:
         turn = saved.saved_call(call.sent, call.turn, prompt.key(len(prompt) - 1))
         line.turns = (*line.turns[-1:], turn)
         done = line.saved_chunks
-        first = min(done, max(0, len(prompt) - saved.LAST_BLOCKS))
-        entries = saved.block_entries(prompt, first)
+        first = min(done, max(0, len(prompt) - blocks.LAST_BLOCKS))
+        entries = blocks.block_entries(prompt, first)
         record, before = line.record, line.record.version
         record.version = secrets.token_bytes(_VERSION_BYTES)
         record.data = saved.encode_line(
@@ -279,7 +284,7 @@ class SharedConversations:
                 conversation=call.conversation,
                 hints=saved.hint_digests(request.hints),
                 turns=line.turns,
-                last=entries[-saved.LAST_BLOCKS * saved.ENTRY_BYTES :],
+                last=entries[-blocks.LAST_BLOCKS * blocks.ENTRY_BYTES :],
                 planner=None
                 if planned is None
                 else saved.saved_planner(self._plans.save(planned, request, scope=line.scope)),
@@ -290,11 +295,11 @@ class SharedConversations:
 
         def entries_from(start: int) -> bytes:
             if start < first:
-                return saved.block_entries(prompt, start)
-            return entries[(start - first) * saved.ENTRY_BYTES :]
+                return blocks.block_entries(prompt, start)
+            return entries[(start - first) * blocks.ENTRY_BYTES :]
 
-        names = saved.pointers(
-            prompt, line.salts, changing, entries[-saved.ENTRY_BYTES :][:8], _opening(line, prompt)
+        names = prompt_names.pointers(
+            prompt, line.salts, changing, entries[-blocks.ENTRY_BYTES :][:8], _opening(line, prompt)
         )
         self._shared.save(record, before, names, entries_from, done)
         line.saved_chunks = len(prompt)
@@ -307,11 +312,11 @@ def _opening(line: SharedLine, prompt: ComparedPrompt) -> bytes:
         return b""
     key = prompt.key(first)
     if line.opening[0] != key:
-        line.opening = key, saved.block_digest(prompt, first)
+        line.opening = key, prompt_names.block_digest(prompt, first)
     return line.opening[1]
 
 
-def _counted(salts: saved.Salts) -> str:
+def _counted(salts: prompt_names.Salts) -> str:
     """The name under which the calls of an app with a model are counted."""
     return f"calls {salts.scope.hex()}"
 

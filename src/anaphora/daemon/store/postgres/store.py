@@ -69,9 +69,7 @@ class PostgresStore:
         self._clock = clock
         self._epoch = epoch
         name = epoch.name if epoch is not None else "command"
-        self._reads = Lane(
-            address, f"{name} reads", timeout=_READ_SECONDS, patience=_READ_PATIENCE
-        )
+        self._reads = Lane(address, f"{name} reads", timeout=_READ_SECONDS, patience=_READ_PATIENCE)
         self._reports = Lane(address, f"{name} reports", timeout=_REPORT_SECONDS)
         writes = Lane(address, f"{name} ledger", on_connect=self._connected)
         self._writer = BatchWriter(writes, epoch, journal, release=self._release)
