@@ -148,7 +148,7 @@ async def _open_store(
     from anaphora import __version__
 
     from .nodes.membership import NodeMembership
-    from .store.postgres import PostgresStore
+    from .store.postgres import MOST_SKEW, PostgresStore
 
     store = await PostgresStore.open(
         address,
@@ -156,10 +156,12 @@ async def _open_store(
         version=__version__,
         journal=home.settlements_journal,
         clock=clock,
+        most_skew=MOST_SKEW,
     )
     stack.push_async_callback(store.close)
     close_chains_of_dead_nodes(store, config.node_name)
     node = await NodeMembership.join(address, config.node_name, home=home, files=files)
+    node.clock = store.clock_check
     store.report = node.report
     return store, node
 

@@ -27,6 +27,7 @@ from .directory import NodeReport, drained_for, running_nodes
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
     from anaphora.daemon.settings import SettingsFiles
+    from anaphora.daemon.store.postgres.clock import ClockCheck
     from anaphora.postgres.address import PostgresAddress
 
 _log = logging.getLogger("anaphora.daemon")
@@ -48,6 +49,7 @@ class NodeMembership:
         """Nodes that run."""
         self.describe: Callable[[], Mapping[str, object]] = dict
         """Returns the report, made with `described`; set when the daemon listens."""
+        self.clock: ClockCheck | None = None
         self._drained: float | None = None
         self._stored_number = 0
         self._counted: deque[tuple[float, int]] = deque()
@@ -130,14 +132,16 @@ class NodeMembership:
 
     @property
     def problems(self) -> list[str]:
-        served = self._files.generation
+        found, served = [], self._files.generation
         if served is not None and self._stored_number < served.number:
-            return [
+            found.append(
                 f"the store holds generation {self._stored_number} of the grants, older than"
                 f" {served.number}, which this node has applied; apply it again with: anaphora"
                 " grants apply"
-            ]
-        return []
+            )
+        if self.clock is not None and (wrong := self.clock.problem) is not None:
+            found.append(wrong)
+        return found
 
     def report(self) -> Mapping[str, object]:
         """What the other nodes and `anaphora nodes` see of this one."""

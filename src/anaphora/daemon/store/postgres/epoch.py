@@ -21,6 +21,7 @@ from anaphora.postgres.connection import described, is_data_error, transaction
 from anaphora.postgres.lane import Lane
 from anaphora.wording import counted
 
+from .clock import ClockCheck
 from .statements import settle_at_bound
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ ORDER BY nodes.id
 _BEAT = """
 UPDATE beats SET at = clock_timestamp(), report = $2::jsonb
 WHERE node = $1 AND EXISTS (SELECT FROM nodes WHERE id = $1 AND state = 'alive')
+RETURNING extract(epoch FROM clock_timestamp())::float8
 """
 
 #: Where it has beaten since it was found silent, by a node that was stopped in between, it is left.
@@ -146,6 +148,7 @@ class Keeper:
         beat: float = BEAT_SECONDS,
         silent: float = SILENT_SECONDS,
         check: Callable[[], None],
+        clock: ClockCheck,
     ) -> None:
         """`check` finds out whether this node was taken for dead."""
         self.report: Callable[[], Mapping[str, Any]] = dict
@@ -155,6 +158,7 @@ class Keeper:
         self._beat = beat
         self._silent = silent
         self._check = check
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._since = self._last = 0.0
@@ -162,6 +166,15 @@ class Keeper:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="anaphora beats")
+
+    async def check_clock(self) -> None:
+        """Raises `InvalidConfig` where the clock of this node is wrong, or PostgreSQL's."""
+        query = "SELECT extract(epoch FROM clock_timestamp())::float8"
+        async with self._lane.connection() as connection:  # opened before the question
+            asked = time.monotonic()
+            self._clock.seen(await connection.fetchval(query), asked=asked)
+        if (problem := self._clock.problem) is not None:
+            raise InvalidConfig(problem)
 
     async def wait_for_earlier(self, name: str) -> None:
         """Returns when no other process runs under this name. Raises `InvalidConfig` where one
@@ -213,20 +226,24 @@ class Keeper:
         except Exception:
             _log.exception("the report of this node failed")
             report = "{}"
+        asked = time.monotonic()
         try:
-            status = await self._lane.execute(_BEAT, self._epoch.id, report)
+            at = await self._lane.fetchval(_BEAT, self._epoch.id, report)
         except Exception as problem:
             if not is_data_error(problem):
                 raise
             _log.error("the report of this node cannot be stored: %s", described(problem))
-            status = await self._lane.execute(_BEAT, self._epoch.id, "{}")
+            asked = time.monotonic()
+            at = await self._lane.fetchval(_BEAT, self._epoch.id, "{}")
         now = time.monotonic()
         if not self._since or now - self._last > self._silent / 2:
             # This node was not able to beat: nor were others, perhaps.
             self._since = now
         self._last = now
-        if status == "UPDATE 0":
+        if at is None:
             self._check()
+        else:
+            self._clock.seen(at, asked=asked)
 
     async def sweep(self, *, leftovers: bool = True) -> RecoveredHolds:
         """Takes over from all nodes that are silent."""

@@ -29,6 +29,7 @@ from anaphora.postgres.connection import UNREACHABLE, connect
 from anaphora.postgres.lane import Lane
 from anaphora.postgres.migrations import migrate
 
+from .clock import PUBLIC, ClockCheck
 from .epoch import BEAT_SECONDS, SILENT_SECONDS, Epoch, Keeper, OnFenced, OnSwept
 from .journal import SettlementJournal
 from .writer import STATEMENT_SECONDS, BatchWriter
@@ -63,10 +64,12 @@ class PostgresStore:
         clock: Callable[[], float],
         beat: float,
         silent: float,
+        most_skew: float | None,
     ) -> None:
         """Use `open`."""
         self.address = address
         self._clock = clock
+        self.clock_check = ClockCheck(clock, most_skew)
         self._epoch = epoch
         name = epoch.name if epoch is not None else "command"
         self._reads = Lane(address, f"{name} reads", timeout=_READ_SECONDS, patience=_READ_PATIENCE)
@@ -77,7 +80,7 @@ class PostgresStore:
         if epoch is not None:
             self._keeper = Keeper(
                 Lane(address, f"{name} beats", timeout=_READ_SECONDS), epoch,
-                beat=beat, silent=silent, check=self._writer.check_epoch,
+                beat=beat, silent=silent, check=self._writer.check_epoch, clock=self.clock_check,
             )  # fmt: skip
 
     @classmethod
@@ -92,8 +95,10 @@ class PostgresStore:
         listens_at: str = "",
         beat: float = BEAT_SECONDS,
         silent: float = SILENT_SECONDS,
+        most_skew: float | None = None,
     ) -> PostgresStore:
-        """Makes or updates the tables. A command has no `node`, and can hold nothing. Raises
+        """Makes or updates the tables. A command has no `node`, and can hold nothing. `most_skew`
+        are the seconds that the clock of a node may differ from PostgreSQL's. Raises
         `InvalidConfig` for what the operator must change, and `StoreUnavailable`."""
         connection = await connect(address, name="migrate")
         try:
@@ -103,7 +108,7 @@ class PostgresStore:
         epoch = Epoch(node, version, listens_at) if node is not None else None
         store = cls(
             address, epoch, SettlementJournal(journal) if journal is not None else None,
-            clock=clock, beat=beat, silent=silent,
+            clock=clock, beat=beat, silent=silent, most_skew=most_skew,
         )  # fmt: skip
         try:
             await store._start()
@@ -114,6 +119,7 @@ class PostgresStore:
 
     async def _start(self) -> None:
         if self._keeper is not None and self._epoch is not None:
+            await self._keeper.check_clock()
             await self._keeper.wait_for_earlier(self._epoch.name)
             await self._writer.probe()
             self._keeper.start()
@@ -125,7 +131,7 @@ class PostgresStore:
 
     @property
     def problem(self) -> str | None:
-        return self._writer.problem
+        return self._writer.problem or self.clock_check.problem
 
     @property
     def waiting(self) -> int:
@@ -171,6 +177,8 @@ class PostgresStore:
             raise InvalidRequest(reason)
         if self._epoch is None:
             raise StoreUnavailable("the store was opened without a node: it takes no holds")
+        if (wrong := self.clock_check.problem) is not None:
+            raise StoreUnavailable(wrong, public=PUBLIC)
         await self._writer.commit(HoldRequest(hold, limits))
 
     async def settle(self, settlement: Settlement) -> None:
