@@ -259,13 +259,17 @@ class _Server:
 
 def start_process(
     command: Sequence[str], death_signal: str, **options: Any
-) -> subprocess.Popen[Any]:
+) -> subprocess.Popen[bytes]:
     """`subprocess.Popen` of a command that gets a signal when this process is gone."""
     setpriv = shutil.which("setpriv") if sys.platform == "linux" else None
     if setpriv is not None:
         command = [setpriv, f"--pdeathsig={death_signal}", *command]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, **options)
+
     # The signal is sent when the thread that starts it ends.
-    return _starter(os.getpid()).submit(subprocess.Popen, command, **options).result()
+    return _starter(os.getpid()).submit(start).result()
 
 
 @functools.cache

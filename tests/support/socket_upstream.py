@@ -65,7 +65,9 @@ class UpstreamConnection:
         self._socket.sendall(data)
 
     def wait_closed(self) -> None:
-        """Returns when the peer has closed the connection."""
+        """Returns when the peer has closed the connection, however late; the server's end closes it
+        as well."""
+        self._socket.settimeout(None)
         while self._more():
             self._received = b""
 

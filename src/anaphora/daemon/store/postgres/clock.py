@@ -1,5 +1,5 @@
-"""The clock of this node beside PostgreSQL's: one that is far ahead would begin the next day, and its
-limits, for all nodes."""
+"""The clock of this node beside PostgreSQL's: one that is far ahead would begin the next day for
+all nodes, with new limits."""
 
 from __future__ import annotations
 
