@@ -12,12 +12,10 @@ from typing import TypeVar
 import pytest
 from support.servers import RedisServer
 
-from anaphora.client.config.secrets import Secret
 from anaphora.daemon.shared_state import MinuteLimit, SavedRecord, SharedState
 from anaphora.daemon.shared_state.memory import MemoryState
 from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.shared_state.redis_connection import RedisAddress
-from anaphora.errors import InvalidConfig
 
 T = TypeVar("T")
 Nodes = tuple[SharedState, SharedState, SharedState]
@@ -307,6 +305,23 @@ class TestRedisGone:
 
         asyncio.run(main())
 
+    def test_closing_is_cancelled(self, redis_url: str) -> None:
+        """The connection ends all the same."""
+
+        async def main() -> None:
+            node = RedisState(RedisAddress.parse(redis_url), timeout=10.0)
+            await node.start()
+            connection = node._connection
+            assert connection is not None
+            closing = asyncio.create_task(node.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            assert not connection.is_open
+
+        asyncio.run(main())
+
     def test_flush_is_noticed(self, redis_url: str, redis_server: RedisServer) -> None:
         """What was counted is lost; from the next call on the node's own share holds as well."""
 
@@ -351,61 +366,3 @@ class TestRedisGone:
                 await until_connected(a)
 
         asyncio.run(main())
-
-
-class TestAddress:
-    @pytest.mark.parametrize(
-        ("url", "shown", "database", "tls"),
-        [
-            ("redis://cache.example", "cache.example:6379", 0, False),
-            ("redis://user@cache.example:1234/5", "cache.example:1234", 5, False),
-            ("rediss://cache.example/2", "cache.example:6379", 2, True),
-            ("unix:///run/redis.sock?db=3", "/run/redis.sock", 3, False),
-        ],
-    )
-    def test_forms(self, url: str, shown: str, database: int, tls: bool) -> None:
-        address = RedisAddress.parse(url)
-        assert (str(address), address.database, address.tls) == (shown, database, tls)
-
-    @pytest.mark.parametrize(
-        "url",
-        [
-            "http://cache.example",
-            "redis://",
-            "unix://",
-            "redis://cache.example/x",
-            "redis://cache.example:no",
-            "redis://cache.example?timeout=3",
-            "redis://cache.example?ca=/etc/ca.pem",
-        ],
-    )
-    def test_others_are_refused(self, url: str) -> None:
-        with pytest.raises(InvalidConfig, match=r"daemon\.shared: must be redis://"):
-            RedisAddress.parse(url)
-
-    def test_password_in_a_url_is_refused_and_not_shown(self) -> None:
-        with pytest.raises(InvalidConfig, match="shared_password") as refused:
-            RedisAddress.parse("redis://user:canary-5f3a@cache.example")
-        assert "canary" not in str(refused.value)
-
-    def test_password_comes_from_a_secret(self) -> None:
-        secret = Secret("canary-5f3a")
-        with RedisServer(settings={"requirepass": "canary-5f3a"}) as server:
-
-            async def main() -> None:
-                right, wrong, none = (
-                    RedisState.of(server.url, password)
-                    for password in (secret, Secret("canary-wrong"), None)
-                )
-                for node in (right, wrong, none):
-                    await node.start()
-                try:
-                    assert not right.problem
-                    assert "WRONGPASS" in wrong.problem
-                    assert "NOAUTH" in none.problem
-                    assert "canary" not in f"{wrong.problem} {wrong._address!r}"
-                finally:
-                    for node in (right, wrong, none):
-                        await node.close()
-
-            asyncio.run(main())

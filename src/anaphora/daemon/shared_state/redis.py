@@ -96,15 +96,16 @@ class RedisState(SharedState):
 
     async def close(self) -> None:
         self._closed = True
-        for task in list(self._tasks):  # first: one of them may be connecting
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
+        try:
+            for task in list(self._tasks):  # first: one of them may be connecting
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._connection is not None:
                 with suppress(RedisLost, RedisRefused):
-                    await connection.drain()
-            finally:
+                    await self._connection.drain()
+        finally:  # also where the caller is cancelled meanwhile
+            connection, self._connection = self._connection, None
+            if connection is not None:
                 connection.close()
 
     @property

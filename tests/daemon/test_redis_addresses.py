@@ -1,4 +1,4 @@
-"""Shared state in a Redis that offers TLS: certificates are verified, and refusals named."""
+"""Addresses of Redis: their forms and passwords, and TLS, whose certificates are verified."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import pytest
 from support.certificates import write_certificate
 from support.servers import RedisServer, ServerFailed, free_port
 
+from anaphora.client.config.secrets import Secret
 from anaphora.daemon.shared_state import MinuteLimit
 from anaphora.daemon.shared_state.redis import RedisState
 from anaphora.daemon.shared_state.redis_connection import RedisAddress
+from anaphora.errors import InvalidConfig
 
 
 class TlsRedisServer(RedisServer):
@@ -117,3 +119,61 @@ def test_a_port_without_tls_is_named(server: TlsRedisServer) -> None:
 
 def test_a_client_without_tls_is_not_served(server: TlsRedisServer) -> None:
     assert asyncio.run(problem_of(f"redis://127.0.0.1:{server.tls_port}"))
+
+
+class TestAddress:
+    @pytest.mark.parametrize(
+        ("url", "shown", "database", "tls"),
+        [
+            ("redis://cache.example", "cache.example:6379", 0, False),
+            ("redis://user@cache.example:1234/5", "cache.example:1234", 5, False),
+            ("rediss://cache.example/2", "cache.example:6379", 2, True),
+            ("unix:///run/redis.sock?db=3", "/run/redis.sock", 3, False),
+        ],
+    )
+    def test_forms(self, url: str, shown: str, database: int, tls: bool) -> None:
+        address = RedisAddress.parse(url)
+        assert (str(address), address.database, address.tls) == (shown, database, tls)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "http://cache.example",
+            "redis://",
+            "unix://",
+            "redis://cache.example/x",
+            "redis://cache.example:no",
+            "redis://cache.example?timeout=3",
+            "redis://cache.example?ca=/etc/ca.pem",
+        ],
+    )
+    def test_others_are_refused(self, url: str) -> None:
+        with pytest.raises(InvalidConfig, match=r"daemon\.shared: must be redis://"):
+            RedisAddress.parse(url)
+
+    def test_password_in_a_url_is_refused_and_not_shown(self) -> None:
+        with pytest.raises(InvalidConfig, match="shared_password") as refused:
+            RedisAddress.parse("redis://user:canary-5f3a@cache.example")
+        assert "canary" not in str(refused.value)
+
+    def test_password_comes_from_a_secret(self) -> None:
+        secret = Secret("canary-5f3a")
+        with RedisServer(settings={"requirepass": "canary-5f3a"}) as server:
+
+            async def main() -> None:
+                right, wrong, none = (
+                    RedisState.of(server.url, password)
+                    for password in (secret, Secret("canary-wrong"), None)
+                )
+                for node in (right, wrong, none):
+                    await node.start()
+                try:
+                    assert not right.problem
+                    assert "WRONGPASS" in wrong.problem
+                    assert "NOAUTH" in none.problem
+                    assert "canary" not in f"{wrong.problem} {wrong._address!r}"
+                finally:
+                    for node in (right, wrong, none):
+                        await node.close()
+
+            asyncio.run(main())
