@@ -81,6 +81,7 @@ def test_metrics_are_for_administrators(daemon: TestedDaemon, nobody: httpx.Clie
         return page if all(line in page.text for line in expected) else None
 
     page = wait_until(counted, "the call is counted")
+    assert page is not None
     assert page.headers["content-type"].startswith("text/plain")
     assert KEY not in page.text
 

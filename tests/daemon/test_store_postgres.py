@@ -526,8 +526,14 @@ async def test_a_slow_look_for_an_earlier_node_does_not_find_it_running(
 ) -> None:
     """It was killed, and PostgreSQL has not noticed: the start waits until it is silent."""
     async with node(postgres_place, "a", silent=0.5) as ledger:
+        store = store_of(ledger)
         keeper = Keeper(
-            store_of(ledger)._reads, Epoch("a", "1", ""), beat=0.1, silent=0.5, check=lambda: None
+            store._reads,
+            Epoch("a", "1", ""),
+            beat=0.1,
+            silent=0.5,
+            check=lambda: None,
+            clock=store.clock_check,
         )
         fetch = Lane.fetch
 
