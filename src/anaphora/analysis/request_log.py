@@ -405,7 +405,7 @@ def _message(rendered: Rendered, index: int, kind: Kind, text: str) -> TraceMess
         return TraceMessage(role="assistant", tool_calls=[text])
     if kind is Kind.THINKING:
         return TraceMessage(role="assistant", content=[{"type": "thinking", "thinking": text}])
-    role = run.log.roles[run.log.wire_message_of(offset)]
+    role = run.log.role_of(offset)
     roles = {"developer": "system", "model": "assistant"}
     known = role if role in ("system", "assistant") else "user"
     return TraceMessage(role=roles.get(role, known), content=text)

@@ -6,7 +6,8 @@ import msgspec
 
 from anaphora.rendered import Rendered
 
-from .prefix import common_bytes, shared_chunks
+from .prefix import common_bytes
+from .sent_call import shared_chunks
 
 _EXCERPT = 32
 

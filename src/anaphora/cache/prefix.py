@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
-from anaphora.values import Usage
+
+from .sent_call import SentCall, SentRecord, cached_chunks, shared_chunks
 
 if TYPE_CHECKING:
     from .prefix_index import EarlierCall
 
 #: Bytes that are compared first.
 _STEP = 256
-
-
-class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One call that was sent, as far as it is known."""
-
-    rendered: Rendered
-    plan: Plan | None = None
-    """None: the markers that the request itself carries."""
-    at: float | None = None
-    began: float | None = None
-    usage: Usage | None = None
-    route: str = ""
-    """Host, account and workspace it went to. Compared, never shown."""
-    complete: bool = True
-    """False: parts of the prompt are not recorded, so nothing can be proven from it."""
-
-    @property
-    def marks(self) -> Plan:
-        if self.plan is not None:
-            return self.plan
-        return Plan(marks=self.rendered.marks, automatic=self.rendered.automatic)
-
-
-class SentRecord(Protocol):
-    """What an index keeps of a call so that a later one can be judged."""
-
-    @property
-    def sent(self) -> SentCall: ...
 
 
 Record = TypeVar("Record", bound=SentRecord)
@@ -115,15 +87,6 @@ def _beginning(sent: SentCall, chunks: int) -> SentCall:
     return replace(sent, rendered=rendered, plan=Plan(marks=marks), usage=None)
 
 
-def cached_chunks(sent: SentCall) -> int:
-    """How many leading chunks the provider may have cached: up to the last marker; everything
-    reusable where the provider places breakpoints itself, or where nothing is marked."""
-    plan, rendered = sent.marks, sent.rendered
-    if plan.automatic is not None or not plan.marks:
-        return rendered.cacheable
-    return min(rendered.cacheable, max(mark.chunk for mark in plan.marks) + 1)
-
-
 def tokens_behind(
     counts: Counts, chunks: int, offset: int, rules: CacheRules | None, *, marked: bool
 ) -> int:
@@ -133,24 +96,6 @@ def tokens_behind(
     if rules is not None and rules.caches_tokens and not (marked and rules.slots.value):
         cached, kept = rules.whole_granules(cached), rules.whole_granules(kept)
     return max(0, cached - kept)
-
-
-def begins_with(later: Rendered, earlier: Rendered) -> bool:
-    """Whether the later prompt shares in memory everything reusable of the earlier one. Fast, and
-    False does not prove a difference: equal bytes may be stored twice."""
-    return shared_chunks(later, earlier) >= earlier.cacheable
-
-
-def shared_chunks(one: Rendered, two: Rendered) -> int:
-    """How many leading chunks are the same bytes in memory."""
-    chunks = 0
-    for mine, other in zip(one.runs, two.runs, strict=False):
-        if mine.log is not other.log or mine.lead != other.lead:
-            break
-        chunks += min(mine.count, other.count)
-        if mine.count != other.count:
-            break
-    return chunks
 
 
 def first_difference(earlier: Rendered, later: Rendered, chunks: int) -> int | None:

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from anaphora import canonical
 from anaphora.catalog import Effort
-from anaphora.client.session.run import unanswered
+from anaphora.client.content import unanswered
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool, Io
 from anaphora.tools import ToolRegistry

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -24,35 +24,22 @@ from anaphora.values import (
     Extras,
     Message,
     MessageLike,
-    Part,
     ProviderTool,
     SegmentRole,
     Text,
     Tool,
-    ToolCall,
-    ToolResult,
 )
 from anaphora.wire import WIRES
-from anaphora.wire.message_dicts import read_message, read_part, read_tool
+from anaphora.wire.message_dicts import read_message, read_tool
 from anaphora.yaml_values import nearest
 
+from .content import ToolSet, wrong_type
 from .options import StateText, SystemPrompt, Tools
 
 T = TypeVar("T")
 
 _TOOLS = get_args(AnyTool)
-_PARTS = get_args(Part)
-_CONTENT = "a text, a part, a message or a dict"
-_BINARY: tuple[type, ...] = (bytes, bytearray, memoryview)
 _HISTORY = SegmentRole.CONVERSATION
-
-Content: TypeAlias = str | Part | MessageLike | Iterable["str | Part | MessageLike"]
-"""The content of a turn: a text, a part, a message, or several of them. Messages and parts may be
-dictionaries, as the OpenAI and Anthropic SDKs take them."""
-
-
-def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
-    return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
 
 
 def watchers_of(watchers: object) -> Iterable[Any]:
@@ -99,90 +86,6 @@ def items_of(items: Iterable[T], kind: type[T], wanted: str, path: str) -> tuple
         if not isinstance(item, kind):
             raise wrong_type(f"a {kind.__name__}", item, f"{path}[{index}]")
     return checked
-
-
-def messages_of(content: Content | None) -> tuple[Message, ...]:
-    """Consecutive texts and parts become one user message; tool results become messages of their
-    own."""
-    if content is None:
-        return ()
-    if isinstance(content, str):
-        if not content or content.isspace():
-            raise _empty(content)
-        return (Message.user(content),)
-    if isinstance(content, Message):
-        return _with_content((content,))
-    if isinstance(content, Mapping):
-        if "role" in content:
-            return _with_content((read_message(content, "message"),))
-        content = (content,)
-    elif isinstance(content, _PARTS):
-        content = (content,)
-    if isinstance(content, _BINARY) or not isinstance(content, Iterable):
-        raise wrong_type(_CONTENT, content, "content")
-    messages: list[Message] = []
-    parts: list[Part] = []
-
-    def close() -> None:
-        if parts:
-            messages.append(Message(role="user", parts=tuple(parts)))
-            parts.clear()
-
-    for index, item in enumerate(content):
-        if isinstance(item, Message):
-            close()
-            messages.append(item)
-        elif isinstance(item, ToolResult):
-            close()
-            messages.append(Message(role="tool", parts=(item,)))
-        elif isinstance(item, str):
-            parts.append(Text(item))
-        elif isinstance(item, _PARTS):
-            parts.append(item)
-        elif isinstance(item, Mapping) and "type" in item and "role" not in item:
-            parts.append(read_part(item, f"content[{index}]"))
-        elif isinstance(item, Mapping) or hasattr(item, "model_dump"):
-            close()
-            messages.append(read_message(item, f"messages[{index}]"))
-        else:
-            raise wrong_type(_CONTENT, item, f"content[{index}]")
-    close()
-    return _with_content(tuple(messages))
-
-
-def _with_content(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    for message in messages:
-        for part in message.parts:
-            if not isinstance(part, Text) or (part.text and not part.text.isspace()):
-                return messages
-    raise _empty([])
-
-
-def _empty(content: object) -> InvalidRequest:
-    what = "is blank" if content else "is empty"
-    return InvalidRequest(f"{what}; providers refuse a message without content", path="content")
-
-
-def check_results(messages: Sequence[Message]) -> None:
-    """Raises where a tool call has no result before the next message."""
-    open_calls: dict[str, ToolCall] = {}
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, ToolResult):
-                open_calls.pop(part.call_id, None)
-        if message.role != "tool" and open_calls:
-            break
-        open_calls |= {part.id: part for part in message.parts if isinstance(part, ToolCall)}
-    for call in open_calls.values():
-        raise missing_result(call)
-
-
-def missing_result(call: ToolCall) -> InvalidRequest:
-    return InvalidRequest(
-        f"the tool call {call.name!r} ({call.id}) has no result yet; send"
-        f" ToolResult({call.id!r}, …) first, or let `run()` of a session run the tools",
-        path="content",
-    )
 
 
 def state_of(value: Any) -> StateText:
@@ -284,34 +187,6 @@ def with_leading_system(
         for index, block in enumerate(blocks)
     ]
     return (*(first or ()), *labelled), messages[count:]
-
-
-class ToolSet(msgspec.Struct, frozen=True, eq=False):
-    """The tools of a call, and the registry that runs them, if one does."""
-
-    sent: ToolRegistry | tuple[AnyTool, ...] = ()
-    registry: ToolRegistry | None = None
-    others: tuple[ProviderTool, ...] = ()
-    """Behind those of a registry whose tools change."""
-    joined: dict[int, tuple[Any, tuple[AnyTool, ...]]] = {}
-    """The last result of `current` with others: the same object until a tool changes."""
-
-    @property
-    def current(self) -> tuple[AnyTool, ...]:
-        if not isinstance(self.sent, ToolRegistry):
-            return self.sent
-        tools = self.sent.current
-        if not self.others:
-            return tools
-        known = self.joined.get(0)
-        if known is None or known[0] is not tools:
-            known = self.joined[0] = tools, (*tools, *self.others)
-        return known[1]
-
-    def settle(self) -> None:
-        """The prefix is written again anyway: takes over what changed in the tools of servers."""
-        if isinstance(self.sent, OrderedRegistry):
-            self.sent.settle()
 
 
 def listed_tools(tools: Tools | None) -> ToolSet:

@@ -25,17 +25,13 @@ from anaphora.values import Conversation, Event, Extras, Notice
 from anaphora.values.fields import frozen
 
 from .arguments import (
-    Content,
-    ToolSet,
     audit_of,
     callback_of,
-    check_results,
     choice_of,
     extras_of,
     flag_of,
     history_of,
     listed_tools,
-    messages_of,
     not_copyable,
     prompt_from,
     prompts_of,
@@ -50,6 +46,7 @@ from .choice import check_order
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
+from .content import Content, ToolSet, check_results, messages_of
 from .conversations import Conversations, id_of, store_of
 from .endpoint import Target
 from .mcp import ConfiguredServers, ServerSettings
@@ -78,8 +75,7 @@ from .session.compaction import compact_at_of
 from .session.handles import Handles
 from .session.keep_warm import CacheRefresher, keep_warm_of
 from .session.keeper import ConversationKeeper
-from .session.turn_prompt import prompt_of
-from .session.turns import PromptSource
+from .session.prompt_source import PromptSource, prompt_of
 from .structured import Structured, output_of
 from .transport import HttpTransport
 from .turn import Turn, TurnRequest

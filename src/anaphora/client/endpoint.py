@@ -12,7 +12,7 @@ from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call
+from anaphora.prompt import Call, Params
 from anaphora.redaction import shown_url
 from anaphora.rendered import Rendered, Request
 from anaphora.values import Notice
@@ -103,9 +103,15 @@ class Target(msgspec.Struct, frozen=True, eq=False):
             raise type(error)(error.reason, path=error.path.removeprefix("params.")) from None
 
     def with_defaults(self, call: Call, changes: dict[str, Any]) -> Call:
-        """The call as it is made here: with `changes` to its parameters, and the provider's
-        defaults for those that are not set."""
-        params, config = call.params, self.endpoint.config
+        """The call as it is made here: with this model, and the parameters of `params`."""
+        params = self.params(call.params, changes)
+        if params is call.params and self.model == call.model:
+            return call
+        return msgspec.structs.replace(call, params=params, model=self.model)
+
+    def params(self, params: Params, changes: dict[str, Any]) -> Params:
+        """The parameters with `changes`, and the provider's defaults for those that are not set."""
+        config = self.endpoint.config
         if params.max_tokens is None and self.endpoint.features.requires_max_tokens:
             changes.setdefault("max_tokens", config.max_tokens)
         if config.temperature is not None and params.temperature is None:
@@ -114,9 +120,7 @@ class Target(msgspec.Struct, frozen=True, eq=False):
             params = msgspec.structs.replace(params, **changes)
         if params.temperature is not None:
             check_temperature(params, self.endpoint.max_temperature, self.endpoint.id)
-        if params is call.params and self.model == call.model:
-            return call
-        return msgspec.structs.replace(call, params=params, model=self.model)
+        return params
 
 
 class Endpoint:

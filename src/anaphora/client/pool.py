@@ -9,12 +9,12 @@ from typing import TypeAlias
 from anaphora.errors import InvalidRequest
 from anaphora.redaction import looks_like_key, shown_name
 
-from .arguments import wrong_type
 from .choice import ProviderChooser, has, name_at, refuses
 from .config import Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider
 from .config.secrets import Secret
+from .content import wrong_type
 from .endpoint import Endpoint, LoopAffinity, Target
 from .transport import HttpTransport, TransportLayer
 

@@ -17,9 +17,9 @@ from anaphora import catalog
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 
-from .arguments import Content
 from .client import AsyncClient
 from .config import environment
+from .content import Content
 from .options import SingleCallOptions
 from .response import Output, Response
 from .structured import Structured

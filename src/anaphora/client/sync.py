@@ -39,9 +39,10 @@ from anaphora.prompt.context import TokenCount
 from anaphora.redaction import hides_arguments
 from anaphora.values import Conversation, Event, Message, MessageLike, Notice, Reply, ToolResult
 
-from .arguments import Content, not_copyable, prompts_of, wrong_client
+from .arguments import not_copyable, prompts_of, wrong_client
 from .client import AsyncClient
 from .config import ClientConfig
+from .content import Content
 from .observe import CallAudit
 from .options import (
     CallOptions,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import EarlierCall, PrefixIndex
-from anaphora.cache.prefix import SentCall
+from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import Diagnosis, Prediction, Verdict, comparable, judge, saved_usd
 from anaphora.cache.verdict.diagnosis import agrees
 from anaphora.cache.verdict.prediction import predict, updated_bills

@@ -16,7 +16,8 @@ import msgspec
 from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, ReadRequest
 from anaphora.cache import CallHints, EarlierCall
 from anaphora.cache.compared_prompt import ComparedPrompt
-from anaphora.cache.prefix import SentCall, may_be_shared
+from anaphora.cache.prefix import may_be_shared
+from anaphora.cache.sent_call import SentCall
 from anaphora.rendered import Plan
 
 from .shared_state import ID_BYTES, SavedRecord, SharedState, prompt_names

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, Unpack
 
 from anaphora import canonical
 from anaphora.catalog import Profile
-from anaphora.client.arguments import Content
 from anaphora.client.client import AsyncClient
+from anaphora.client.content import Content
 from anaphora.client.failures import event_error
 from anaphora.client.fan_out.gate import CallGate
 from anaphora.client.options import CallOptions

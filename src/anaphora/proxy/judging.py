@@ -30,7 +30,7 @@ from anaphora.analysis.sent_requests import (
     request_of,
 )
 from anaphora.cache import EarlierCall
-from anaphora.cache.prefix import SentCall
+from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import Verdict, predict_usage, predicted_usage
 from anaphora.catalog import Price
 from anaphora.client.in_flight import cost_of

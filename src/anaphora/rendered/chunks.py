@@ -85,7 +85,7 @@ class ChunkRun(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def last_role(self) -> str:
-        return self.log.roles[self.log.wire_message_of(self.count - 1)]
+        return self.log.role_of(self.count - 1)
 
     def offset(self, chunk: int) -> int:
         """Where a chunk begins, glue included, from the start of the run."""
@@ -180,8 +180,6 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The last chunk of the frozen region."""
     frozen_with: bytes | None = None
     """The settings that a cache handle freezes; None: the wire has no handles."""
-    binds_thinking: bool = False
-    """Signed thinking is only valid after the prompt that it was written for."""
     messages_cacheable: bool = True
     message_ttl: Ttl | None = None
     """The TTL that the caller requests inside the history; None: the planner chooses."""

@@ -182,6 +182,10 @@ class ChunkLog:
             return len(opens) - 1  # nearly every lookup is at the end
         return bisect_right(opens, chunk) - 1
 
+    def role_of(self, chunk: int) -> str:
+        """The role on the wire of the message that holds a chunk."""
+        return self.roles[self.wire_message_of(chunk)]
+
     def slice(self, start: int, end: int) -> bytes:
         """A copy of some bytes: a view would pin the buffer."""
         return bytes(memoryview(self.buffer)[start:end])

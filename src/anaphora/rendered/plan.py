@@ -89,6 +89,8 @@ class Envelope(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     cache_params: tuple[tuple[str, bytes], ...] = ()
     """Every parameter that affects the cache without being a chunk, as it is sent."""
     notices: tuple[Notice, ...] = ()
+    binds_thinking: bool = False
+    """Signed thinking is only valid after the prompt that it was written for."""
     plain: Envelope | None = None
     """The wire's own envelope, where a dialect changed it."""
     speaker: Any = None

@@ -20,7 +20,6 @@ from .events import (
     ThinkingDelta,
     ToolArgumentsDelta,
     UsageUpdate,
-    deltas_of,
 )
 from .parts import (
     AnyTool,
@@ -98,7 +97,6 @@ __all__ = [
     "UsageUpdate",
     "Value",
     "WriteTtl",
-    "deltas_of",
     "from_json",
     "nearest_ttl",
     "to_json",

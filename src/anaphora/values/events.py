@@ -6,7 +6,6 @@ always `ReplyEnd` or `ReplyFail`, also if the connection breaks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
@@ -105,21 +104,6 @@ class ReplyFail(_Event, tag="reply-fail", frozen=True):
 
 Delta: TypeAlias = TextDelta | ThinkingDelta | RefusalDelta | ToolArgumentsDelta | OpaqueDelta
 Event: TypeAlias = ReplyStart | PartStart | Delta | PartEnd | UsageUpdate | ReplyEnd | ReplyFail
-
-#: By the `kind` of a part. Tool calls have `ToolArgumentsDelta`, all others `OpaqueDelta`.
-_DELTAS: dict[str, type[Delta]] = {
-    "text": TextDelta,
-    "thinking": ThinkingDelta,
-    "refusal": RefusalDelta,
-}
-
-
-def deltas_of(start: PartStart) -> Callable[[int, str], Delta]:
-    """Makes the deltas of a part from its index and their text."""
-    call_id, name = start.id, start.name
-    if start.kind == "tool_call":
-        return lambda index, delta: ToolArgumentsDelta(index, delta, call_id, name)
-    return _DELTAS.get(start.kind, OpaqueDelta)
 
 
 class TextPieces:

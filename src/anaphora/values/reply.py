@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Literal, TypeAlias, get_args
 
+from msgspec.structs import force_setattr
+
 from .codec import html_of
 from .conversation import Message
-from .fields import check_extras, check_fields
+from .fields import FrozenDict, check_extras, check_fields
 from .parts import Extras, Notice, ToolCall, Value
 from .stability import Ttl
 
 #: Written tokens by the TTL they were written for; "unsplit" when the provider gave only a sum.
 WriteTtl: TypeAlias = Ttl | Literal["unsplit"]
 
+_WRITE_TTLS = frozenset((*get_args(Ttl), "unsplit"))
 _COUNTS = frozenset({int, NoneType})
 _TEXTS = frozenset({str, NoneType})
 
@@ -46,13 +49,15 @@ class Usage(Value, frozen=True, kw_only=True):
         if (
             type(self.uncached) not in _COUNTS
             or type(self.read) not in _COUNTS
-            or self.written is not None
+            or not _are_counts(self.written)
             or type(self.output) not in _COUNTS
             or type(self.reasoning) not in _COUNTS
             or type(self.overlap) is not int
             or type(self.raw) not in _TEXTS
         ):
             check_fields(self)
+        elif type(self.written) is dict:
+            force_setattr(self, "written", FrozenDict(self.written))
 
     @property
     def written_total(self) -> int | None:
@@ -71,6 +76,18 @@ class Usage(Value, frozen=True, kw_only=True):
         if self.input is None or self.output is None:
             return None
         return self.input + self.output
+
+
+def _are_counts(written: Mapping[WriteTtl, int] | None) -> bool:
+    """Whether these are None, or names and counts of their exact types."""
+    if written is None:
+        return True
+    if type(written) is not dict and type(written) is not FrozenDict:
+        return False
+    for ttl, count in written.items():
+        if type(ttl) is not str or ttl not in _WRITE_TTLS or type(count) is not int:
+            return False
+    return True
 
 
 #: Why the model stopped; for `other`, `Reply.stop_reason_raw` has the provider's reason.

@@ -183,7 +183,7 @@ def extend_log(
     log = last.log
     end = log.message_ends[shared - 1]
     if shared < len(messages):
-        role = log.roles[log.wire_message_of(end - 1)] if end else None
+        role = log.role_of(end - 1) if end else None
         append = LogAppend(end, shared)
         add(append, messages[shared:], role)
         log = log.append(append)

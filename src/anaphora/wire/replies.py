@@ -15,23 +15,26 @@ from anaphora.values import (
     Extras,
     Message,
     Notice,
+    OpaqueDelta,
     Part,
     PartEnd,
     PartStart,
     Refusal,
+    RefusalDelta,
     Reply,
     ReplyEnd,
     ReplyFail,
     ReplyStart,
     StopReason,
     Text,
+    TextDelta,
     Thinking,
+    ThinkingDelta,
     ToolArgumentsDelta,
     ToolCall,
     Usage,
     UsageUpdate,
     WriteTtl,
-    deltas_of,
 )
 
 from .reading import DECODE_ERRORS, decode_reason, reply_error
@@ -42,6 +45,22 @@ _MAX_NOTICES = 64
 _NO_USAGE = Usage()
 #: Sums of such counts fit into 64 bits.
 _LARGEST_COUNT = 2**53
+
+
+#: By the `kind` of a part. Tool calls have `ToolArgumentsDelta`, all others `OpaqueDelta`.
+_DELTAS: dict[str, type[Delta]] = {
+    "text": TextDelta,
+    "thinking": ThinkingDelta,
+    "refusal": RefusalDelta,
+}
+
+
+def deltas_of(start: PartStart) -> Callable[[int, str], Delta]:
+    """Makes the deltas of a part from its index and their text."""
+    call_id, name = start.id, start.name
+    if start.kind == "tool_call":
+        return lambda index, delta: ToolArgumentsDelta(index, delta, call_id, name)
+    return _DELTAS.get(start.kind, OpaqueDelta)
 
 
 class OpenPart:

@@ -198,7 +198,7 @@ class RequestSplit:
         log, known, digests, whole = self._known_messages(raws, context, place)
         marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
         count = log.message_ends[known - 1] if known else 0
-        last = log.roles[log.wire_message_of(count - 1)] if count else None
+        last = log.role_of(count - 1) if count else None
         append = LogAppend(count, known)
         for index in range(known, len(raws)):
             message = read(raws[index], f"$.{place}[{first_message + index}]")

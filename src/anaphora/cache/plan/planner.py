@@ -368,7 +368,8 @@ def find_candidates(rendered: Rendered, *, tail_found: bool = True) -> Candidate
                 prefix = start + position
                 first = prefix if first is None else first
             elif rendered.messages_cacheable:
-                if not tail_found and run is rendered.runs[-1]:
+                last_run = run is rendered.runs[-1]
+                if last_run and not tail_found and run.log.role_of(count - 1) == "system":
                     position = marking.before_trailing_system(run, position)
                 tail = tail if position is None else start + position
         start += count

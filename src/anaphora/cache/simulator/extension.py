@@ -3,7 +3,7 @@ by arithmetic. The simulator finds the same, and this takes a tenth of the time.
 
 from __future__ import annotations
 
-from anaphora.cache.prefix import SentCall, shared_chunks
+from anaphora.cache.sent_call import SentCall, shared_chunks
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan
 from anaphora.tokens import Bills, Counts

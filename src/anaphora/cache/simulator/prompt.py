@@ -6,7 +6,6 @@ everything up to there. Keys and token counts are computed on demand.
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from hashlib import sha256
@@ -116,6 +115,14 @@ class RenderedPrompt(RenderedBlocks):
                 return run.section
         raise IndexError(position)
 
+    def is_trailing_system(self, position: int) -> bool:
+        """Whether the request ends with a system message inside the messages, and this is in it."""
+        run, first = self._runs[-1]
+        log, last = run.log, run.count - 1
+        if run.section != "messages" or position < first or log.role_of(last) != "system":
+            return False
+        return log.wire_message_of(position - first) == log.wire_message_of(last)
+
     def _chain_of(self, index: int) -> list[bytes]:
         """The keys of a run; earlier runs are hashed when they are first needed."""
         chains = self._chains
@@ -146,12 +153,6 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
             keys.append(last)
             begin = end
     return keys
-
-
-@functools.lru_cache(maxsize=256)
-def _digest(data: bytes) -> bytes:
-    """Scopes and parameters are mostly the same from call to call."""
-    return blake3(data).digest(SALT)
 
 
 def salt_of(key: Hashable) -> Hashable:
@@ -223,7 +224,7 @@ class ScopedKeys:
         for name, value in sorted(params.items()):
             if section in self._invalidated(name):
                 parts.append(b"%s\0%d\0" % (name.encode(), len(value)) + value)
-        return _digest(b"".join(parts))
+        return blake3(b"".join(parts)).digest(SALT)
 
     def _invalidated(self, name: str) -> tuple[Section, ...]:
         return self._rules.voided_by(name)  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ class SlotCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             elif kind is Kind.THINKING:
                 replied = thought = True
             elif kind is not Kind.TOOL_RESULT:
-                role = run.log.roles[run.log.wire_message_of(index)]
+                role = run.log.role_of(index)
                 user = user or role == "user"
                 replied = replied or role in ("assistant", "model")
         tail = self.rendered.cacheable < len(self.rendered)

@@ -81,20 +81,11 @@ class RenderedBlocks:
         # Some wires send tool calls and reasoning outside of any message.
         if log.kinds[index] in _MODEL_KINDS:
             return True
-        return log.roles[log.wire_message_of(index)] in ("assistant", "model")
+        return log.role_of(index) in ("assistant", "model")
 
     def can_mark(self, position: int) -> bool:
         run, first = self._run_of(position)
         return run.log.splices[position - first] >= 0
-
-    def is_trailing_system(self, position: int) -> bool:
-        """Whether the request ends with a system message inside the messages, and this is in it."""
-        run, first = self._runs[-1]
-        if run.section != "messages" or position < first:
-            return False
-        message = run.log.wire_message_of(position - first)
-        last = message == run.log.wire_message_of(run.count - 1)
-        return last and run.log.roles[message] == "system"
 
     def turn_ends(self) -> Iterator[int]:
         """Where user messages and runs of tool results end, latest first."""

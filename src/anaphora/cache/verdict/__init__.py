@@ -12,7 +12,9 @@ conversation are compared without reading what they share.
 
 from __future__ import annotations
 
-from anaphora.cache.prefix import SentCall, SentRecord, comparable
+from anaphora.cache.prefix import comparable
+from anaphora.cache.sent_call import SentCall, SentRecord
+from anaphora.catalog.prices import saved_usd
 
 from .causes import preflight
 from .changes import find_change
@@ -29,7 +31,6 @@ from .values import (
     Result,
     Verdict,
     format_usd,
-    saved_usd,
 )
 
 __all__ = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from anaphora.cache.prefix import SentCall, cached_chunks, first_difference, tokens_behind
+from anaphora.cache.prefix import first_difference, tokens_behind
+from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import RenderedPrompt
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Profile
@@ -94,7 +95,7 @@ def preflight(
 def _bound_thinking(earlier: Rendered, later: Rendered, change: Change) -> list[Notice]:
     """Signed thinking that is sent behind a change: that of the earlier call, and that of its
     reply."""
-    if not later.binds_thinking:
+    if not later.envelope.binds_thinking:
         return []
 
     def thinking(rendered: Rendered) -> list[Chunk]:
@@ -390,7 +391,7 @@ def _from_user(rendered: Rendered, chunk: int) -> bool:
     run, index = rendered.locate(chunk)
     if run.section != "messages" or run.log.kinds[index] is Kind.TOOL_RESULT:
         return False
-    return run.log.roles[run.log.wire_message_of(index)] == "user"
+    return run.log.role_of(index) == "user"
 
 
 def remaining(earlier: SentCall, later: SentCall, rules: CacheRules, expected: Prediction) -> Cause:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from anaphora.cache.prefix import SentCall
+from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import Outcome
 from anaphora.catalog import CacheRules, Price, Profile
+from anaphora.catalog.prices import lost_usd, saved_usd
 from anaphora.rendered import Plan
 from anaphora.tokens import Counts
 from anaphora.values import Usage
@@ -17,18 +18,7 @@ from .causes import TOKEN_ERROR, find_causes, remaining
 from .changes import find_change
 from .diagnosis import agrees
 from .prediction import predict, reusable_tokens, updated_bills
-from .values import (
-    CHANGED,
-    PARAMETERS,
-    Cause,
-    Change,
-    Diagnosis,
-    Prediction,
-    Result,
-    Verdict,
-    lost_usd,
-    saved_usd,
-)
+from .values import CHANGED, PARAMETERS, Cause, Change, Diagnosis, Prediction, Result, Verdict
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92
@@ -110,7 +100,9 @@ def judge_and_predict(
         cost_usd=lost_usd(usage, loss.tokens, price),
         saved=saved_usd(later.usage, price),
         diagnosis=diagnosis,
-        agrees=agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
+        agrees=None
+        if diagnosis is None
+        else agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
     )
     return verdict, expected
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from anaphora.cache.prefix import SentCall, cached_chunks, first_difference
+from anaphora.cache.prefix import first_difference
+from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.cache.simulator.extension import simulate_extension
 from anaphora.cache.simulator.simulator import made_call

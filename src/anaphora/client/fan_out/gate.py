@@ -35,8 +35,8 @@ from .run import PAUSE
 from .values import FanOutItem
 
 if TYPE_CHECKING:
-    from anaphora.client.arguments import Content
     from anaphora.client.client import AsyncClient
+    from anaphora.client.content import Content
 
 #: Seconds without a new call after which those that wait are grouped, and the most of them.
 _QUIET, _LONGEST = 0.02, 0.2

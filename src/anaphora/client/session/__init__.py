@@ -16,7 +16,8 @@ from typing import Any, Self, Unpack, overload
 import msgspec
 
 from anaphora.cache.plan import Advice
-from anaphora.client.arguments import Content, messages_of, state_of, wrong_type
+from anaphora.client.arguments import state_of
+from anaphora.client.content import Content, messages_of, wrong_type
 from anaphora.client.conversations import id_of
 from anaphora.client.failures import reported
 from anaphora.client.in_flight import PreparedRequest
@@ -42,10 +43,10 @@ from .advice import advice_of, parallel_of
 from .compaction import compacted
 from .kept import KeptTurns
 from .preview import PrefixWarning, Preview, preview_of
+from .prompt_source import PromptSource, prompt_of
 from .provider_state import ProviderState
 from .run import Run, RunResult
-from .turn_prompt import TurnPrompt, prompt_of
-from .turns import PromptSource
+from .turn_prompt import TurnPrompt
 
 __all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session"]
 

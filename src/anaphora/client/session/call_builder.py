@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from anaphora.client.arguments import ToolSet
+from anaphora.client.content import ToolSet
+from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.turn import TurnRequest
@@ -36,6 +37,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     compact_at: int | float | None
     outputs: dict[Any, Structured[Any]] = {}
     """Those that were requested so far."""
+    usual_params: dict[tuple[Target, bool], Params] = {}
+    """Of turns without parameters of their own, streamed or not."""
 
     def prepare(
         self,
@@ -101,6 +104,20 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             state_position=prompt.state_position,
             dynamic_position=prompt.dynamic_position,
         )
+        return Call(
+            ir=ir,
+            model=state.target.model,
+            tools=self.tools.current,
+            params=self._params_of(state, request, stream=stream),
+            extras=self.extras,
+        )
+
+    def _params_of(self, state: ProviderState, request: TurnRequest, *, stream: bool) -> Params:
+        """The parameters of a turn; the same object where it has none of its own."""
+        own = bool(request.params) or request.output is not None or request.prewarm
+        known = None if own else self.usual_params.get((state.target, stream))
+        if known is not None:
+            return known
         changes: dict[str, Any] = {}
         if stream:
             changes["stream"] = True
@@ -110,9 +127,10 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             changes["output"] = request.output.output
         if request.params:
             changes.update(request.params)
-        target, tools = state.target, self.tools.current
-        call = Call(ir=ir, model=target.model, tools=tools, params=self.params, extras=self.extras)
-        return target.with_defaults(call, changes)
+        params = state.target.params(self.params, changes)
+        if not own:
+            self.usual_params[state.target, stream] = params
+        return params
 
     def output(self, output: Any) -> Structured[Any] | None:
         """The form of a reply. Built once for a type; for a schema that is used again, pass the

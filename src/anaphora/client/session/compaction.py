@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from anaphora.catalog import Profile
-from anaphora.client.arguments import wrong_type
+from anaphora.client.content import wrong_type
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Compaction, compact
 from anaphora.prompt.context import TokenCount

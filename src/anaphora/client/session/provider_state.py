@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.cache.plan import Planner, refreshes
-from anaphora.cache.prefix import begins_with
+from anaphora.cache.sent_call import begins_with
 from anaphora.cache.simulator import Chance, Outcome, RenderedPrompt
 from anaphora.cache.simulator.handles import StoredHandle
 from anaphora.cache.simulator.saved import SavedCache

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, Unpack
 
 import msgspec
 
-from anaphora.client.arguments import amount_of, flag_of, missing_result, seconds_of
+from anaphora.client.arguments import amount_of, flag_of, seconds_of
+from anaphora.client.content import missing_result, unanswered
 from anaphora.client.dispatch import (
     OnToolError,
     ToolError,
@@ -34,7 +35,7 @@ from anaphora.client.pending import Pending
 from anaphora.client.response import Parsed, Response
 from anaphora.client.turn import CLOSE_TICKS
 from anaphora.errors import InvalidRequest, Timeout
-from anaphora.values import Conversation, Event, Message, Notice, ReplyEnd, ToolCall, ToolResult
+from anaphora.values import Event, Message, Notice, ReplyEnd, ToolResult
 
 if TYPE_CHECKING:
     from . import Session
@@ -273,21 +274,6 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
     def _check_answered(self) -> None:
         if calls := unanswered(self._session.conversation):
             raise missing_result(calls[0])
-
-
-def unanswered(messages: Sequence[Message] | Conversation) -> tuple[ToolCall, ...]:
-    """The tool calls at the end of a conversation that have no result."""
-    answered: set[str] = set()
-    for index in range(len(messages) - 1, -1, -1):
-        message = messages[index]
-        if message.role == "tool":
-            answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
-        elif message.role == "assistant":
-            calls = [part for part in message.parts if isinstance(part, ToolCall)]
-            return tuple([call for call in calls if call.id not in answered]) if calls else ()
-        else:
-            return ()
-    return ()
 
 
 def _sooner(one: float | None, other: float | None) -> float | None:

@@ -17,7 +17,7 @@ from blake3 import blake3
 from msgspec import Meta
 
 from anaphora.cache.plan.memory import SavedPlanner
-from anaphora.cache.prefix import SentCall
+from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import Span
 from anaphora.cache.simulator.saved import Position, SavedCache, Time
 from anaphora.cache.simulator.slot_predictor import SavedSlotCall

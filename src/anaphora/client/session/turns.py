@@ -11,28 +11,29 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import msgspec
 
-from anaphora.client.arguments import Content, messages_of, missing_result, seconds_of, state_text
+from anaphora.client.arguments import seconds_of
+from anaphora.client.content import Content, messages_of, missing_result, unanswered
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.mcp import ADDED
 from anaphora.client.observe import EndedCall, Watchers
-from anaphora.client.options import OnPrefixBreak, Prompt, StateText, TurnOptions
+from anaphora.client.options import OnPrefixBreak, Prompt, TurnOptions
 from anaphora.client.parameters import params_of
 from anaphora.client.response import Output, Record, Response
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Caller, Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
-from anaphora.prompt import Call, PromptIR, RenderedContext, Segment
+from anaphora.prompt import Call, PromptIR
 from anaphora.values import Conversation, Message, Notice, SegmentRole, ToolResult
 
 from .call_builder import CallBuilder
 from .handles import Handles
 from .keep_warm import CacheRefresher
 from .preview import check_prefix
+from .prompt_source import PromptSource, is_plain
 from .provider_state import ProviderState
-from .run import unanswered
-from .turn_prompt import PromptMemory, TurnPrompt, is_plain, returned_prompt, turn_prompt
+from .turn_prompt import PromptMemory, TurnPrompt, turn_prompt
 
 if TYPE_CHECKING:
     from anaphora.client.mcp.servers import SessionServers
@@ -40,30 +41,6 @@ if TYPE_CHECKING:
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
 _TAIL = SegmentRole.VOLATILE_TAIL
-_PROMPTS = (PromptIR, RenderedContext)
-
-
-class PromptSource(msgspec.Struct, frozen=True, eq=False):
-    """Where a session's prompts come from: a `PromptIR`, a `RenderedContext`, or a function that
-    returns one and is called once a turn. The keywords `system=`, `state=` and `cache=` are a short
-    form of a `PromptIR`. Shared by forks."""
-
-    prompt: Prompt | Callable[[], Prompt]
-    state: StateText = None
-    """Text at the end of every call; only with a prompt from keywords."""
-    from_keywords: bool = False
-
-    def current(self) -> Prompt:
-        """The prompt of the next turn. Calls the app's function, if there is one."""
-        prompt = self.prompt
-        if not isinstance(prompt, _PROMPTS):
-            prompt = returned_prompt(prompt())
-        state = self.state
-        text = state_text(state()) if callable(state) else state
-        if not text:
-            return prompt
-        tail = Segment.of(_TAIL, Message.user(text))
-        return msgspec.structs.replace(prompt, segments=(tail,))
 
 
 class SessionTurns(Caller):

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from anaphora.cache import CallHints
 from anaphora.cache.plan.memory import SavedGaps, SavedPlanner, SavedUses
-from anaphora.cache.prefix import SentCall
+from anaphora.cache.sent_call import SentCall
 from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.tokens import Bills, learned, tokens_in
 from anaphora.values import Section, Ttl, Usage

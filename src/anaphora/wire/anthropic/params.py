@@ -152,6 +152,7 @@ def envelope_of(call: Call, profile: Profile, source: object) -> Envelope:
         tail=closing_members(fields, call.extras, WIRE, _TAKEN) + b"}",
         cache_params=PARAMS.cache_params(string(call.model), tree),
         notices=tuple(notices(call)),
+        binds_thinking=profile.refuses("unbound_thinking"),
     )
 
 

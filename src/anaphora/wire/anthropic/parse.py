@@ -382,13 +382,13 @@ def split(
     if messages is None:
         raise InvalidRequest("at least one message with content is needed", path="$.messages")
     automatic = take_marker(request.members, "$", request_error)
+    envelope = request.envelope(model, PATH, headers, _cache_params)
     return request.finish(
-        request.envelope(model, PATH, headers, _cache_params),
+        msgspec.structs.replace(envelope, binds_thinking=True),
         wire=WIRE,
         model=model,
         markers=MARKERS,
         request_markers=MARKERS,
-        binds_thinking=True,
         automatic=automatic[0] if automatic is not None else None,
     )
 

@@ -115,7 +115,6 @@ def render(
         automatic=_automatic(plan, nearest, own, notices),
         notices=notices,
         request_markers=markers if own else {},
-        binds_thinking=profile.refuses("unbound_thinking"),
     )
 
 

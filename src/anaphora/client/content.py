@@ -1,0 +1,163 @@
+"""The content of a turn as messages, tool calls without a result, and the tools that are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, get_args
+
+import msgspec
+
+from anaphora.errors import InvalidRequest
+from anaphora.tools import ToolRegistry
+from anaphora.tools.ordered import OrderedRegistry
+from anaphora.values import (
+    AnyTool,
+    Conversation,
+    Message,
+    MessageLike,
+    Part,
+    ProviderTool,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from anaphora.wire.message_dicts import read_message, read_part
+
+_PARTS = get_args(Part)
+_CONTENT = "a text, a part, a message or a dict"
+_BINARY: tuple[type, ...] = (bytes, bytearray, memoryview)
+
+Content: TypeAlias = str | Part | MessageLike | Iterable["str | Part | MessageLike"]
+"""The content of a turn: a text, a part, a message, or several of them. Messages and parts may be
+dictionaries, as the OpenAI and Anthropic SDKs take them."""
+
+
+def wrong_type(wanted: str, value: object, path: str) -> InvalidRequest:
+    return InvalidRequest(f"must be {wanted}, not {type(value).__name__}", path=path)
+
+
+def messages_of(content: Content | None) -> tuple[Message, ...]:
+    """Consecutive texts and parts become one user message; tool results become messages of their
+    own."""
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        if not content or content.isspace():
+            raise _empty(content)
+        return (Message.user(content),)
+    if isinstance(content, Message):
+        return _with_content((content,))
+    if isinstance(content, Mapping):
+        if "role" in content:
+            return _with_content((read_message(content, "message"),))
+        content = (content,)
+    elif isinstance(content, _PARTS):
+        content = (content,)
+    if isinstance(content, _BINARY) or not isinstance(content, Iterable):
+        raise wrong_type(_CONTENT, content, "content")
+    messages: list[Message] = []
+    parts: list[Part] = []
+
+    def close() -> None:
+        if parts:
+            messages.append(Message(role="user", parts=tuple(parts)))
+            parts.clear()
+
+    for index, item in enumerate(content):
+        if isinstance(item, Message):
+            close()
+            messages.append(item)
+        elif isinstance(item, ToolResult):
+            close()
+            messages.append(Message(role="tool", parts=(item,)))
+        elif isinstance(item, str):
+            parts.append(Text(item))
+        elif isinstance(item, _PARTS):
+            parts.append(item)
+        elif isinstance(item, Mapping) and "type" in item and "role" not in item:
+            parts.append(read_part(item, f"content[{index}]"))
+        elif isinstance(item, Mapping) or hasattr(item, "model_dump"):
+            close()
+            messages.append(read_message(item, f"messages[{index}]"))
+        else:
+            raise wrong_type(_CONTENT, item, f"content[{index}]")
+    close()
+    return _with_content(tuple(messages))
+
+
+def _with_content(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    for message in messages:
+        for part in message.parts:
+            if not isinstance(part, Text) or (part.text and not part.text.isspace()):
+                return messages
+    raise _empty([])
+
+
+def _empty(content: object) -> InvalidRequest:
+    what = "is blank" if content else "is empty"
+    return InvalidRequest(f"{what}; providers refuse a message without content", path="content")
+
+
+def check_results(messages: Sequence[Message]) -> None:
+    """Raises where a tool call has no result before the next message."""
+    open_calls: dict[str, ToolCall] = {}
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                open_calls.pop(part.call_id, None)
+        if message.role != "tool" and open_calls:
+            break
+        open_calls |= {part.id: part for part in message.parts if isinstance(part, ToolCall)}
+    for call in open_calls.values():
+        raise missing_result(call)
+
+
+def missing_result(call: ToolCall) -> InvalidRequest:
+    return InvalidRequest(
+        f"the tool call {call.name!r} ({call.id}) has no result yet; send"
+        f" ToolResult({call.id!r}, …) first, or let `run()` of a session run the tools",
+        path="content",
+    )
+
+
+class ToolSet(msgspec.Struct, frozen=True, eq=False):
+    """The tools of a call, and the registry that runs them, if one does."""
+
+    sent: ToolRegistry | tuple[AnyTool, ...] = ()
+    registry: ToolRegistry | None = None
+    others: tuple[ProviderTool, ...] = ()
+    """Behind those of a registry whose tools change."""
+    joined: dict[int, tuple[Any, tuple[AnyTool, ...]]] = {}
+    """The last result of `current` with others: the same object until a tool changes."""
+
+    @property
+    def current(self) -> tuple[AnyTool, ...]:
+        if not isinstance(self.sent, ToolRegistry):
+            return self.sent
+        tools = self.sent.current
+        if not self.others:
+            return tools
+        known = self.joined.get(0)
+        if known is None or known[0] is not tools:
+            known = self.joined[0] = tools, (*tools, *self.others)
+        return known[1]
+
+    def settle(self) -> None:
+        """The prefix is written again anyway: takes over what changed in the tools of servers."""
+        if isinstance(self.sent, OrderedRegistry):
+            self.sent.settle()
+
+
+def unanswered(messages: Sequence[Message] | Conversation) -> tuple[ToolCall, ...]:
+    """The tool calls at the end of a conversation that have no result."""
+    answered: set[str] = set()
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if message.role == "tool":
+            answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
+        elif message.role == "assistant":
+            calls = [part for part in message.parts if isinstance(part, ToolCall)]
+            return tuple([call for call in calls if call.id not in answered]) if calls else ()
+        else:
+            return ()
+    return ()
