@@ -24,8 +24,9 @@ from anaphora.client.endpoint import Target
 from anaphora.client.failures import log
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.pool import ProviderPool
+from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix
 from anaphora.client.session.keep_warm import keep_warm_failed, kept_warm_notice
-from anaphora.client.session.provider_state import NEARLY, CachedPrefix, ProviderState
+from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.turn import TurnRequest
 from anaphora.errors import AnaphoraError, RequestRejected
 from anaphora.values import Notice, Reply

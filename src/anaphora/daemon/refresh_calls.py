@@ -19,7 +19,8 @@ from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.observe import EndedCall
 from anaphora.client.response import Record
-from anaphora.client.session.provider_state import NEARLY, CachedPrefix, ProviderState
+from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix
+from anaphora.client.session.provider_state import ProviderState
 from anaphora.tokens import Counts
 from anaphora.values import Reply, Usage
 from anaphora.wire.reading import Members, decode_members

@@ -10,6 +10,7 @@ from anaphora.client.in_flight import PreparedRequest
 from anaphora.errors import InvalidRequest
 from anaphora.values import Ttl
 
+from .cached_prefix import cached_prefix, goes_on
 from .compaction import PromptSizes
 from .provider_state import ProviderState
 from .turn_prompt import TurnPrompt
@@ -32,7 +33,7 @@ def advice_of(
     price = state.target.price(at)
     usd = None if price is None else price.input
     found = [_before_branches(state, prepared, parallel, usd)] if parallel > 1 else []
-    prefix = state.cached_prefix(at)
+    prefix = cached_prefix(state, at)
     if prefix is not None:
         gaps = state.planner(at).state.gaps
         found += [
@@ -43,7 +44,7 @@ def advice_of(
                 gaps,
                 at=at,
                 expiring=prefix.expiring,
-                goes_on=state.goes_on(at),
+                goes_on=goes_on(state, at),
                 price=usd,
             ),
             _at_half(state, turn, prepared, prefix.ttl, usd),

@@ -18,6 +18,7 @@ from anaphora.values import Extras, Message, SegmentRole
 
 from .compaction import PromptSizes, shortened, token_limit
 from .provider_state import ProviderState
+from .saved_state import follows
 from .turn_prompt import TurnPrompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
@@ -176,7 +177,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if not (self.store or (self.store is None and turn.continues)):
             return None
         if state.chain is not None:
-            state.follows(turn)
+            follows(state, turn)
         committed = state.committed
         if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
             return None

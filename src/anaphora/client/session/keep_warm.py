@@ -32,8 +32,9 @@ from anaphora.errors import AnaphoraError, InvalidRequest, RequestRejected
 from anaphora.values import Notice
 from anaphora.wording import counted
 
+from .cached_prefix import NEARLY, CachedPrefix, refresh_pays, refresh_usd, refreshed
 from .call_builder import CallBuilder
-from .provider_state import NEARLY, CachedPrefix, ProviderState
+from .provider_state import ProviderState
 from .turn_prompt import TurnPrompt
 
 if TYPE_CHECKING:
@@ -165,9 +166,9 @@ class CacheRefresher:
         if prefix is None or session.in_flight:
             return False
         most = self.settings.max_refreshes
-        if not state.refresh_pays(prefix, now, done=self._in_pause, most=most):
+        if not refresh_pays(state, prefix, now, done=self._in_pause, most=most):
             return False
-        expected, bound = state.refresh_usd(prefix, now), self.settings.max_usd
+        expected, bound = refresh_usd(state, prefix, now), self.settings.max_usd
         if bound is not None and (expected is None or self._spent + expected > bound):
             why = "no price is known" if expected is None else f"{format_usd(bound)} would be spent"
             self._problem = Notice(
@@ -221,7 +222,8 @@ class RefreshCall(Caller):
         judged = flight.guarded(
             "verdict_failed",
             None,
-            self._state.refreshed,
+            refreshed,
+            self._state,
             prepared,
             reply,
             at=flight.sent_at,

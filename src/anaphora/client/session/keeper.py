@@ -29,6 +29,7 @@ from anaphora.values import Notice
 
 from .provider_state import ProviderState
 from .saved import PastCall, SavedConversation, SavedState, with_piece
+from .saved_state import save_state
 
 #: A longer piece is packed in a thread.
 _LONG = 128 * 1024
@@ -181,7 +182,7 @@ class ConversationKeeper:
                     saved.append(last)
                 continue
             fresh = last is not None and alone and time.time() < last.call.since + LIFETIME / 2
-            now, pieces = state.save(last, keep_pieces=fresh, chained=chained)
+            now, pieces = save_state(state, last, keep_pieces=fresh, chained=chained)
             call = now.call
             for index, piece in pieces.items():
                 call = with_piece(call, index, await self._store_piece(name, piece))

@@ -19,11 +19,13 @@ from anaphora.rendered import Plan
 from anaphora.rendered.plan import misfit
 from anaphora.values import Conversation, Notice, SegmentRole
 
+from .cached_prefix import CachedPrefix, cached_prefix
 from .handles import Handles
 from .keep_warm import CacheRefresher, refresh_request
 from .keeper import ConversationKeeper
-from .provider_state import CachedPrefix, ProviderState
+from .provider_state import ProviderState
 from .saved import SavedCompaction, SavedConversation
+from .saved_state import render_past, restore_state
 from .turn_prompt import CompactedHistory, PromptMemory
 from .turns import SessionTurns
 
@@ -73,7 +75,7 @@ class KeptTurns(SessionTurns):
                 target = self._route.find(one.provider, one.model)
                 if target is not None:
                     state = states[target] = ProviderState(target)
-                    state.restore(one, here=saved.process == keeper.process)
+                    restore_state(state, one, here=saved.process == keeper.process)
                     if one.handle is not None:
                         state.handles = Handles(state, self._holders)
                         state.handles.restore(one.handle.handle.handle, one.handle.expires)
@@ -130,7 +132,7 @@ class KeptTurns(SessionTurns):
         past, keeper = state.past, self._keeper
         assert past is not None
         assert keeper is not None
-        rendered = state.render_past(past, call)
+        rendered = render_past(state, past, call)
         try:
             if missing := past.missing(rendered):
                 await keeper.load_pieces(past, missing)
@@ -164,7 +166,7 @@ class KeptTurns(SessionTurns):
         assert past is not None
         assert keeper is not None
         try:
-            rendered = state.render_past(past, call)
+            rendered = render_past(state, past, call)
             keeper.load_pieces_now(past, past.missing(rendered))
             past.resolve(rendered)
         except Exception:
@@ -218,7 +220,7 @@ class KeptTurns(SessionTurns):
 
     def cached_prefix(self, at: float) -> CachedPrefix | None:
         state = self.current_state
-        return None if self._last_turn is None else state.cached_prefix(at)
+        return None if self._last_turn is None else cached_prefix(state, at)
 
     def prepare_refresh(self, state: ProviderState, prefix: CachedPrefix) -> PreparedRequest | None:
         assert self._last_turn is not None

@@ -1,0 +1,119 @@
+"""The state of a conversation at one provider, saved for a later session and restored by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anaphora.cache.plan import Planner
+from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator.handles import StoredHandle
+from anaphora.cache.simulator.saved import SavedCache
+from anaphora.prompt import Call
+from anaphora.rendered import Rendered
+from anaphora.rendered.stored import NewPiece
+
+from .saved import (
+    PastCall,
+    SavedChain,
+    SavedHandle,
+    SavedState,
+    beginning_digest,
+    messages_digest,
+    save_call,
+)
+
+if TYPE_CHECKING:
+    from .provider_state import ProviderState
+    from .turn_prompt import TurnPrompt
+
+
+def save_state(
+    state: ProviderState, before: SavedState | None, *, keep_pieces: bool, chained: bool
+) -> tuple[SavedState, dict[int, NewPiece]]:
+    """For a later session: the state, and the pieces of its prompt that are not stored yet.
+    `before` is what was stored after the last call."""
+    sent, outcome = state.sent, state.outcome
+    assert sent is not None
+    assert outcome is not None
+    planner = state.planner(sent.at or 0.0)
+    known = before.call if before is not None and keep_pieces else None
+    call, pieces = save_call(sent, outcome.spans, known)
+    cache = SavedCache() if before is None else before.cache
+    saved = SavedState(
+        provider=state.endpoint.id,
+        model=state.target.model,
+        call=call,
+        planner=planner.save(sent.rendered),
+        cache=planner.save_cache(sent.rendered, sent.marks, cache),
+        bills=state.bills,
+        slot=None if state.predictor is None else state.predictor.save(),
+        handle=_saved_handle(state, planner),
+        reply_id=state.reply_id,
+        chain=_saved_chain(state) if chained else None,
+        prefix_change_expected=state.prefix_change_expected,
+    )
+    return saved, pieces
+
+
+def restore_state(state: ProviderState, saved: SavedState, *, here: bool) -> None:
+    """Continues what an earlier session saved; `here`: with the same client."""
+    target, call = state.target, saved.call
+    state.past = PastCall(saved)
+    state.outcome = Outcome(call.spans)
+    state.reply_id, state.chain = saved.reply_id, saved.chain
+    state.prefix_change_expected = saved.prefix_change_expected
+    state.bills = saved.bills
+    planner = state.planner(call.at)
+    planner.state = target.memory.restore(saved.planner, here=here)
+    if saved.handle is not None:
+        held = saved.handle
+        stored = StoredHandle(held.tokens, held.since, held.expires)
+        target.memory.simulator.restore_handle(held.handle.handle, stored)
+        planner.handles.hold(held.handle, held.expires)
+
+
+def render_past(state: ProviderState, past: PastCall, call: Call) -> Rendered:
+    """The prompt of a call that follows one of an earlier session."""
+    past.rendered = state.target.render(call, past.rendered)
+    return past.rendered
+
+
+def continue_past(state: ProviderState, past: PastCall, call: Call) -> Rendered:
+    """The same as the provider would cache it; the first time, what the call left is restored."""
+    rendered = render_past(state, past, call)
+    if state.sent is None:
+        state.sent = past.resolve(rendered)
+        prompt = RenderedPrompt(state.sent.rendered, state.sent.marks)
+        state.target.memory.simulator.restore(prompt, past.saved.cache)
+        if state.predictor is not None and past.saved.slot is not None:
+            state.predictor.restore(past.saved.slot, state.sent.rendered)
+    return past.limited(rendered)
+
+
+def follows(state: ProviderState, turn: TurnPrompt) -> None:
+    """Compares a prompt with the stored response of an earlier session."""
+    chain, state.chain = state.chain, None
+    if chain is None or len(turn.history) < chain.messages:
+        return
+    history = turn.history.prefix(chain.messages)
+    if messages_digest(history) == chain.digest:
+        state.committed = history
+        state.stored = turn.ir if beginning_digest(turn.ir) == chain.begins else None
+
+
+def _saved_handle(state: ProviderState, planner: Planner) -> SavedHandle | None:
+    held = planner.handles.held
+    if held is None:
+        return None
+    stored = state.target.memory.simulator.saved_handle(held[0].handle)
+    if stored is None:
+        return None
+    return SavedHandle(held[0], stored.tokens, stored.since, held[1])
+
+
+def _saved_chain(state: ProviderState) -> SavedChain | None:
+    committed, stored = state.committed, state.stored
+    if not state.endpoint.features.stores_responses or committed is None:
+        return None
+    begins = b"" if stored is None else beginning_digest(stored)
+    return SavedChain(len(committed), messages_digest(committed), begins)
