@@ -20,15 +20,22 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora import catalog
-from anaphora.analysis.request_log import LoggedCall, counts_tokens, wire_at
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, hints_of
 from anaphora.cache.plan import AppMemory, MatchedCallPlanner
-from anaphora.cache.plan.memory import ConversationState, SavedPlanner
+from anaphora.cache.plan.memory import ConversationState
+from anaphora.cache.plan.saved import (
+    SavedPlanner,
+    adopt_beginning,
+    adopt_conversation,
+    save_conversation,
+)
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, for_model
 from anaphora.wire.reading import Members, object_members, request_error
 from anaphora.wire.splicing import places_of, plannable
+
+from .request_log import LoggedCall, counts_tokens, wire_at
 
 OwnMarkers: TypeAlias = Literal["keep", "replace"]
 """What becomes of markers that a program places itself."""
@@ -213,14 +220,14 @@ class ConversationPlans:
     def save(self, call: PlannedCall, request: ReadRequest, *, scope: Hashable) -> SavedPlanner:
         """What another process needs to plan the next call of the conversation."""
         memory = self._memory(_own_scope(request, scope), request.rules)
-        return memory.save(call.state, call.beginning)
+        return save_conversation(memory, call.state, call.beginning)
 
     def adopt(self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable) -> PlannedCall:
         """The last call of a conversation that another process saved, which `request` may
         continue."""
         memory = self._memory(_own_scope(request, scope), request.rules)
         return PlannedCall(
-            plan=None, state=memory.adopt(saved), chunks=0, beginning=saved.beginning
+            plan=None, state=adopt_conversation(memory, saved), chunks=0, beginning=saved.beginning
         )
 
     def adopt_beginning(
@@ -228,7 +235,7 @@ class ConversationPlans:
     ) -> None:
         """What another process knows of conversations that begin like `request`."""
         memory = self._memory(_own_scope(request, scope), request.rules)
-        memory.adopt_beginning(saved)
+        adopt_beginning(memory, saved)
 
     def count_everywhere(
         self, calls: int, request: ReadRequest, *, scope: Hashable, at: float

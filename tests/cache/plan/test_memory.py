@@ -10,7 +10,7 @@ from anaphora.cache.plan.memory import (
     _MOST_BEGINNINGS,
     _MOST_BLOCKS,
     _MOST_MARKERS,
-    _MOST_OPEN,
+    MOST_OPEN,
     ConversationState,
 )
 from anaphora.cache.simulator import Mark, TokenRuns
@@ -47,13 +47,13 @@ def test_memory_of_prefixes_beginnings_and_conversations_is_bounded(
     for conversation in range(12_000):
         call(memory, conversation)
     assert most <= len(memory.simulator) <= most + _BEGINNINGS
-    assert (len(memory._beginnings), len(memory._open)) == (_MOST_BEGINNINGS, _MOST_OPEN)
+    assert (len(memory.beginnings), len(memory.open_calls)) == (_MOST_BEGINNINGS, MOST_OPEN)
 
 
 def test_usual_length_is_learned_from_a_sample_of_many_conversations() -> None:
     """Three calls each, of more conversations at once than are remembered."""
     memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
-    states = [memory.start() for _ in range(2 * _MOST_OPEN)]
+    states = [memory.start() for _ in range(2 * MOST_OPEN)]
     for turn in range(3):
         for number, state in enumerate(states):
             call(memory, number, at=turn * 100.0, state=state)

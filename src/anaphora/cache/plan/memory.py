@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Meta
 
 from anaphora.cache.simulator import Chance, Outcome, PromptView, Simulator
-from anaphora.cache.simulator.saved import Position, Time
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
 
@@ -25,14 +23,14 @@ _PRIOR_WEIGHT = 0.5
 #: Expected number of further uses without any history.
 _EXPECTED_USES = 8
 #: Pauses that are remembered; old ones say little about the next.
-_MOST_GAPS = 64
+MOST_GAPS = 64
 #: Beginnings whose use is remembered.
 _MOST_BEGINNINGS = 4096
 #: Prefixes that may be read again. Where every block is one, they are 60 conversations of 300
 #: blocks; where only markers are, one or two come with each call, and mostly the last one is read.
 _MOST_BLOCKS, _MOST_MARKERS = 20_000, 10_000
 #: Open conversations from which the usual length is learned.
-_MOST_OPEN = 1024
+MOST_OPEN = 1024
 #: As many calls with one beginning, none of which was continued, are single calls.
 _SINGLE_CALLS = 4
 #: A conversation without a call for this many seconds counts as ended.
@@ -43,65 +41,29 @@ _SUREST = 0.95
 _APP_WEIGHT = 0.03
 
 
-Uses = Annotated[int, Meta(ge=0, lt=1 << 50)]
-
-
-class SavedGaps(msgspec.Struct, frozen=True, array_like=True):
-    """`Gaps` for another process."""
-
-    gaps: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e12)], ...], Meta(max_length=_MOST_GAPS)]
-    last: Time | None
-    count: Uses
-
-
-class SavedUses(msgspec.Struct, frozen=True, array_like=True):
-    """How often conversations with one beginning, or all of an app, continued and ended."""
-
-    continued: Uses
-    ended: Uses
-    gaps: SavedGaps
-
-    @property
-    def seen(self) -> int:
-        return self.continued + self.ended
-
-
-class SavedPlanner(msgspec.Struct, frozen=True, kw_only=True):
-    """What the planner remembers of a conversation, for another process."""
-
-    number: int
-    gaps: SavedGaps
-    written: tuple[Position, bytes | None, Time] | None
-    cache_key: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,128}(-[0-9]{1,20})?$")] | None
-    counted: bool
-    beginning: bytes | None
-    same: SavedUses | None
-    """Of conversations with this beginning, in the process that saved it."""
-    all: SavedUses
-
-
 class Gaps:
     """The pauses between uses of a prefix."""
 
-    __slots__ = ("_gaps", "_last", "_short", "count")
+    __slots__ = ("_short", "count", "last", "lengths")
 
     def __init__(self) -> None:
-        self._gaps: list[float] = []  # short, and there are many of these objects
+        self.lengths: list[float] = []  # short, and there are many of these objects
         self._short: dict[float, int] = {}
         """How many pauses were no longer than a duration, for each duration that was needed."""
-        self._last: float | None = None
+        self.last: float | None = None
+        """When the last use was."""
         self.count = 0
 
     def use(self, at: float) -> None:
-        if self._last is not None:
-            self.add(max(0.0, at - self._last))
-        self._last = at
+        if self.last is not None:
+            self.add(max(0.0, at - self.last))
+        self.last = at
         self.count += 1
 
     def add(self, gap: float) -> None:
         """A pause, whenever it was."""
-        oldest = self._gaps.pop(0) if len(self._gaps) == _MOST_GAPS else None
-        self._gaps.append(gap)
+        oldest = self.lengths.pop(0) if len(self.lengths) == MOST_GAPS else None
+        self.lengths.append(gap)
         for seconds in self._short:
             if gap <= seconds:
                 self._short[seconds] += 1
@@ -110,53 +72,39 @@ class Gaps:
 
     def __len__(self) -> int:
         """How many pauses are remembered."""
-        return len(self._gaps)
+        return len(self.lengths)
 
     def __bool__(self) -> bool:
         return True
 
     def within(self, seconds: float, at: float) -> float:
         """P(the use after one at `at` comes within this many seconds)."""
-        short, count = self._short.get(seconds), len(self._gaps)
+        short, count = self._short.get(seconds), len(self.lengths)
         if short is None:
-            short = self._short[seconds] = sum(gap <= seconds for gap in self._gaps)
-        if self._last is not None:
+            short = self._short[seconds] = sum(gap <= seconds for gap in self.lengths)
+        if self.last is not None:
             count += 1
-            short += at - self._last <= seconds
+            short += at - self.last <= seconds
         prior = _TTL_PRIORS[seconds] if seconds in _TTL_PRIORS else _prior(seconds)
         return (_PRIOR_WEIGHT * prior + short) / (_PRIOR_WEIGHT + count)
-
-    @property
-    def last(self) -> float | None:
-        """When the last use was."""
-        return self._last
 
     def next_within(self, seconds: float, *, idle: float, goes_on: float = 1.0) -> float:
         """P(the next use comes within so many seconds of the last one), where none came within
         `idle` seconds; `goes_on` is how likely one comes at all."""
 
         def share(pause: float) -> float:
-            short = sum(gap <= pause for gap in self._gaps)
-            return (_PRIOR_WEIGHT * _prior(pause) + short) / (_PRIOR_WEIGHT + len(self._gaps))
+            short = sum(gap <= pause for gap in self.lengths)
+            return (_PRIOR_WEIGHT * _prior(pause) + short) / (_PRIOR_WEIGHT + len(self.lengths))
 
         before = goes_on * share(idle)
         return max(0.0, goes_on * share(seconds) - before) / (1 - before) if before < 1 else 0.0
 
     def typical(self, at: float) -> float:
         """The median pause; one minute before the first."""
-        gaps = list(self._gaps)
-        if self._last is not None and at > self._last:
-            gaps.append(at - self._last)
+        gaps = list(self.lengths)
+        if self.last is not None and at > self.last:
+            gaps.append(at - self.last)
         return sorted(gaps)[len(gaps) // 2] if gaps else 60.0
-
-    def save(self) -> SavedGaps:
-        return SavedGaps(tuple(self._gaps), self._last, self.count)
-
-    @classmethod
-    def restore(cls, saved: SavedGaps) -> Gaps:
-        gaps = cls()
-        gaps._gaps, gaps._last, gaps.count = list(saved.gaps), saved.last, saved.count
-        return gaps
 
     def horizon(self, usual: float | None = None) -> float:
         """How many more uses to expect after the one at hand: about as many as there were, and 8 at
@@ -244,7 +192,7 @@ class ConversationState(msgspec.Struct):
     """Its calls count towards the usual length of a conversation."""
 
 
-class _Conversations:
+class ConversationUses:
     """Conversations with one beginning, or all of an app: how often they continued, how many
     ended, and the pauses between their calls."""
 
@@ -254,13 +202,6 @@ class _Conversations:
         self.continued = 0
         self.ended = 0
         self.gaps = Gaps()
-
-    def save(self) -> SavedUses:
-        return SavedUses(self.continued, self.ended, self.gaps.save())
-
-    def restore(self, saved: SavedUses) -> None:
-        self.continued, self.ended = saved.continued, saved.ended
-        self.gaps = Gaps.restore(saved.gaps)
 
 
 class AppMemory:
@@ -273,12 +214,12 @@ class AppMemory:
         every_block = rules.automatic_breakpoint.value in ("granules", "units")
         self.costs = TtlCosts(rules)
         self.simulator = Simulator(rules, most=_MOST_BLOCKS if every_block else _MOST_MARKERS)
-        self._beginnings: OrderedDict[Hashable, _Conversations] = OrderedDict()
-        self._open: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
+        self.beginnings: OrderedDict[Hashable, ConversationUses] = OrderedDict()
+        self.open_calls: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
         """Conversations that may continue: the time of the last call, and the beginning."""
         self._recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
         self.single_calls: SingleCallStore | None = None
-        self._all = _Conversations()
+        self.all_uses = ConversationUses()
         self.pauses = Gaps()
         """Between two calls of one conversation, of all of them."""
         self._started = first_number
@@ -293,65 +234,10 @@ class AppMemory:
         self._started += 1
         return ConversationState(self._started, gaps, state.written, state.cache_key)
 
-    def save(self, state: ConversationState, beginning: bytes | None) -> SavedPlanner:
-        """A conversation for another process, with what is known here of others like it."""
-        same = None if beginning is None else self._beginnings.get(beginning)
-        written = state.written
-        return SavedPlanner(
-            number=state.number,
-            gaps=state.gaps.save(),
-            written=None if written is None else (written[0], _bytes(written[1]), written[2]),
-            cache_key=state.cache_key,
-            counted=state.counted,
-            beginning=beginning,
-            same=None if same is None else same.save(),
-            all=self._all.save(),
-        )
-
-    def restore(self, saved: SavedPlanner, *, here: bool) -> ConversationState:
-        """The conversation. `here`: it was saved by this process, which still knows it; otherwise
-        the others like it are taken over where none is known yet."""
-        state = ConversationState(saved.number) if here else self.start()
-        state.gaps = Gaps.restore(saved.gaps)
-        state.written, state.cache_key = saved.written, saved.cache_key
-        state.counted = saved.counted
-        if here:
-            return state
-        if not self._beginnings and not self._all.continued and not self._all.ended:
-            self._all.restore(saved.all)
-        if saved.same is not None and saved.beginning not in self._beginnings:
-            self._beginning(saved.beginning).restore(saved.same)
-        if state.counted and saved.gaps.last is not None and len(self._open) < _MOST_OPEN:
-            self._open[state.number] = saved.gaps.last, saved.beginning
-        return state
-
-    def adopt(self, saved: SavedPlanner) -> ConversationState:
-        """A conversation that another process may continue as well, under the number that it has
-        there. Of others like it, what was seen more often is believed."""
-        state = ConversationState(saved.number)
-        state.gaps = Gaps.restore(saved.gaps)
-        state.written, state.cache_key = saved.written, saved.cache_key
-        state.counted = saved.counted
-        if saved.all.seen > self._all.save().seen:
-            self._all.restore(saved.all)
-        self.adopt_beginning(saved)
-        if state.counted and saved.gaps.last is not None:
-            self._open[state.number] = saved.gaps.last, saved.beginning
-            self._open.move_to_end(state.number)
-        return state
-
-    def adopt_beginning(self, saved: SavedPlanner) -> None:
-        """What another process saw of conversations with one beginning."""
-        if saved.same is None or saved.beginning is None:
-            return
-        same = self._beginnings.get(saved.beginning)
-        if same is None or saved.same.gaps.count > same.gaps.count:
-            self._beginning(saved.beginning).restore(saved.same)
-
     def usual_calls(self, beginning: Hashable = None) -> float:
         """How many calls a conversation has: those with the same beginning, else all of the app."""
-        app = (self._all.continued + _EXPECTED_USES) / (self._all.ended + 1)
-        same = self._beginnings.get(beginning)
+        app = (self.all_uses.continued + _EXPECTED_USES) / (self.all_uses.ended + 1)
+        same = self.beginnings.get(beginning)
         if same is None:
             return 1 + app
         return 1 + (same.continued + _APP_WEIGHT * app) / (same.ended + _APP_WEIGHT)
@@ -377,11 +263,11 @@ class AppMemory:
         self._elsewhere = calls, at
 
     def is_known(self, beginning: Hashable) -> bool:
-        return beginning in self._beginnings
+        return beginning in self.beginnings
 
     def uses(self, beginning: Hashable) -> Gaps:
         """The pauses between the calls of all conversations with this beginning."""
-        same = self._beginnings.get(beginning)
+        same = self.beginnings.get(beginning)
         return Gaps() if same is None else same.gaps
 
     def call(
@@ -422,7 +308,7 @@ class AppMemory:
         """Records a call outside any session: over, unless a later one continues its prompt."""
         beginning = self._record(prompt, shared, at)
         if beginning is not None:
-            same = self._beginnings[beginning]
+            same = self.beginnings[beginning]
             if state.gaps.count:
                 same.continued += 1
             else:
@@ -434,7 +320,7 @@ class AppMemory:
         """Records a call of a conversation that was recognised by its prompt."""
         beginning = self._record(prompt, shared, at)
         self._continue(state, beginning, at)
-        same = self._beginnings.get(beginning)
+        same = self.beginnings.get(beginning)
         if same is not None and not same.continued and same.gaps.count > _SINGLE_CALLS:
             same.ended = same.gaps.count  # none of them went on: single calls with tools
 
@@ -450,22 +336,22 @@ class AppMemory:
         if shared is None:
             return None
         beginning = prompt.key(shared)
-        self._beginning(beginning).gaps.use(at)
+        self.beginning(beginning).gaps.use(at)
         return beginning
 
-    def _beginning(self, beginning: Hashable) -> _Conversations:
-        same = self._beginnings.get(beginning)
+    def beginning(self, beginning: Hashable) -> ConversationUses:
+        same = self.beginnings.get(beginning)
         if same is None:
-            same = self._beginnings[beginning] = _Conversations()
-            if len(self._beginnings) > _MOST_BEGINNINGS:
-                self._beginnings.popitem(last=False)
+            same = self.beginnings[beginning] = ConversationUses()
+            if len(self.beginnings) > _MOST_BEGINNINGS:
+                self.beginnings.popitem(last=False)
         else:
-            self._beginnings.move_to_end(beginning)
+            self.beginnings.move_to_end(beginning)
         return same
 
     def _continue(self, state: ConversationState, beginning: Hashable, at: float) -> None:
         """Learns how long conversations are: one that pauses has ended until it calls again."""
-        calls = self._open
+        calls = self.open_calls
         while calls and at - next(iter(calls.values()))[0] > _SILENCE:
             _, (_, ended) = calls.popitem(last=False)
             for length in self._lengths(ended):
@@ -477,16 +363,12 @@ class AppMemory:
             for length in self._lengths(beginning):
                 length.continued += 1
                 length.ended -= length.ended > 0
-        elif len(calls) >= _MOST_OPEN:
+        elif len(calls) >= MOST_OPEN:
             return
         state.counted = True
         calls[state.number] = at, beginning
         calls.move_to_end(state.number)
 
-    def _lengths(self, beginning: Hashable) -> list[_Conversations]:
-        same = self._beginnings.get(beginning)
-        return [self._all] if same is None else [self._all, same]
-
-
-def _bytes(key: Hashable) -> bytes | None:
-    return key if isinstance(key, bytes) else None
+    def _lengths(self, beginning: Hashable) -> list[ConversationUses]:
+        same = self.beginnings.get(beginning)
+        return [self.all_uses] if same is None else [self.all_uses, same]

@@ -23,7 +23,8 @@ from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 from . import marking
 from .handles import HandlePlanner
 from .marking import Candidates
-from .memory import AppMemory, ConversationState, Gaps, SavedPlanner
+from .memory import AppMemory, ConversationState, Gaps
+from .saved import SavedPlanner, save_conversation
 
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
@@ -151,7 +152,7 @@ class Planner:
         """The conversation for another process; `rendered` is its last prompt."""
         shared = self._candidates_of(rendered).shared
         beginning = None if shared is None else self._prompt_of(rendered).key(shared)
-        return self._memory.save(self.state, beginning)
+        return save_conversation(self._memory, self.state, beginning)
 
     def save_cache(self, rendered: Rendered, plan: Plan, before: SavedCache) -> SavedCache:
         """What the provider keeps of the last prompt; `before` is the same of the call before."""

@@ -16,7 +16,7 @@ import msgspec
 from blake3 import blake3
 from msgspec import Meta
 
-from anaphora.cache.plan.memory import SavedPlanner
+from anaphora.cache.plan.saved import SavedPlanner
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import Span
 from anaphora.cache.simulator.saved import Position, SavedCache, Time

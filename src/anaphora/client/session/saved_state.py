@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from anaphora.cache.plan import Planner
+from anaphora.cache.plan.saved import restore_conversation
 from anaphora.cache.simulator import Outcome, RenderedPrompt
 from anaphora.cache.simulator.handles import StoredHandle
 from anaphora.cache.simulator.saved import SavedCache
@@ -64,7 +65,7 @@ def restore_state(state: ProviderState, saved: SavedState, *, here: bool) -> Non
     state.prefix_change_expected = saved.prefix_change_expected
     state.bills = saved.bills
     planner = state.planner(call.at)
-    planner.state = target.memory.restore(saved.planner, here=here)
+    planner.state = restore_conversation(target.memory, saved.planner, here=here)
     if saved.handle is not None:
         held = saved.handle
         stored = StoredHandle(held.tokens, held.since, held.expires)

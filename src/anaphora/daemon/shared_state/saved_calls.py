@@ -19,7 +19,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from anaphora.cache import CallHints
-from anaphora.cache.plan.memory import SavedGaps, SavedPlanner, SavedUses
+from anaphora.cache.plan.saved import SavedGaps, SavedPlanner, SavedUses
 from anaphora.cache.sent_call import SentCall
 from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.tokens import Bills, learned, tokens_in
