@@ -28,7 +28,8 @@ from anaphora.cache.verdict import SentCall, judge
 from anaphora.client.structured import output_of
 from anaphora.emulator.replies.schema_cost import pattern_units
 from anaphora.errors import AnaphoraError
-from anaphora.redaction import Redactor, could_be_secret, shown_text, shown_url
+from anaphora.redaction import could_be_secret, shown_text, shown_url
+from anaphora.redactor import Redactor
 from anaphora.rendered import Plan, Rendered
 from anaphora.rendered.media import not_text
 from anaphora.serving.guard import HostGuard

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from anaphora.catalog import shipped
 from anaphora.errors import InvalidConfig, Upstream
-from anaphora.redaction import (
-    MASK,
-    Redactor,
-    could_be_secret,
-    hides_arguments,
-    looks_like_key,
-    quoted,
-    shown_url,
-)
+from anaphora.redaction import could_be_secret, hides_arguments, looks_like_key, quoted, shown_url
+from anaphora.redactor import MASK, Redactor
 
 KEY = "sk-ant-api03-7Hq2Zt9vXw4LmPr8/+QA"
 

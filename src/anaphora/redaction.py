@@ -4,23 +4,19 @@
     quoted("sk-ant-api03-9aF3xLq…")                    '…'
     shown_value("sk-ant-api03-9aF3xLq…")               '…', and any other value as it is
     shown_url("https://gateway.example/9aF3xLq8/v1")   https://gateway.example/…/v1
-    Redactor(["sk-ant-api03-9aF3xLq…"])(text)          a provider's text without these secrets
 
-All but the last are for what an app passes, where a key may be in the wrong place: a text that
-could be a key is not shown; of arguments, one that begins as keys do. The last is for texts of
-others, and knows what to look for.
+For what an app passes, where a key may be in the wrong place: a text that could be a key is not
+shown; of arguments, one that begins as keys do. redactor.py is for the texts of others.
 """
 
 from __future__ import annotations
 
-import base64
 import functools
-import json
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, cast
 
-from anaphora.errors import AnaphoraError
+from .errors import AnaphoraError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,9 +24,7 @@ T = TypeVar("T")
 #: In the flags of a coroutine function's code.
 _COROUTINE = 0x80
 
-#: Replaces a secret.
-MASK = "<secret>"
-#: Replaces what may be one.
+#: Replaces what may be a secret.
 ELLIPSIS = "…"
 
 #: How the keys of providers and tokens of services begin.
@@ -53,11 +47,6 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)?([^/?#]*@)?([^/?#]*)([^?#]*)(.*
 
 #: Values that stand in for a key where none is needed: `none`, `ollama`, `EMPTY`.
 _PLACEHOLDER = re.compile(r"[A-Za-z]{0,11}|.{0,3}")
-#: Shorter secrets are replaced as whole words only.
-_SHORT = 8
-#: What a provider writes instead of the middle of a key, or of its end.
-_MASKED = re.compile(r"[*•#…█]+|\.{2,}|[xX]{4,}")
-_TOKEN = re.compile(r"[^\s\"'`<>(){}\[\],;:=]+")
 
 
 def looks_like_key(text: str) -> bool:
@@ -105,75 +94,6 @@ def shown_url(url: str) -> str:
     scheme, user, host, path, rest = found.groups("")
     steps = "/".join(map(shown_name, path.split("/")))
     return f"{scheme}{user and '…@'}{host}{steps}{'?…' if rest.startswith('?') else ''}"
-
-
-class Redactor:
-    """Replaces given secrets in texts, also where a provider masked or cut off a part of one. Takes
-    time in proportion to the text."""
-
-    __slots__ = ("_pattern", "_secrets")
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets = tuple(dict.fromkeys(each for each in secrets if not is_placeholder(each)))
-        self._pattern: re.Pattern[str] | None = None
-
-    def __repr__(self) -> str:
-        return f"<Redactor of {len(self._secrets)} secrets>"
-
-    def __call__(self, text: str) -> str:
-        if not self._secrets or not text:
-            return text
-        if self._pattern is None:
-            self._pattern = _pattern(self._secrets)
-        return _TOKEN.sub(self._without_part, self._pattern.sub(MASK, text))
-
-    def clean(self, error: AnaphoraError) -> None:
-        """Replace the secrets in all texts of an error. The partial reply stays as it is."""
-        error.args = tuple(self(each) if isinstance(each, str) else each for each in error.args)
-        for name, value in vars(error).items():
-            if isinstance(value, str):
-                setattr(error, name, self(value))
-            elif name == "__notes__":
-                setattr(error, name, [self(note) for note in value])
-
-    def _without_part(self, token: re.Match[str]) -> str:
-        """Replaces a token that is a part of a secret: sk-ant-***9aF, sk-ant-api03-…"""
-        text = token[0]
-        whole = text.rstrip(".!?")
-        if len(whole) >= _SHORT and any(whole in each for each in self._secrets):
-            return MASK
-        runs = list(_MASKED.finditer(text))
-        if not runs:
-            return text
-        begin, end = text[: runs[0].start()], text[runs[-1].end() :].rstrip(".!?")
-        for each in self._secrets:
-            if (len(begin) > 2 and each.startswith(begin)) or (len(end) > 2 and each.endswith(end)):
-                return MASK
-        return text
-
-
-def _pattern(secrets: Iterable[str]) -> re.Pattern[str]:
-    """Finds the secrets; the longest first, since one may contain another."""
-    forms = dict.fromkeys(form for secret in secrets for form in _forms(secret))
-    ordered = sorted(forms, key=len, reverse=True)
-    return re.compile(
-        "|".join(
-            re.escape(form) if len(form) >= _SHORT else rf"(?<!\w){re.escape(form)}(?!\w)"
-            for form in ordered
-        ),
-        re.IGNORECASE,
-    )
-
-
-def _forms(secret: str) -> Iterator[str]:
-    """The secret as it is, in JSON, in a URL, and in base64."""
-    yield secret
-    yield json.dumps(secret)[1:-1]
-    yield json.dumps(secret)[1:-1].replace("/", "\\/")
-    yield "".join(
-        each if each.isalnum() or each in "-._~" else f"%{ord(each):02X}" for each in secret
-    )
-    yield base64.b64encode(secret.encode()).decode().rstrip("=")
 
 
 def without_frames(error: AnaphoraError) -> None:

@@ -36,7 +36,7 @@ from anaphora.catalog import Price
 from anaphora.client.in_flight import cost_of
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
-from anaphora.redaction import Redactor
+from anaphora.redactor import Redactor
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 

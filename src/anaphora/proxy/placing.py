@@ -19,7 +19,8 @@ from urllib.parse import unquote
 from anaphora.analysis.conversation_plans import ConversationPlans, OwnMarkers, read_request
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
 from anaphora.errors import AnaphoraError
-from anaphora.redaction import Redactor, shown_url
+from anaphora.redaction import shown_url
+from anaphora.redactor import Redactor
 from anaphora.values import Notice
 from anaphora.wire.splicing import splice
 

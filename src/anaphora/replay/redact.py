@@ -24,7 +24,8 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from anaphora.errors import InvalidRequest
-from anaphora.redaction import MASK, Redactor, is_placeholder
+from anaphora.redaction import is_placeholder
+from anaphora.redactor import MASK, Redactor
 
 from .decoded import decoded, is_decodable
 from .fixture import Fixture, FixtureHeaders, FixturePiece

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .attachments import Audio, Bytes, Document, FileId, Image, Source, Url
 from .codec import from_json, to_json
 from .conversation import Conversation, Message, MessageLike, Role
 from .events import (
@@ -21,28 +22,20 @@ from .events import (
     ToolArgumentsDelta,
     UsageUpdate,
 )
+from .fields import Extras, Value
 from .parts import (
     AnyTool,
-    Audio,
-    Bytes,
-    Document,
-    Extras,
-    FileId,
-    Image,
     Notice,
     Opaque,
     Part,
     ProviderTool,
     Refusal,
     ResultPart,
-    Source,
     Text,
     Thinking,
     Tool,
     ToolCall,
     ToolResult,
-    Url,
-    Value,
 )
 from .reply import Reply, StopReason, Usage, WriteTtl
 from .stability import TTL_SECONDS, CachePolicy, Section, SegmentRole, Ttl, nearest_ttl

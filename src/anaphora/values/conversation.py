@@ -16,8 +16,8 @@ from msgspec.structs import force_setattr
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
-from .fields import check_fields
-from .parts import Part, ResultPart, Text, ToolResult, Value
+from .fields import Value, check_fields
+from .parts import Part, ResultPart, Text, ToolResult
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 

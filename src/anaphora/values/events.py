@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from .parts import Extras, Part, Refusal, Text
+from .fields import Extras
+from .parts import Part, Refusal, Text
 from .reply import Reply, Usage
 
 

@@ -16,7 +16,17 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NoReturn,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec.structs import astuple, force_setattr
@@ -25,6 +35,9 @@ from anaphora.errors import InvalidRequest
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+#: Fields of a provider's block without a name here: wire name -> JSON object text.
+Extras: TypeAlias = Mapping[str, str]
 
 
 class FrozenDict(dict[K, V]):
@@ -151,6 +164,21 @@ def check_extras(value: Any) -> None:
                 force_setattr(value, "extras", FrozenDict(extras))
             return
     check_fields(value)
+
+
+class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of values: immutable, of the declared types, strict when decoded, compact when encoded.
+
+    Parts are made by the thousand. Those that replies and histories mostly consist of look at the
+    types of their fields themselves, and call `check_fields` for all but the usual ones.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+class PartValue(Value, frozen=True, tag_field="type", gc=False):
+    """No part can hold itself, so the garbage collector need not look at them."""
 
 
 def frozen(value: Any, hint: Any, path: str) -> Any:

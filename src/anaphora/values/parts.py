@@ -7,72 +7,14 @@ received, so no round trip can reorder or reformat it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
-import msgspec
-
-from . import media
-from .fields import check_extras, check_fields
+from .attachments import Audio, Document, Image
+from .fields import Extras, PartValue, Value, check_extras, check_fields
 from .stability import CachePolicy
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-#: Fields of a provider's block without a name here: wire name -> JSON object text.
-Extras: TypeAlias = Mapping[str, str]
-
-
-class Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of values: immutable, of the declared types, strict when decoded, compact when encoded.
-
-    Parts are made by the thousand. Those that replies and histories mostly consist of look at the
-    types of their fields themselves, and call `check_fields` for all but the usual ones.
-    """
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
-class _Part(Value, frozen=True, tag_field="type", gc=False):
-    """No part can hold itself, so the garbage collector need not look at them."""
-
-
-class Bytes(_Part, tag="bytes", frozen=True):
-    """Content inside the request."""
-
-    data: bytes
-    media_type: str
-
-
-class Url(_Part, tag="url", frozen=True):
-    """Content that the provider fetches."""
-
-    url: str
-    media_type: str | None = None
-
-
-class FileId(_Part, tag="file_id", frozen=True):
-    """Content uploaded earlier; the id is valid for that provider only."""
-
-    provider: str
-    id: str
-    media_type: str | None = None
-
-
-Source: TypeAlias = Bytes | Url | FileId
-
-
-def _file(path: str | Path, kind: media.MediaKind) -> Bytes:
-    return Bytes(*media.media_of(media.read_file(path), kind, name=str(path)))
-
-
-def _url(url: str, kind: media.MediaKind) -> Bytes | Url:
-    checked = media.url_of(url, kind)
-    return Url(checked) if isinstance(checked, str) else Bytes(*checked)
-
-
-class Text(_Part, tag="text", frozen=True):
+class Text(PartValue, tag="text", frozen=True):
     text: str
     extras: Extras | None = None
 
@@ -83,83 +25,7 @@ class Text(_Part, tag="text", frozen=True):
             check_extras(self)
 
 
-class Image(_Part, tag="image", frozen=True):
-    source: Source
-    detail: str | None = None
-    extras: Extras | None = None
-
-    @classmethod
-    def from_file(cls, path: str | Path, *, detail: str | None = None) -> Image:
-        """The image in a PNG, JPEG, GIF, WebP or HEIC file. The file is read at once; in an event
-        loop, use `asyncio.to_thread(Image.from_file, path)` for large ones."""
-        return cls(_file(path, "image"), detail)
-
-    @classmethod
-    def from_bytes(
-        cls, data: bytes, media_type: str | None = None, *, detail: str | None = None
-    ) -> Image:
-        """Without `media_type`, the first bytes decide."""
-        return cls(Bytes(*media.media_of(data, "image", media_type=media_type)), detail)
-
-    @classmethod
-    def from_url(cls, url: str, *, detail: str | None = None) -> Image:
-        """An image that the provider fetches, or a data URL."""
-        return cls(_url(url, "image"), detail)
-
-
-class Document(_Part, tag="document", frozen=True):
-    """A PDF or a text file. Plain text is `text/plain` bytes."""
-
-    source: Source
-    title: str | None = None
-    context: str | None = None
-    extras: Extras | None = None
-
-    @classmethod
-    def from_file(
-        cls, path: str | Path, *, title: str | None = None, context: str | None = None
-    ) -> Document:
-        """A PDF file, or any text file in UTF-8. Its name is the title unless another is given. The
-        file is read at once, as in `Image.from_file`."""
-        source = _file(path, "document")
-        return cls(source, media.file_name(path) if title is None else title, context)
-
-    @classmethod
-    def from_bytes(
-        cls,
-        data: bytes,
-        media_type: str | None = None,
-        *,
-        title: str | None = None,
-        context: str | None = None,
-    ) -> Document:
-        """Without `media_type`, the first bytes decide."""
-        return cls(Bytes(*media.media_of(data, "document", media_type=media_type)), title, context)
-
-    @classmethod
-    def from_url(
-        cls, url: str, *, title: str | None = None, context: str | None = None
-    ) -> Document:
-        """A document that the provider fetches, or a data URL."""
-        return cls(_url(url, "document"), title, context)
-
-
-class Audio(_Part, tag="audio", frozen=True):
-    source: Source
-    extras: Extras | None = None
-
-    @classmethod
-    def from_file(cls, path: str | Path) -> Audio:
-        """The sound in a WAV, MP3, FLAC or Ogg file, read as in `Image.from_file`."""
-        return cls(_file(path, "audio"))
-
-    @classmethod
-    def from_bytes(cls, data: bytes, media_type: str | None = None) -> Audio:
-        """Without `media_type`, the first bytes decide."""
-        return cls(Bytes(*media.media_of(data, "audio", media_type=media_type)))
-
-
-class ToolCall(_Part, tag="tool_call", frozen=True):
+class ToolCall(PartValue, tag="tool_call", frozen=True):
     """A tool call. `arguments` is the JSON text that the model wrote, unchanged."""
 
     id: str
@@ -174,7 +40,7 @@ class ToolCall(_Part, tag="tool_call", frozen=True):
             check_extras(self)
 
 
-class Thinking(_Part, tag="thinking", frozen=True):
+class Thinking(PartValue, tag="thinking", frozen=True):
     """Reasoning that a provider wants back verbatim.
 
     `signature` proves `text`; `data` is encrypted or redacted reasoning. Both are opaque and valid
@@ -188,14 +54,14 @@ class Thinking(_Part, tag="thinking", frozen=True):
     extras: Extras | None = None
 
 
-class Refusal(_Part, tag="refusal", frozen=True):
+class Refusal(PartValue, tag="refusal", frozen=True):
     """The text of a refusal."""
 
     text: str
     extras: Extras | None = None
 
 
-class Opaque(_Part, tag="opaque", frozen=True):
+class Opaque(PartValue, tag="opaque", frozen=True):
     """A provider-specific block: `json` is the object as received."""
 
     provider: str
@@ -206,7 +72,7 @@ class Opaque(_Part, tag="opaque", frozen=True):
 ResultPart: TypeAlias = Text | Image | Document | Audio | Opaque
 
 
-class ToolResult(_Part, tag="tool_result", frozen=True):
+class ToolResult(PartValue, tag="tool_result", frozen=True):
     """The result of a tool; `error` means that the tool failed."""
 
     call_id: str

@@ -14,8 +14,8 @@ from msgspec.structs import force_setattr
 
 from .codec import html_of
 from .conversation import Message
-from .fields import FrozenDict, check_extras, check_fields
-from .parts import Extras, Notice, ToolCall, Value
+from .fields import Extras, FrozenDict, Value, check_extras, check_fields
+from .parts import Notice, ToolCall
 from .stability import Ttl
 
 #: Written tokens by the TTL they were written for; "unsplit" when the provider gave only a sum.

@@ -13,7 +13,8 @@ import re
 from anaphora import errors, wire
 from anaphora.daemon.values import public_text
 from anaphora.errors import AnaphoraError, Denied, Upstream
-from anaphora.redaction import MASK, looks_like_key
+from anaphora.redaction import looks_like_key
+from anaphora.redactor import MASK
 from anaphora.serving.exchange import CompleteResponse
 
 from .headers import own_headers
