@@ -6,13 +6,14 @@ import asyncio
 import sys
 import warnings
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextvars import ContextVar
 from types import CodeType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from anaphora.errors import InvalidRequest
-from anaphora.values import TextPieces
+
+from .text_stream import TextStream
 
 #: Packages whose frames are not the application's.
 _OWN = frozenset(
@@ -158,44 +159,3 @@ def warn(message: str, category: type[Warning]) -> None:
     """Warns at the application's line that made the call."""
     site = waiting_site.get() or call_site()
     warnings.warn_explicit(message, category, site.file, site.line, registry=_shown)
-
-
-class TextStream(AsyncIterator[str]):
-    """The text of a turn, or of all turns of a run, in pieces.
-
-    As a context manager it closes the connection when the block is left.
-    """
-
-    def __init__(self, call: Pending[Any]) -> None:
-        self._call = call
-        self._events: AsyncGenerator[Any, None] | None = None
-        self._pieces = TextPieces()
-
-    def __aiter__(self) -> Self:
-        self._begin()
-        return self
-
-    async def __anext__(self) -> str:
-        async for event in self._events or self._begin():
-            if text := self._pieces.feed(event):
-                return text
-        raise StopAsyncIteration
-
-    async def __aenter__(self) -> Self:
-        self._begin()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        if self._events is not None:
-            await self._events.aclose()
-
-    def _begin(self) -> AsyncGenerator[Any, None]:
-        if self._events is None:
-            self._events = self._call.__aiter__()
-        return self._events
-
-    def __repr__(self) -> str:
-        return f"<TextStream: iterate over it, or await {self._call._verb}(…) for its text>"

@@ -27,7 +27,8 @@ from yarl import URL
 from anaphora.client.config import Timeouts
 from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.client.transport import errors
-from anaphora.client.transport.connections import KEEPALIVE_SECONDS, Destination, RequestHead
+from anaphora.client.transport.connections import KEEPALIVE_SECONDS
+from anaphora.client.transport.request_head import Destination, RequestHead
 from anaphora.errors import InvalidConfig, Transport
 
 from .exchange import Headers, UpstreamRequest

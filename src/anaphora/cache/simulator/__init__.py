@@ -12,9 +12,10 @@ from __future__ import annotations
 from anaphora.rendered import Mark
 
 from .chances import Chance, ExpectedUsage
+from .open_call import OpenCall
 from .outcome import Fate, Outcome, Reason, Span
 from .prompt import RenderedPrompt
-from .simulator import OpenCall, Simulator
+from .simulator import Simulator
 from .slot_predictor import SlotPredictor
 from .view import PromptView, TokenRuns
 

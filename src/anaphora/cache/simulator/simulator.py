@@ -5,69 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 from blake3 import blake3
 
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 
 from .chances import Chance, find_chances
-from .handles import HandleSimulator
-from .markers import MarkerCache
+from .open_call import OpenCall, Written
 from .outcome import Outcome, Span
-from .prefixes import PrefixCache
-from .prompt import ScopedKeys
-from .saved import SavedCache
-from .slot_predictor import SlotPredictor, TemplateStats
-from .slots import SlotCache
+from .state import SimulatedCaches
 from .view import KeyOf, MadeCall, PromptView
 
 
-class Written(Protocol):
-    """Something that a call wrote, and from when it can be read."""
-
-    readable: float
-
-
-class OpenCall:
-    """A call whose response has not ended. Calls that are open at the same time do not read what
-    the others write."""
-
-    __slots__ = ("_delay", "_refresh", "_rules", "_written", "outcome")
-
-    def __init__(
-        self,
-        rules: CacheRules,
-        outcome: Outcome,
-        written: Sequence[Written] = (),
-        refresh: Callable[[float], None] = lambda _: None,
-        delay: float = 0.0,
-    ) -> None:
-        self.outcome = outcome
-        self._rules = rules
-        self._written = written
-        self._refresh = refresh
-        self._delay = delay
-
-    @property
-    def writes(self) -> bool:
-        """Whether it wrote something that cannot be read yet."""
-        return any(each.readable == math.inf for each in self._written)
-
-    def respond(self, *, began: float | None = None, ended: float | None = None) -> None:
-        """The response began, or ended, at that time."""
-        moments: dict[Moment, float | None] = {"response_start": began, "response_end": ended}
-        readable = moments.get(self._rules.readable_from.value)
-        if readable is not None:
-            for each in self._written:
-                each.readable = min(each.readable, readable + self._delay)
-        lives_from = moments.get(self._rules.ttl_from.value)
-        if lives_from is not None:
-            self._refresh(lives_from)
-
-
-class Simulator(HandleSimulator):
+class Simulator(SimulatedCaches):
     """One model's cache at one provider, for any number of accounts."""
 
     def __init__(
@@ -85,42 +36,11 @@ class Simulator(HandleSimulator):
         its reply began a prompt becomes readable. `loss` is the share of reads that find nothing,
         drawn from `seed`. `slots` is for self-hosted servers. `most` limits the prefixes that are
         remembered; the least recently used are dropped first."""
-        super().__init__(rules)
-        self._keys = ScopedKeys(rules)
-        self._marked, self._unmarked = _caches(rules, lookback_unit, slots, most)
-        """For requests with markers and without. Where a provider has a cache for each (Qwen,
-        MiniMax), neither reads what the other wrote; elsewhere they are one."""
-        self._template_stats = TemplateStats()
+        super().__init__(rules, lookback_unit=lookback_unit, slots=slots, most=most)
         self._delay = delay
         self._loss = loss
         self._seed = seed
         self._calls = 0
-
-    def __len__(self) -> int:
-        entries = sum(map(len, {self._marked, self._unmarked}))
-        return entries + len(self._keys) + super().__len__()
-
-    @property
-    def lifetime(self) -> float | None:
-        """Seconds that a prompt without markers can be read after its last use, which bills may
-        show to be other than the rules say; None where the provider has no such cache."""
-        return self._unmarked.lifetime if isinstance(self._unmarked, PrefixCache) else None
-
-    @lifetime.setter
-    def lifetime(self, seconds: float) -> None:
-        if isinstance(self._unmarked, PrefixCache):
-            self._unmarked.lifetime = seconds
-
-    @property
-    def replies_cached(self) -> bool | None:
-        """Whether a reply can be read with its prompt, which bills may show to be other than the
-        rules say; None: as they say."""
-        return self._unmarked.replies_cached if isinstance(self._unmarked, PrefixCache) else None
-
-    @replies_cached.setter
-    def replies_cached(self, cached: bool | None) -> None:
-        if isinstance(self._unmarked, PrefixCache):
-            self._unmarked.replies_cached = cached
 
     def predict(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> Outcome:
         """What a call at that time would read and write. Changes nothing."""
@@ -157,7 +77,7 @@ class Simulator(HandleSimulator):
         made = made_call(
             self.rules, at, began=began, ended=ended, reasoning=reasoning, delay=self._delay
         )
-        return self._make(prompt, made, scope).outcome
+        return self._make(prompt, made, scope)[0]
 
     def start(
         self,
@@ -171,47 +91,24 @@ class Simulator(HandleSimulator):
         be read."""
         waits = self.rules.readable_from.value != "request_start"
         readable = math.inf if waits else at + self._delay
-        return self._make(prompt, MadeCall(at, readable, at, at, reasoning), scope)
+        made = MadeCall(at, readable, at, at, reasoning)
+        outcome, written, refresh = self._make(prompt, made, scope)
+        return OpenCall(self.rules, outcome, written, refresh, self._delay)
 
-    def _make(self, prompt: PromptView, made: MadeCall, scope: Hashable) -> OpenCall:
+    def _make(
+        self, prompt: PromptView, made: MadeCall, scope: Hashable
+    ) -> tuple[Outcome, Sequence[Written], Callable[[float], None]]:
+        """The outcome, what was written, and what restarts the lifetime of that."""
         self._calls += 1
         if prompt.held:
-            return OpenCall(self.rules, self.read_handle(prompt, made.at))
+            return self.read_handle(prompt, made.at), (), _restart_nothing
         cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
         outcome, lookup = self._look_up(cache, prompt, key_of, made.at, scope)
         if self._loss and outcome.read and self._draw() < self._loss:
             outcome, lookup = cache.lose(prompt, lookup)
         written = cache.commit(prompt, key_of, lookup, made)
         self._keys.remember(prompt, scope)
-        refresh = partial(cache.refresh, prompt, key_of, lookup)
-        return OpenCall(self.rules, outcome, written, refresh, self._delay)
-
-    def slot_predictor(self) -> SlotPredictor | None:
-        """For one conversation on a self-hosted server; None at other providers."""
-        slots = isinstance(self._marked, SlotCache)
-        return SlotPredictor(self._template_stats) if slots else None
-
-    def billed(self, share: float) -> None:
-        """Learns from a bill which share of the last call's input was read: it shows how many slots
-        a self-hosted server has. Other caches follow their rules."""
-        if isinstance(self._marked, SlotCache):
-            self._marked.billed(share)
-
-    def save(self, prompt: PromptView, before: SavedCache, *, scope: Hashable = "") -> SavedCache:
-        """What is cached of a prompt that was called, for `restore` in another process. `before` is
-        the result for the previous call of the conversation."""
-        key_of, saved = self._keys.of(prompt, scope), before
-        for cache in dict.fromkeys((self._marked, self._unmarked)):
-            saved = cache.save(prompt, key_of, saved)
-        return msgspec.structs.replace(saved, template=self._template_stats.save())
-
-    def restore(self, prompt: PromptView, saved: SavedCache, *, scope: Hashable = "") -> None:
-        """Adds what another process saved. What is known here stays as it is."""
-        key_of = self._keys.of(prompt, scope)
-        for cache in dict.fromkeys((self._marked, self._unmarked)):
-            cache.restore(prompt, key_of, saved)
-        self._keys.remember(prompt, scope)
-        self._template_stats.restore(saved.template)
+        return outcome, written, partial(cache.refresh, prompt, key_of, lookup)
 
     def _cache_of(self, prompt: PromptView) -> Any:
         return self._marked if prompt.markers or prompt.automatic else self._unmarked
@@ -263,6 +160,10 @@ def _moments(at: float, began: float | None, ended: float | None) -> dict[Moment
     return {"request_start": at, "response_start": began, "response_end": ended}
 
 
+def _restart_nothing(_: float) -> None:
+    """A handle lives until its own end."""
+
+
 def _explained(outcome: Outcome, changed: str) -> Outcome:
     """The outcome with new tokens attributed to changed parameters."""
     spans = (
@@ -272,19 +173,3 @@ def _explained(outcome: Outcome, changed: str) -> Outcome:
         for span in outcome.spans
     )
     return Outcome(tuple(spans))
-
-
-def _caches(
-    rules: CacheRules, lookback_unit: LookbackUnit | None, slots: int, most: int | None
-) -> tuple[Any, Any]:
-    automatic = rules.automatic_breakpoint.value
-    takes_markers = rules.mechanism.value != "implicit" and rules.slots.value > 0
-    if automatic == "slots":
-        cache: Any = SlotCache(slots)
-    elif not takes_markers and automatic != "none":
-        cache = PrefixCache(rules, most)
-    else:
-        cache = MarkerCache(rules, lookback_unit, most)
-        if rules.mechanism.value == "both" and automatic in ("granules", "units"):
-            return cache, PrefixCache(rules, most)
-    return cache, cache

@@ -25,8 +25,9 @@ from anaphora.client.config.secrets import Secret
 from anaphora.errors import Transport
 
 from . import HttpRequest, errors
-from .connections import Connections, RequestHead, UrlRoute
+from .connections import Connections
 from .decoding import Decompressor, InvalidCompression
+from .request_head import RequestHead, UrlRoute
 from .timer import SharedTimer
 
 #: Bodies up to this size are written together with the head, longer ones in pieces of this size.
@@ -287,7 +288,8 @@ class AiohttpResponse:
         self._message = message
         self._content = content
         self._headers: dict[str, str] | None = None
-        self._decompressor = Decompressor.of(message.compression)
+        encoding = message.compression
+        self._decompressor = None if encoding is None else Decompressor.of(encoding)
         self._received = 0
 
     @property
