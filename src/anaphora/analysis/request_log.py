@@ -78,7 +78,6 @@ _REPLY_SIGNS = (
 )
 
 
-@functools.lru_cache(maxsize=256)
 def wire_at(path: str) -> str | None:
     """The wire of requests that are posted to a path; None where no prompt is posted."""
     low = path.lower()

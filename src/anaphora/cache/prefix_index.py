@@ -11,7 +11,6 @@ by galloping back from the end of the prompt, and remembering a call costs what 
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -446,7 +445,6 @@ class PrefixIndex(Generic[Call]):
         return dropped or not uses
 
 
-@functools.lru_cache(maxsize=1024)
 def _salt(group: str) -> bytes:
     """The part of keys that tells groups of calls apart."""
     return blake3(group.encode(errors="replace")).digest(16)

@@ -11,11 +11,10 @@ Rows match by provider and by globs of types and models; the last one that match
 from __future__ import annotations
 
 import datetime
-import functools
 from collections.abc import Iterable
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -109,57 +108,81 @@ class ModelBounds(msgspec.Struct, frozen=True):
     """It answers with images or sounds without being asked: they have prices of their own."""
 
 
-@functools.lru_cache(maxsize=1024)
+#: Models whose bounds are kept.
+_MOST_KNOWN = 1024
+
+
+class _Tables:
+    """All rows, and what they say of the models that were asked for."""
+
+    def __init__(self, text: str) -> None:
+        content = read_toml(text, FILE, parse_float=Decimal)
+        for row in (row for rows in content.values() for row in rows):
+            for name in ("factor", "usd_per_call", "usd_per_request"):
+                if isinstance(row.get(name), int):
+                    row[name] = Decimal(row[name])
+        rows = decode_structs(
+            content,
+            FILE,
+            overhead=Overhead,
+            media=MediaBounds,
+            server_tool=ServerToolBounds,
+            tool_model=ToolModel,
+            multiple=PriceMultiple,
+            thinking=ThinkingBounds,
+            media_model=MediaModel,
+        )
+        self.overheads: tuple[Overhead, ...] = rows[0]
+        self.media: tuple[MediaBounds, ...] = rows[1]
+        self.server_tools: tuple[ServerToolBounds, ...] = rows[2]
+        self.tool_models: tuple[ToolModel, ...] = rows[3]
+        self.multiples: tuple[PriceMultiple, ...] = rows[4]
+        self.thinking: tuple[ThinkingBounds, ...] = rows[5]
+        self.media_models: tuple[MediaModel, ...] = rows[6]
+        self._known: dict[tuple[str, str], ModelBounds] = {}
+
+    def of(self, provider: str, model: str) -> ModelBounds:
+        known = self._known.get((provider, model))
+        if known is None:
+            media = _last(self.media, provider, model)
+            assert media is not None, "the first row fits every model"
+            thinking = _last(self.thinking, provider, model)
+            known = ModelBounds(
+                media=media,
+                thinking=0 if thinking is None else thinking.tokens,
+                calls_own_tools=_last(self.tool_models, provider, model) is not None,
+                answers_with_media=_last(self.media_models, provider, model) is not None,
+            )
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[provider, model] = known
+        return known
+
+
+def _tables() -> _Tables:
+    return SHIPPED.table(FILE, _Tables)
+
+
 def bounds_of(provider: str, model: str) -> ModelBounds:
-    tables = _tables()
-    media: MediaBounds | None = _last(tables[1], provider, model)
-    assert media is not None, "the first row fits every model"
-    thinking: ThinkingBounds | None = _last(tables[5], provider, model)
-    return ModelBounds(
-        media=media,
-        thinking=0 if thinking is None else thinking.tokens,
-        calls_own_tools=_last(tables[3], provider, model) is not None,
-        answers_with_media=_last(tables[6], provider, model) is not None,
-    )
+    return _tables().of(provider, model)
 
 
 def overhead_of(wire: str) -> Overhead:
-    rows: tuple[Overhead, ...] = _tables()[0]
-    return [row for row in rows if row.wire in ("", wire)][-1]
+    return [row for row in _tables().overheads if row.wire in ("", wire)][-1]
 
 
 def server_tool_of(provider: str, type: str, model: str) -> ServerToolBounds | None:
     """None: it is not known what this tool can cost."""
-    rows: tuple[ServerToolBounds, ...] = _tables()[2]
-    return _last((row for row in rows if _matches(type, row.types)), provider, model)
+    rows = (row for row in _tables().server_tools if _matches(type, row.types))
+    return _last(rows, provider, model)
 
 
 def price_multiple(provider: str, field: str, value: str) -> Decimal | None:
     """By how much a field's value multiplies the price; None: not known."""
-    rows: tuple[PriceMultiple, ...] = _tables()[4]
+    rows = _tables().multiples
     found = [row for row in rows if row.field == field and fnmatchcase(value, row.value)]
     row = _last(found, provider, "")
     return None if row is None else row.factor
-
-
-@functools.cache
-def _tables() -> list[tuple[Any, ...]]:
-    content = read_toml(SHIPPED.read(FILE).decode(), FILE, parse_float=Decimal)
-    for row in (row for rows in content.values() for row in rows):
-        for name in ("factor", "usd_per_call", "usd_per_request"):
-            if isinstance(row.get(name), int):
-                row[name] = Decimal(row[name])
-    return decode_structs(
-        content,
-        FILE,
-        overhead=Overhead,
-        media=MediaBounds,
-        server_tool=ServerToolBounds,
-        tool_model=ToolModel,
-        multiple=PriceMultiple,
-        thinking=ThinkingBounds,
-        media_model=MediaModel,
-    )
 
 
 def _last(rows: Iterable[_Found], provider: str, model: str) -> _Found | None:

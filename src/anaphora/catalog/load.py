@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +17,8 @@ from .overflow import Overflow, decode_overflows
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
 from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
 from .values import CacheRules, Profile
+
+T = TypeVar("T")
 
 #: The lowest layer of every provider.
 DEFAULTS = "defaults.toml"
@@ -97,6 +101,7 @@ class ShippedTables:
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[CatalogRow, ...]] = {}
+        self._others: dict[str, Any] = {}
 
     @functools.cached_property
     def catalog(self) -> Catalog:
@@ -126,6 +131,13 @@ class ShippedTables:
     @functools.cached_property
     def price_table(self) -> PriceTable:
         return decode_table(self.read(TABLE_FILE))
+
+    def table(self, file: str, decode: Callable[[str], T]) -> T:
+        """What `decode` makes of the text of another file; read once."""
+        if file not in self._others:
+            self._others[file] = decode(self.read(file).decode())
+        known: T = self._others[file]
+        return known
 
     def read(self, file: str) -> bytes:
         import pkgutil

@@ -12,7 +12,6 @@ added where the request has none of that name.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, cast
@@ -66,7 +65,6 @@ class _Target(msgspec.Struct, frozen=True):
     close: bytes = b""
 
 
-@functools.cache
 def places_of(wire: str) -> MarkerPlaces | None:
     """Where requests of a wire (not of a dialect) take markers; None where they take none."""
     if wire not in _WITH_MARKERS:

@@ -11,7 +11,7 @@ import functools
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -119,14 +119,28 @@ class Environment:
         return one
 
 
+class _Defaults(NamedTuple):
+    """What is used without a configuration; the same as long as the process runs."""
+
+    rows: dict[str, Dialect]
+    variables: frozenset[str]
+
+
 @functools.cache
-def default_rows() -> dict[str, Dialect]:
-    """The row of each provider of the catalog that is used without a configuration; makers of
-    models come before hosts."""
+def _defaults() -> _Defaults:
     first: dict[str, Dialect] = {}
     for row in catalog.dialects().rows:
         first.setdefault(row.provider, row)
-    return {name: first[name] for name in sorted(first, key=lambda name: not is_maker(name))}
+    rows = {name: first[name] for name in sorted(first, key=lambda name: not is_maker(name))}
+    read = [name for row in rows.values() for name in (*key_variables(row), *url_variables(row))]
+    read += [name for headers in _HEADERS.values() for name in headers]
+    return _Defaults(rows, frozenset(read))
+
+
+def default_rows() -> dict[str, Dialect]:
+    """The row of each provider of the catalog that is used without a configuration; makers of
+    models come before hosts."""
+    return _defaults().rows
 
 
 def state() -> int:
@@ -135,16 +149,9 @@ def state() -> int:
     return hash(frozenset((name, os.environ.get(name)) for name in os.environ if name in names))
 
 
-@functools.cache
 def variable_names() -> frozenset[str]:
     """Every variable that an `Environment` reads."""
-    rows = default_rows().values()
-    return frozenset(
-        (
-            *(name for row in rows for name in (*key_variables(row), *url_variables(row))),
-            *(name for headers in _HEADERS.values() for name in headers),
-        )
-    )
+    return _defaults().variables
 
 
 def key_variables(row: Dialect) -> tuple[str, ...]:

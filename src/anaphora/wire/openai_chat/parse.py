@@ -214,7 +214,7 @@ class MessageReader:
     def __init__(self, path: str, fail: ErrorFactory) -> None:
         self._path = path
         self._fail = fail
-        self.marks: list[PlacedMark[Ttl]] = []
+        self.marks: tuple[PlacedMark[Ttl], ...] = ()
 
     def message(
         self, message: types.RequestMessage | OtherBlock, unknown: Unknown | None
@@ -318,7 +318,7 @@ class MessageReader:
             return Refusal(part.refusal, unknown.extras(WIRE) if unknown is not None else None)
         if not isinstance(part, types.ThinkingPart) and part.prompt_cache_breakpoint is not None:
             ttl, extras = read_breakpoint(part, unknown, WIRE, path, self._fail)
-            self.marks.append((position, ttl or "30m", extras))
+            self.marks = (*self.marks, (position, ttl or "30m", extras))
         members = unknown.remaining() if unknown is not None else {}
         if isinstance(part, types.TextPart):
             return Text(part.text, extras_of(WIRE, members))
