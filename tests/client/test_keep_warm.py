@@ -82,7 +82,7 @@ def test_pauses_of_four_to_nine_minutes_cost_less_than_both_other_ways(
     expired, none = paid(monkeypatch, pauses, cache=cache)
     kept, some = paid(monkeypatch, pauses, cache=cache, keep_warm="auto")
     with monkeypatch.context() as patch:
-        patch.setattr("anaphora.client.session.provider_state.refreshes", lambda *_, **__: (1, 1.0))
+        patch.setattr("anaphora.client.session.cached_prefix.refreshes", lambda *_, **__: (1, 1.0))
         touched, many = paid(monkeypatch, pauses, cache=cache, keep_warm="auto")
     assert none == 0 < some < many
     assert kept < expired

@@ -6,7 +6,9 @@ from typing import Protocol
 
 import msgspec
 
+from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
+from anaphora.tokens import Bills, Counts
 from anaphora.values import Usage
 
 
@@ -63,3 +65,21 @@ def shared_chunks(one: Rendered, two: Rendered) -> int:
         if mine.count != other.count:
             break
     return chunks
+
+
+def updated_bills(
+    sent: SentCall, rules: CacheRules, kept: int | None = None, counts: Counts | None = None
+) -> Bills:
+    """The bills that the next prompt carries, this call's included. `kept` is what the simulator
+    says it left in the cache; `counts` are those of the prompt, where they exist."""
+    usage = sent.usage
+    total = None if usage is None else usage.input
+    if usage is None or not total:
+        return sent.rendered.bills
+    counts = Counts(sent.rendered) if counts is None else counts
+    if not rules.slots.value:
+        return counts.billed(total)
+    chunks = cached_chunks(sent)
+    if kept is not None and counts.tokens(chunks) != kept:
+        return counts.billed(total)
+    return counts.billed(total, (chunks, total - (usage.uncached or 0)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anaphora import catalog
 from anaphora.cache.simulator import Outcome, Span
-from anaphora.cache.verdict.prediction import predict_read
+from anaphora.cache.simulator.outcome import predict_read
 from anaphora.values import Usage
 
 IMPLICIT = catalog.rules("openai", "gpt-5.2", "openai_chat")

@@ -1,4 +1,4 @@
-"""What a call reads, writes and pays for in full, and why."""
+"""What a call reads, writes and pays for in full, and why; and what it should read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from anaphora.catalog import CacheRules
 from anaphora.values import Ttl, Usage, WriteTtl
 
 Fate: TypeAlias = Literal["read", "written", "uncached"]
@@ -99,3 +100,32 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def spans_of(*spans: Span) -> tuple[Span, ...]:
     return tuple([span for span in spans if span.end > span.start])
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call should read, by the rules and the bill of the previous call."""
+
+    left: int
+    """Tokens that the previous call left in the cache."""
+    read: int
+    outcome: Outcome
+    exact: bool
+    """Whether `left` is exact to the token, as it is where markers are."""
+
+
+def predict_read(
+    wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules
+) -> Prediction:
+    """From two simulated calls: the previous one, which was billed `usage`, and this."""
+    kept = wrote.kept
+    missed = bool(kept) and usage is not None and usage.read == 0
+    explicit = rules.mechanism.value == "explicit"
+    if not explicit and (not kept or (missed and not rules.slots.value)):
+        # Where the provider caches by itself, the whole prompt is cached whatever was read.
+        total = wrote.total if usage is None or not usage.input else usage.input
+        left = rules.whole_granules(total)
+    elif usage is not None and usage.read is not None:
+        left = usage.read + (usage.written_total or 0)
+    else:
+        left = kept
+    return Prediction(left=left, read=outcome.read, outcome=outcome, exact=kept > 0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from anaphora.cache.prefix import comparable
 from anaphora.cache.sent_call import SentCall, SentRecord
+from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog.prices import saved_usd
 
 from .causes import preflight
@@ -21,17 +22,7 @@ from .changes import find_change
 from .diagnosis import diagnosis_of
 from .judgement import judge, judge_and_predict
 from .prediction import predict_usage, predicted_usage
-from .values import (
-    VOLATILE,
-    Cause,
-    CauseKind,
-    Change,
-    Diagnosis,
-    Prediction,
-    Result,
-    Verdict,
-    format_usd,
-)
+from .values import VOLATILE, Cause, CauseKind, Change, Diagnosis, Result, Verdict, format_usd
 
 __all__ = [
     "VOLATILE",

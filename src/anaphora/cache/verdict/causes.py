@@ -7,6 +7,7 @@ import re
 from anaphora.cache.prefix import first_difference, tokens_behind
 from anaphora.cache.sent_call import SentCall, cached_chunks
 from anaphora.cache.simulator import RenderedPrompt
+from anaphora.cache.simulator.outcome import Prediction
 from anaphora.cache.simulator.view import automatic_position, lookback_steps
 from anaphora.catalog import CacheRules, Profile
 from anaphora.rendered import Chunk, Kind, Plan, Rendered
@@ -16,7 +17,7 @@ from anaphora.wording import counted
 
 from .changes import change_at
 from .json_blocks import block_of
-from .values import VOLATILE, Cause, Change, Prediction
+from .values import VOLATILE, Cause, Change
 
 #: Parameters whose values are not private. Of the others only the name is shown.
 _SHOWN = frozenset(("model", "tool_choice", "effort", "verbosity", "service_tier", "speed"))

@@ -5,16 +5,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from anaphora.cache.prefix import first_difference
-from anaphora.cache.sent_call import SentCall, cached_chunks
+from anaphora.cache.sent_call import SentCall, updated_bills
 from anaphora.cache.simulator import Outcome, RenderedPrompt, Simulator, SlotPredictor
 from anaphora.cache.simulator.extension import simulate_extension
+from anaphora.cache.simulator.outcome import Prediction, predict_read
 from anaphora.cache.simulator.simulator import made_call
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Rendered
-from anaphora.tokens import Bills, Counts
+from anaphora.tokens import Counts
 from anaphora.values import Usage
 
-from .values import Cause, Prediction
+from .values import Cause
 
 #: Between two calls whose times are unknown: long enough to be visible, too short to expire.
 _UNKNOWN_GAP = 60.0
@@ -85,24 +86,6 @@ def _times(earlier: SentCall, later: SentCall) -> tuple[float, float, int | None
     return start, then, None if earlier.usage is None else earlier.usage.reasoning
 
 
-def predict_read(
-    wrote: Outcome, usage: Usage | None, outcome: Outcome, rules: CacheRules
-) -> Prediction:
-    """The same from the simulated calls: the previous one, which was billed `usage`, and this."""
-    kept = wrote.kept
-    missed = bool(kept) and usage is not None and usage.read == 0
-    explicit = rules.mechanism.value == "explicit"
-    if not explicit and (not kept or (missed and not rules.slots.value)):
-        # Where the provider caches by itself, the whole prompt is cached whatever was read.
-        total = wrote.total if usage is None or not usage.input else usage.input
-        left = rules.whole_granules(total)
-    elif usage is not None and usage.read is not None:
-        left = usage.read + (usage.written_total or 0)
-    else:
-        left = kept
-    return Prediction(left=left, read=outcome.read, outcome=outcome, exact=kept > 0)
-
-
 def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcome) -> Prediction:
     """The same on a self-hosted server, whose slots also keep replies."""
     before, read = predictor.before, predictor.read(later, outcome)
@@ -110,24 +93,6 @@ def predict_slot_read(predictor: SlotPredictor, later: Rendered, outcome: Outcom
     if before is not None and predictor.continues(later, outcome):
         left = min(left, read)  # what the chat template renders differently cannot be read
     return Prediction(left=left, read=read, outcome=outcome, exact=False)
-
-
-def updated_bills(
-    sent: SentCall, rules: CacheRules, kept: int | None = None, counts: Counts | None = None
-) -> Bills:
-    """The bills that the next prompt carries, this call's included. `kept` is what the simulator
-    says it left in the cache; `counts` are those of the prompt, where they exist."""
-    usage = sent.usage
-    total = None if usage is None else usage.input
-    if usage is None or not total:
-        return sent.rendered.bills
-    counts = Counts(sent.rendered) if counts is None else counts
-    if not rules.slots.value:
-        return counts.billed(total)
-    chunks = cached_chunks(sent)
-    if kept is not None and counts.tokens(chunks) != kept:
-        return counts.billed(total)
-    return counts.billed(total, (chunks, total - (usage.uncached or 0)))
 
 
 def reusable_tokens(

@@ -7,7 +7,6 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.cache.simulator import Outcome
 from anaphora.values import Section
 from anaphora.values.codec import html_of
 from anaphora.wording import counted
@@ -130,17 +129,6 @@ class Cause(msgspec.Struct, frozen=True):
     text: str
     tokens: int | None = None
     """How many of the lost tokens it explains, where two causes each explain a part."""
-
-
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call should read, by the rules and the bill of the previous call."""
-
-    left: int
-    """Tokens that the previous call left in the cache."""
-    read: int
-    outcome: Outcome
-    exact: bool
-    """Whether `left` is exact to the token, as it is where markers are."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):

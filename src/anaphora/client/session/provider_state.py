@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.cache.plan import Planner
-from anaphora.cache.sent_call import begins_with
+from anaphora.cache.sent_call import begins_with, updated_bills
 from anaphora.cache.simulator import Chance, Outcome
+from anaphora.cache.simulator.outcome import predict_read
 from anaphora.cache.verdict import Prediction, SentCall, Verdict, diagnosis_of, judge
-from anaphora.cache.verdict.prediction import predict_read, predict_slot_read, updated_bills
+from anaphora.cache.verdict.prediction import predict_slot_read
 from anaphora.catalog import Price
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
