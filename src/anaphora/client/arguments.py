@@ -28,6 +28,8 @@ from anaphora.values import (
     SegmentRole,
     Text,
     Tool,
+    ToolCall,
+    ToolResult,
 )
 from anaphora.wire import WIRES
 from anaphora.wire.message_dicts import read_message, read_tool
@@ -335,3 +337,25 @@ def prompts_of(prompts: Any) -> Iterable[Any]:
             path="prompts",
         )
     return prompts
+
+
+def check_results(messages: Sequence[Message]) -> None:
+    """Raises where a tool call has no result before the next message."""
+    open_calls: dict[str, ToolCall] = {}
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                open_calls.pop(part.call_id, None)
+        if message.role != "tool" and open_calls:
+            break
+        open_calls |= {part.id: part for part in message.parts if isinstance(part, ToolCall)}
+    for call in open_calls.values():
+        raise missing_result(call)
+
+
+def missing_result(call: ToolCall) -> InvalidRequest:
+    return InvalidRequest(
+        f"the tool call {call.name!r} ({call.id}) has no result yet; send"
+        f" ToolResult({call.id!r}, …) first, or let `run()` of a session run the tools",
+        path="content",
+    )

@@ -27,6 +27,7 @@ from anaphora.values.fields import frozen
 from .arguments import (
     audit_of,
     callback_of,
+    check_results,
     choice_of,
     extras_of,
     flag_of,
@@ -46,7 +47,7 @@ from .choice import check_order
 from .config import ClientConfig, Hop
 from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
-from .content import Content, ToolSet, check_results, messages_of
+from .content import Content, ToolSet, messages_of
 from .conversations import Conversations, id_of, store_of
 from .endpoint import Target
 from .mcp import ConfiguredServers, ServerSettings
@@ -75,7 +76,8 @@ from .session.compaction import compact_at_of
 from .session.handles import Handles
 from .session.keep_warm import CacheRefresher, keep_warm_of
 from .session.keeper import ConversationKeeper
-from .session.prompt_source import PromptSource, prompt_of
+from .session.prompt_source import PromptSource
+from .session.turn_prompt import prompt_of
 from .structured import Structured, output_of
 from .transport import HttpTransport
 from .turn import Turn, TurnRequest

@@ -98,28 +98,6 @@ def _empty(content: object) -> InvalidRequest:
     return InvalidRequest(f"{what}; providers refuse a message without content", path="content")
 
 
-def check_results(messages: Sequence[Message]) -> None:
-    """Raises where a tool call has no result before the next message."""
-    open_calls: dict[str, ToolCall] = {}
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, ToolResult):
-                open_calls.pop(part.call_id, None)
-        if message.role != "tool" and open_calls:
-            break
-        open_calls |= {part.id: part for part in message.parts if isinstance(part, ToolCall)}
-    for call in open_calls.values():
-        raise missing_result(call)
-
-
-def missing_result(call: ToolCall) -> InvalidRequest:
-    return InvalidRequest(
-        f"the tool call {call.name!r} ({call.id}) has no result yet; send"
-        f" ToolResult({call.id!r}, …) first, or let `run()` of a session run the tools",
-        path="content",
-    )
-
-
 class ToolSet(msgspec.Struct, frozen=True, eq=False):
     """The tools of a call, and the registry that runs them, if one does."""
 

@@ -19,19 +19,15 @@ from anaphora.values import (
     Part,
     PartEnd,
     PartStart,
-    Refusal,
     RefusalDelta,
     Reply,
     ReplyEnd,
     ReplyFail,
     ReplyStart,
     StopReason,
-    Text,
     TextDelta,
-    Thinking,
     ThinkingDelta,
     ToolArgumentsDelta,
-    ToolCall,
     Usage,
     UsageUpdate,
     WriteTtl,
@@ -204,15 +200,6 @@ class ReplyBuilder:
         events.append(ReplyFail(name, str(error), code=code, partial=self.reply()))
         return events
 
-    def read_whole_body(self, body: bytes, read_reply: Callable[[bytes], Reply]) -> list[Event]:
-        """The events of a reply that came as one JSON body instead of a stream."""
-        try:
-            reply = read_reply(body)
-        except (AnaphoraError, *DECODE_ERRORS) as problem:
-            return self.fail(problem)
-        self.started = self.ended = True
-        return reply_events(reply)
-
     def reply(self) -> Reply:
         parts = tuple(self._parts[index] for index in sorted(self._parts))
         return Reply(
@@ -226,25 +213,6 @@ class ReplyBuilder:
             notices=tuple(self.notices.values()),
             extras=self.extras,
         )
-
-
-def reply_events(reply: Reply) -> list[Event]:
-    """A whole reply as the events of a stream."""
-    events: list[Event] = [ReplyStart(reply.id, reply.model, extras=reply.extras)]
-    events.append(UsageUpdate(reply.usage))
-    for index, part in enumerate(reply.message.parts):
-        if isinstance(part, ToolCall):
-            events.append(PartStart(index, "tool_call", part.id, part.name, extras=part.extras))
-            events.append(ToolArgumentsDelta(index, part.arguments, part.id, part.name))
-        elif isinstance(part, Text | Thinking | Refusal):
-            start = PartStart(index, type(part).__name__.lower(), extras=part.extras)
-            events.append(start)
-            if part.text:
-                events.append(deltas_of(start)(index, part.text))
-        else:
-            events.append(PartStart(index, "opaque"))
-        events.append(PartEnd(index, part))
-    return [*events, ReplyEnd(reply)]
 
 
 # ── Token counts ─────────────────────────────────────────────────────────────────────────────────

@@ -43,10 +43,10 @@ from .advice import advice_of, parallel_of
 from .compaction import compacted
 from .kept import KeptTurns
 from .preview import PrefixWarning, Preview, preview_of
-from .prompt_source import PromptSource, prompt_of
+from .prompt_source import PromptSource
 from .provider_state import ProviderState
 from .run import Run, RunResult
-from .turn_prompt import TurnPrompt
+from .turn_prompt import TurnPrompt, prompt_of
 
 __all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session"]
 

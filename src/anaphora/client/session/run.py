@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, Unpack
 
 import msgspec
 
-from anaphora.client.arguments import amount_of, flag_of, seconds_of
-from anaphora.client.content import missing_result, unanswered
+from anaphora.client.arguments import amount_of, flag_of, missing_result, seconds_of
+from anaphora.client.content import unanswered
 from anaphora.client.dispatch import (
     OnToolError,
     ToolError,

@@ -15,6 +15,10 @@ replaces the history, unless that ends with it already.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
 from anaphora.client.options import Prompt
@@ -289,3 +293,33 @@ def _cache(cache: PromptCachePlan, boundary: str | None, ids: _HistoryIds) -> Pr
         for mark in cache.marks
     )
     return msgspec.structs.replace(cache, marks=marks, frozen_through=boundary)
+
+
+def prompt_of(value: Any, path: str = "prompt") -> Prompt | Callable[[], Prompt]:
+    if inspect.iscoroutinefunction(value):
+        raise InvalidRequest(
+            "an async function cannot be called here; await it yourself before the turn and"
+            " assign the result: chat.prompt = await ...",
+            path=path,
+        )
+    if isinstance(value, PromptIR | RenderedContext) or callable(value):
+        result: Prompt | Callable[[], Prompt] = value
+        return result
+    hint = "; a text is given as system=" if isinstance(value, str) else ""
+    raise InvalidRequest(
+        "must be a PromptIR, a RenderedContext or a function that returns one, not"
+        f" {type(value).__name__}{hint}",
+        path=path,
+    )
+
+
+def returned_prompt(value: Any) -> Prompt:
+    if isinstance(value, PromptIR | RenderedContext):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()
+    raise InvalidRequest(
+        "the function must return a PromptIR or a RenderedContext, and returned"
+        f" {type(value).__name__}",
+        path="prompt",
+    )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import msgspec
 
-from anaphora.client.arguments import seconds_of
-from anaphora.client.content import Content, messages_of, missing_result, unanswered
+from anaphora.client.arguments import missing_result, seconds_of
+from anaphora.client.content import Content, messages_of, unanswered
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.mcp import ADDED

@@ -16,7 +16,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.replies import reply_events
+from anaphora.wire.reply_events import reply_events
 
 from .text import split_text
 

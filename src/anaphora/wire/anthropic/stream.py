@@ -26,6 +26,7 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.reply_events import whole_body_events
 from anaphora.wire.sse import EventDecoder
 
 from . import types
@@ -128,7 +129,7 @@ class StreamReader:
         if self._build.ended:
             return []
         if self._sse.body is not None:
-            return self._build.read_whole_body(bytes(self._sse.body), self._read_body)
+            return whole_body_events(self._build, bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before message_stop"))
 
     def _unusual(self, payload: bytes) -> types.StreamEvent | OtherBlock:

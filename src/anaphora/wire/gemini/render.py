@@ -15,6 +15,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
+from anaphora.wire.message_runs import message_runs
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
     note_foreign_fields,
@@ -25,7 +26,6 @@ from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
     finish_rendering,
-    message_runs,
     previous_run,
     section_run,
     usable_previous,

@@ -31,6 +31,7 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.reply_events import whole_body_events
 from anaphora.wire.sse import EventDecoder
 
 from .errors import error_of
@@ -84,7 +85,7 @@ class StreamReader:
             if self._sse.body is not None and not self._build.ended:
                 body = bytes(self._sse.body).lstrip()
                 if body.startswith(b"{"):
-                    return self._build.read_whole_body(body, self._read_body)
+                    return whole_body_events(self._build, body, self._read_body)
                 try:
                     chunks = decode_elements(body)
                 except DECODE_ERRORS:

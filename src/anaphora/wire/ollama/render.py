@@ -22,13 +22,13 @@ from anaphora.values import (
     Thinking,
     Tool,
 )
+from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import tool_log
 from anaphora.wire.parts import extra_members, inner_and_outer
 from anaphora.wire.rendering import (
     AddMessages,
     cacheable_count,
     finish_rendering,
-    message_runs,
     section_run,
     usable_previous,
     without_foreign_tools,

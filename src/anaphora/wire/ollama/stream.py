@@ -37,6 +37,7 @@ from anaphora.wire.ndjson import LineDecoder, encode_line
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, known_text, reply_error
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.reply_events import whole_body_events
 from anaphora.wire.sse import BODY_LIMIT
 
 from .errors import from_success, write_failure
@@ -102,7 +103,7 @@ class StreamReader:
         except (AnaphoraError, *DECODE_ERRORS):
             events += self._build.fail(Transport("the stream ended in the middle of a line"))
         if self._body is not None and not self._build.ended:
-            return events + self._build.read_whole_body(bytes(self._body), self._read_body)
+            return events + whole_body_events(self._build, bytes(self._body), self._read_body)
         return events + self._build.fail(Transport("the stream ended before the answer did"))
 
     def _read(self, line: bytes, events: list[Event]) -> None:

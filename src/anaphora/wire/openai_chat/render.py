@@ -41,6 +41,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.markers import policy_notices
+from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import (
     ONLY_MARKS,
     MarkPlace,
@@ -73,7 +74,6 @@ from anaphora.wire.reading import decode_members, known_text
 from anaphora.wire.rendering import (
     cacheable_count,
     finish_rendering,
-    message_runs,
     section_run,
     usable_previous,
     without_foreign_tools,

@@ -43,6 +43,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.markers import MarkLocation, policy_notices
+from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import (
     NEAREST,
     ONLY_MARKS,
@@ -76,7 +77,6 @@ from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.rendering import (
     cacheable_count,
     finish_rendering,
-    message_runs,
     section_run,
     usable_previous,
     without_foreign_tools,

@@ -18,6 +18,7 @@ from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text,
 from anaphora.wire.openai_errors import ErrorObject, from_object
 from anaphora.wire.reading import DECODE_ERRORS, LenientDecoder, decode_value, reply_error
 from anaphora.wire.replies import ReplyBuilder
+from anaphora.wire.reply_events import whole_body_events
 from anaphora.wire.sse import EventDecoder
 
 from .reply import read_output, read_reply
@@ -107,7 +108,7 @@ class StreamReader:
         if self._build.ended:
             return []
         if self._sse.body is not None:
-            return self._build.read_whole_body(bytes(self._sse.body), self._read_body)
+            return whole_body_events(self._build, bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before response.completed"))
 
     def _separate(self, payload: bytes) -> list[Event]:
