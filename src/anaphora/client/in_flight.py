@@ -100,6 +100,28 @@ class InFlight:
     def failed(self, code: str, problem: Exception) -> None:
         self._notices.append(reported(code, problem))
 
+    def judge(
+        self,
+        account: Callable[..., tuple[Verdict, int]],
+        prepared: PreparedRequest,
+        price: Price | None,
+    ) -> None:
+        """Sets the verdict on the reply, and what was predicted, by `account` of the conversation;
+        a failure gives a notice."""
+        judged = self.guarded(
+            "verdict_failed",
+            None,
+            account,
+            prepared,
+            self.reply,
+            at=self.sent_at,
+            first=self.first_at,
+            price=price,
+        )
+        if judged is not None:
+            self.verdict, self.predicted = judged
+            self.saved = self.verdict.saved
+
     def take_notices(self) -> tuple[Notice, ...]:
         """The notices of failed steps since the last call."""
         if not self._notices:

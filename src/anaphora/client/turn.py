@@ -106,15 +106,7 @@ class Caller(ABC):
         """Starts what the first call needs."""
 
     async def complete(self, request: TurnRequest) -> Response:
-        if self._busy:
-            await self._settled()
-        if self._watchers.audit is not None:
-            self._watchers.audit.check()
-        if self._opens is not None:
-            await self._opens()
-        if self._is_kept:
-            await self._load()
-        flight = InFlight(request, self._targets_for(request), False)
+        flight = await self._begin(request, stream=False)
         try:
             await self._attempts(flight).complete()
             response = self._respond(flight)
@@ -127,15 +119,7 @@ class Caller(ABC):
 
     async def stream(self, request: TurnRequest, turn: Turn) -> AsyncGenerator[Event, None]:
         """Events as they come; the turn has its response before the last of them."""
-        if self._busy:
-            await self._settled()
-        if self._watchers.audit is not None:
-            self._watchers.audit.check()
-        if self._opens is not None:
-            await self._opens()
-        if self._is_kept:
-            await self._load()
-        flight = InFlight(request, self._targets_for(request), True)
+        flight = await self._begin(request, stream=True)
         try:
             async with aclosing(self._attempts(flight).stream()) as events:
                 async for event in events:
@@ -152,6 +136,17 @@ class Caller(ABC):
             raise
         finally:
             self._end()
+
+    async def _begin(self, request: TurnRequest, *, stream: bool) -> InFlight:
+        if self._busy:
+            await self._settled()
+        if self._watchers.audit is not None:
+            self._watchers.audit.check()
+        if self._opens is not None:
+            await self._opens()
+        if self._is_kept:
+            await self._load()
+        return InFlight(request, self._targets_for(request), stream)
 
     @abstractmethod
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -219,20 +220,7 @@ class RefreshCall(Caller):
         reply, prepared = flight.reply, self._prepared
         assert reply is not None
         price = flight.charge(prepared, reply.usage)
-        judged = flight.guarded(
-            "verdict_failed",
-            None,
-            refreshed,
-            self._state,
-            prepared,
-            reply,
-            at=flight.sent_at,
-            first=flight.first_at,
-            price=price,
-        )
-        if judged is not None:
-            flight.verdict, flight.predicted = judged
-            flight.saved = flight.verdict.saved
+        flight.judge(partial(refreshed, self._state), prepared, price)
         notices = (*prepared.rendered.notices, *prepared.plan.notices, *reply.notices)
         record = flight.build_record(prepared, notices, observed=bool(self._watchers))
         self._session.add_cost(flight.cost_usd)

@@ -280,19 +280,7 @@ class SessionTurns(Caller):
         if self._route.only is None:
             moved = flight.guarded("routing_failed", (), self._route.settle, target, self._states)
         price = flight.charge(prepared, reply.usage)
-        judged = flight.guarded(
-            "verdict_failed",
-            None,
-            state.account,
-            prepared,
-            reply,
-            at=flight.sent_at,
-            first=flight.first_at,
-            price=price,
-        )
-        if judged is not None:
-            flight.verdict, flight.predicted = judged
-            flight.saved = flight.verdict.saved
+        flight.judge(state.account, prepared, price)
         warm: tuple[Notice, ...] = ()
         if self._refresher is not None and not request.prewarm:
             paid, warm = self._refresher.take_cost()
