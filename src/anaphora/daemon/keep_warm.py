@@ -24,7 +24,13 @@ from anaphora.client.endpoint import Target
 from anaphora.client.failures import log
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.pool import ProviderPool
-from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix
+from anaphora.client.session.cached_prefix import (
+    NEARLY,
+    CachedPrefix,
+    cached_prefix,
+    refresh_pays,
+    refresh_usd,
+)
 from anaphora.client.session.keep_warm import keep_warm_failed, kept_warm_notice
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.client.turn import TurnRequest
@@ -189,7 +195,7 @@ class PrefixRefresher:
         price = target.price(at, service_tier(prepared))
         state.account(prepared, reply, at=at, first=first, price=price)
         kept.planned, kept.last, kept.due = state.planner(at).state, None, None
-        prefix = state.cached_prefix(at)
+        prefix = cached_prefix(state, at)
         outgoing = prepared.outgoing
         if not sends_again or prefix is None or outgoing is None or kept.scope in self._refused:
             self._release(kept)
@@ -280,7 +286,7 @@ class PrefixRefresher:
             kept.problem = keep_warm_failed(problem)
         if kept.last is not last or last is None:
             return  # a call was answered meanwhile
-        prefix = kept.state.cached_prefix(time.time()) if again and kept.state else None
+        prefix = cached_prefix(kept.state, time.time()) if again and kept.state else None
         if prefix is None:
             self._release(kept)
         else:
@@ -294,12 +300,12 @@ class PrefixRefresher:
             return False
         if self._pool.called(state.endpoint.id) is not state.endpoint:
             return False  # llm.yaml has changed
-        prefix = state.cached_prefix(now)
+        prefix = cached_prefix(state, now)
         if prefix is None or kept.scope in self._refused:
             return False
-        if not state.refresh_pays(prefix, now, done=kept.count, most=bounds.refreshes):
+        if not refresh_pays(state, prefix, now, done=kept.count, most=bounds.refreshes):
             return False
-        usd = state.refresh_usd(prefix, now)
+        usd = refresh_usd(state, prefix, now)
         expected = 0 if usd is None else nano_usd_up(usd)
         if (limit := bounds.nano_usd_per_day) is not None:
             spent = self._spent_today(kept.app.id)

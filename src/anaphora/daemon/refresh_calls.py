@@ -19,7 +19,7 @@ from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.observe import EndedCall
 from anaphora.client.response import Record
-from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix
+from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix, refreshed
 from anaphora.client.session.provider_state import ProviderState
 from anaphora.tokens import Counts
 from anaphora.values import Reply, Usage
@@ -108,7 +108,8 @@ class DelegatedRefresh(DelegatedCall):
     def _verdict(self, flight: InFlight, reply: Reply | None) -> Verdict | None:
         if reply is None:
             return None
-        verdict, _ = self._state.refreshed(
+        verdict, _ = refreshed(
+            self._state,
             self._prepared,
             replace(reply, usage=self._usage),
             at=flight.sent_at,

@@ -149,7 +149,7 @@ def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> 
     marked = data[:-1] + marker + data[-1:]
     reader = MessageReader("$", request_error)
     again = reader.part(*PART.decode(msgspec.Raw(marked), "$", request_error), "$", (3,))
-    assert (again, reader.marks) == (part, [((3,), "30m", None)])
+    assert (again, reader.marks) == (part, (((3,), "30m", None),))
 
 
 #: What Chat has no way to say in a user's message, and the word it gets for that.

@@ -99,9 +99,9 @@ class Decompressor:
     """The decompressor of one body: `feed` all of it, then `finish`."""
 
     @classmethod
-    def of(cls, encoding: str) -> Decompressor | None:
+    def of(cls, encoding: str | None) -> Decompressor | None:
         """None for a body that is not compressed, or in a way that was not requested."""
-        name = encoding.strip().lower()
+        name = (encoding or "").strip().lower()
         return cls(name) if name in _WINDOW else None
 
     def __init__(self, encoding: str) -> None:
