@@ -43,6 +43,10 @@ _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _NULL, _FALSE = msgspec.Raw(b"null"), msgspec.Raw(b"false")
 
 
+#: A response, and why it cannot be read.
+ReadReply: TypeAlias = tuple[Reply | None, str]
+
+
 class RequestDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller knows of the requests."""
 
@@ -198,9 +202,10 @@ def request_of(
     defaults: RequestDefaults = _NO_DEFAULTS,
     chains: ResponseChains | None = None,
     body: DecodedBody | None = None,
+    reply: ReadReply | None = None,
 ) -> SentRequest:
-    """A request and its bill, from the bytes that were sent. `body` is what was read from them
-    before."""
+    """A request and its bill, from the bytes that were sent. `body` and `reply` are what was read
+    from them before."""
     if defaults.origin is not None:
         codec, provider = wire.get(defaults.origin), wire.provider_of(defaults.origin)
     else:
@@ -221,16 +226,16 @@ def request_of(
     profile = catalog.profile(provider, model)
     rules = catalog.rules(provider, model, rendered.wire)
     rendered = for_model(rendered, profile)
-    reply, failure = _reply(codec, logged)
-    if chains is not None and reply is not None and wire.features(rendered.wire).stores_responses:
-        written = codec.write_reply(reply) if logged.stream else logged.response
-        chains.keep(members, hints, reply, written)
+    answer, failure = read_reply(logged, codec) if reply is None else reply
+    if chains is not None and answer is not None and wire.features(rendered.wire).stores_responses:
+        written = codec.write_reply(answer) if logged.stream else logged.response
+        chains.keep(members, hints, answer, written)
     sent = SentCall(
         rendered=rendered,
         plan=own_plan(rendered, rules, members),
         at=logged.started if logged.started is not None else logged.ended,
         began=logged.began,
-        usage=None if reply is None or reply.usage.uncached is None else reply.usage,
+        usage=None if answer is None or answer.usage.uncached is None else answer.usage,
         route=logged.host,
         complete=not hints.previous_reply or chained is not None,
     )
@@ -241,10 +246,10 @@ def request_of(
         provider=provider,
         model=model,
         hints=hints,
-        reply_id="" if reply is None else reply.id,
+        reply_id="" if answer is None else answer.id,
         failure=failure,
         service_tier=known_text(members, "service_tier"),
-        diagnosis=None if reply is None else diagnosis_of(reply),
+        diagnosis=None if answer is None else diagnosis_of(answer),
         dialect=getattr(codec, "dialect", None),
         rules=rules,
         profile=profile,
@@ -261,12 +266,12 @@ def _sent_bytes(line: bytes, decoded: bytes) -> bytes:
     return decoded
 
 
-def _reply(codec: Wire, logged: LoggedCall) -> tuple[Reply | None, str]:
-    """The response, or why there is none."""
+def read_reply(logged: LoggedCall, codec: Wire | None = None) -> ReadReply:
+    """The response, or why there is none. `codec` is that of the call, unless another reads it."""
     if logged.response in (b"", b"{}", b"null"):
         return None, ""
     try:
-        return logged.reply(codec), ""
+        return logged.reply(logged.codec()[0] if codec is None else codec), ""
     except AnaphoraError as problem:
         return None, str(problem)
 

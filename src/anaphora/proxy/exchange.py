@@ -6,7 +6,7 @@ the `RelayedCall`: the bytes of both directions as they passed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -131,6 +131,15 @@ class Observer(Protocol):
     of its own. What it raises is logged and does not affect the relay."""
 
     def call_ended(self, call: RelayedCall) -> None: ...
+
+
+@runtime_checkable
+class PreparingObserver(Protocol):
+    """An observer that does more at once for several calls than for each of them."""
+
+    def prepare(self, calls: Sequence[RelayedCall]) -> None:
+        """Called before `call_ended` for each of these calls, in this order."""
+        ...
 
 
 @runtime_checkable

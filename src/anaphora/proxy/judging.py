@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import unquote
 
 import msgspec
@@ -27,6 +27,7 @@ from anaphora.analysis.sent_requests import (
     ResponseChains,
     SentRequest,
     judge_request,
+    read_reply,
     request_of,
 )
 from anaphora.cache import EarlierCall
@@ -53,6 +54,8 @@ _MOST_CALLS = 10_000
 #: Credentials for which a redactor is kept.
 _MOST_REDACTORS = 16
 _FIRST_ERROR = 400
+#: The steps of a verdict but for the last, which tells others of it.
+_STEPS = 5
 #: The texts of a change, which may quote the prompt.
 _TEXTS = ("before", "after", "detail", "label", "path")
 
@@ -81,6 +84,8 @@ class CallJudge:
         """The conversations of recent calls, by the place of their request: the number, and how
         many calls it has."""
         self._conversations = 0
+        self._prepared: dict[int, tuple[JudgedCall, Iterator[None]]] = {}
+        """By their numbers: calls that are judged next, and the steps that are left."""
         self.last_sent: SentCall | None = None
         """The prompt of the call that ended last, where it was read."""
 
@@ -113,6 +118,26 @@ class CallJudge:
     def judge(self, call: RelayedCall) -> JudgedCall:
         """The verdict on a call that has ended, or why there is none."""
         self.last_sent = None
+        judged, steps = self._prepared.pop(call.number, None) or self._begin(call)
+        for _ in steps:
+            pass
+        return judged
+
+    def prepare(self, calls: Sequence[RelayedCall]) -> None:
+        """Does all but the last step of `judge` for calls that are judged next, in this order. Each
+        step is done for all of them: what it needs is then still in the processor's caches, so that
+        a verdict takes less time than where its steps follow each other."""
+        prepared = {call.number: self._begin(call) for call in calls}
+        for _ in range(_STEPS):
+            for number, (judged, steps) in prepared.items():
+                try:
+                    next(steps, None)
+                except Exception as problem:
+                    prepared[number] = judged, _raising(problem)
+        self._prepared = prepared
+
+    def _begin(self, call: RelayedCall) -> tuple[JudgedCall, Iterator[None]]:
+        """The call, and the steps that judge it."""
         path = unquote(call.path)
         found = credentials(call.request_headers, call.query)
         redact = self._redactor_of(found)
@@ -128,10 +153,20 @@ class CallJudge:
             placed=call.sent_body is not None,
             notices=call.notices,
         )
+        return judged, self._steps(call, judged, path, found, redact)
+
+    def _steps(
+        self,
+        call: RelayedCall,
+        judged: JudgedCall,
+        path: str,
+        found: Credentials,
+        redact: Redactor,
+    ) -> Iterator[None]:
         judged.kind, judged.reason = _unjudged(call, judged.wire, path)
         if judged.kind == "judged":
             try:
-                self._read(call, judged, path, found)
+                yield from self._read(call, judged, path, found, redact)
             except (InvalidCompression, AnaphoraError, ValueError) as problem:
                 judged.kind, judged.reason = "not_judged", str(problem)
             if judged.kind != "judged" and call.outcome != "complete":
@@ -139,7 +174,6 @@ class CallJudge:
         elif judged.wire:
             judged.model = _model_of(call)
         judged.reason = redact(judged.reason)
-        return judged
 
     def _redactor_of(self, found: Credentials) -> Redactor:
         redactor = self._redactors.get(found)
@@ -149,7 +183,14 @@ class CallJudge:
             redactor = self._redactors[found] = Redactor(keys_in(found))
         return redactor
 
-    def _read(self, call: RelayedCall, judged: JudgedCall, path: str, found: Credentials) -> None:
+    def _read(
+        self,
+        call: RelayedCall,
+        judged: JudgedCall,
+        path: str,
+        found: Credentials,
+        redact: Redactor,
+    ) -> Iterator[None]:
         """Reads the request and the bill, and adds the verdict."""
         try:
             answer = _answer(call)
@@ -157,14 +198,20 @@ class CallJudge:
             answer, judged.reason = b"", f"the answer is {problem}"
         logged = _logged(call, judged.wire, path, answer)
         body = self._bodies.read(judged.provider, judged.wire, logged.request)
-        request = request_of(logged, str(call.number), chains=self._chains, body=body)
+        yield
+        reply = read_reply(logged)
+        yield
+        request = request_of(
+            logged, str(call.number), chains=self._chains, body=body, reply=reply
+        )
         judged.model = request.model
         if request.failure or (not answer and call.outcome != "complete"):
             judged.kind, judged.reason = "error", request.failure
             return
         account = self._accounts.digest(call.route, found)
         request = replace(request, sent=replace(request.sent, route=account))
-        self._compare(call, judged, request, body.members, self._redactor_of(found))
+        yield
+        yield from self._compare(call, judged, request, body.members, redact)
 
     def _compare(
         self,
@@ -173,10 +220,10 @@ class CallJudge:
         request: SentRequest,
         members: Members,
         redact: Redactor,
-    ) -> None:
+    ) -> Iterator[None]:
         """Adds the verdict, the bill and the price."""
         earlier, sent = self._pairs.add(request), request.sent
-        self.last_sent = sent
+        yield
         if self._prices is None:
             self._prices = PriceBook(judged.at)
         price = self._prices.price(
@@ -184,6 +231,8 @@ class CallJudge:
         )
         before, verdict, expected = judge_request(earlier, request, price)
         judged.verdict = _redacted(verdict, redact)
+        yield
+        self.last_sent = sent
         if sent.usage is not None:
             judged.usage = replace(sent.usage, raw=None)
             judged.cost_usd = cost_of(sent.usage, price, sent.marks)
@@ -273,6 +322,12 @@ class Judge(CallJudge):
         if opened:
             session = request.hints.conversation, request.hints.user
             self.totals.open_conversation(session, judged)
+
+
+def _raising(problem: Exception) -> Iterator[None]:
+    """Steps of a call of which one has failed."""
+    raise problem
+    yield
 
 
 # ── What passed ──────────────────────────────────────────────────────────────────────────────────

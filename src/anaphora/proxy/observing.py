@@ -14,11 +14,12 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from anaphora.client.failures import log
 
 from .bypasses import bypass_notices
-from .exchange import IdleWorker, Observer, RelayedCall
+from .exchange import IdleWorker, Observer, PreparingObserver, RelayedCall
 
 #: Bodies that wait for observers, in bytes: above the first, they wait no longer themselves; above
 #: the second, new calls wait for them.
@@ -30,6 +31,11 @@ _PATIENT_SECONDS = 3.0
 _BUSY, _LAST_SECONDS = 1000.0, 0.02
 #: Seconds between two looks at what waits.
 _LOOK = 0.005
+#: Calls that are prepared together, and the bytes of their bodies.
+_MOST_TOGETHER, _BYTES_TOGETHER = 32, 2 * 1024 * 1024
+
+#: A call, and when it ended.
+_Waiting: TypeAlias = tuple[RelayedCall, float]
 
 
 class ObserverThread:
@@ -38,7 +44,8 @@ class ObserverThread:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
         self._workers = [each for each in self._observers if isinstance(each, IdleWorker)]
-        self._queue: queue.SimpleQueue[tuple[RelayedCall, float] | None] = queue.SimpleQueue()
+        self._preparing = [e for e in self._observers if isinstance(e, PreparingObserver)]
+        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
         self._calls = 0
@@ -86,30 +93,51 @@ class ObserverThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while (waiting := self._next()) is not None:
-            call, ended = waiting
-            size = _size(call)
-            self._give_way(ended + _PATIENT_SECONDS)
-            try:
-                call.notices += bypass_notices(call)
-            except Exception as problem:
-                log(logging.ERROR, "looking for addresses in a response failed", problem)
-            for observer in self._observers:
-                self._tell(observer, call)
-            with self._lock:
-                self._waiting -= size
-                self._calls -= 1
+        while waiting := self._next():
+            self._give_way(waiting[0][1] + _PATIENT_SECONDS)
+            calls = [call for call, _ in waiting]
+            sizes = [_size(call) for call in calls]
+            for call in calls:
+                try:
+                    call.notices += bypass_notices(call)
+                except Exception as problem:
+                    log(logging.ERROR, "looking for addresses in a response failed", problem)
+            if len(calls) > 1:
+                self._prepare(calls)
+            for call, size in zip(calls, sizes, strict=True):
+                for observer in self._observers:
+                    self._tell(observer, call)
+                with self._lock:
+                    self._waiting -= size
+                    self._calls -= 1
 
-    def _next(self) -> tuple[RelayedCall, float] | None:
-        """The next call; work that is not urgent is done until there is one, but for pauses in
-        which the relay is busy. None: there is no other call."""
+    def _next(self) -> list[_Waiting]:
+        """The next calls, as many as wait but not too many; work that is not urgent is done until
+        there is one, but for pauses in which the relay is busy. Empty: there is no other call."""
         work = self._workers
         while work and self._queue.empty() and not self._stopping:
             if self._rate(time.monotonic()) >= _BUSY:
                 time.sleep(_LOOK)
                 continue
             work = [each for each in work if self._has_more(each)]
-        return self._queue.get()
+        found: list[_Waiting] = []
+        size = 0
+        while (waiting := self._queue.get()) is not None:
+            found.append(waiting)
+            size += _size(waiting[0])
+            if len(found) == _MOST_TOGETHER or size > _BYTES_TOGETHER or self._queue.empty():
+                return found
+        if found:
+            self._queue.put(None)  # the end, which is not reached yet
+        return found
+
+    def _prepare(self, calls: list[RelayedCall]) -> None:
+        for observer in self._preparing:
+            try:
+                observer.prepare(calls)
+            except Exception as problem:
+                name = type(observer).__name__
+                log(logging.ERROR, f"the observer {name} failed to prepare calls", problem)
 
     def _has_more(self, worker: IdleWorker) -> bool:
         try:
