@@ -208,7 +208,8 @@ class MarkerCache:
         reason: Reason = "new" if marks else "no_marker"
         detail = ""
         found, alive, get = -1, None, self._entries.get
-        for position in self._positions(prompt, marks):
+        # Nothing can be found in an empty cache.
+        for position in self._positions(prompt, marks) if len(self._entries) else ():
             entry = get(key_of(position))
             if entry is None:
                 continue
@@ -250,7 +251,7 @@ class MarkerCache:
                     seen = position
 
     def _out_of_reach(self, key_of: KeyOf, last: int, at: float) -> tuple[Reason, str]:
-        for position in range(last, max(-1, last - _FAR), -1):
+        for position in range(last, max(-1, last - _FAR), -1) if len(self._entries) else ():
             entry = self._entries.get(key_of(position))
             if entry is not None and entry.readable < at <= entry.expires:
                 blocks = counted(last - position, "block")
