@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -110,12 +111,19 @@ def holds_request(data: bytes, place: str, *, is_json: bool) -> bool:
     return False
 
 
-class _ChainLink(msgspec.Struct, frozen=True, eq=False):
+class _ChainLink(msgspec.Struct, eq=False):
     """A reply: what its request added to the chain, and its output."""
 
     before: _ChainLink | None
-    items: tuple[bytes, ...]
+    input: bytes
+    output: bytes | Callable[[], bytes]
+    """The list, or what writes the reply that has it: few replies are continued by their id."""
     size: int
+
+    def items(self) -> tuple[bytes, ...]:
+        if not isinstance(self.output, bytes):
+            self.output = bytes(_raw_fields(self.output())["output"])
+        return (*input_items(self.input), *input_items(self.output))
 
 
 class ResponseChains:
@@ -135,24 +143,32 @@ class ResponseChains:
             return None
         parts = [input_items(members.get("input", _NULL))]
         while link is not None:
-            parts.append(link.items)
+            parts.append(link.items())
             link = link.before
         items = b",".join(item for part in reversed(parts) for item in part)
         completed = {name: members[name] for name in members if name != "previous_response_id"}
         completed["input"] = msgspec.Raw(b"[" + items + b"]")
         return completed
 
-    def keep(self, members: Members, hints: CallHints, reply: Reply, written: bytes) -> None:
+    def keep(
+        self, members: Members, hints: CallHints, reply: Reply, written: bytes | Callable[[], bytes]
+    ) -> None:
         """Keeps the input of a reply of the Responses API and its output, from the reply as it was
-        written. Replies that are not stored have no id to continue them by."""
-        output = _raw_fields(written).get("output")
-        if output is None or members.get("store") == _FALSE:
-            return
+        written, or can be. Replies that are not stored have no id to continue them by."""
         before = self._links.get(hints.previous_reply)
-        if hints.previous_reply and before is None:
+        if members.get("store") == _FALSE or (hints.previous_reply and before is None):
             return
-        items = (*input_items(members.get("input", _NULL)), *input_items(output))
-        link = _ChainLink(before, items, sum(map(len, items)))
+        output = written
+        if isinstance(written, bytes):
+            raw = _raw_fields(written).get("output")
+            if raw is None:
+                return
+            output = bytes(raw)
+            size = len(output)
+        else:
+            size = len(msgspec.json.encode(reply.message))
+        given = bytes(members.get("input", _NULL))
+        link = _ChainLink(before, given, output, len(given) + size)
         self._links[reply.id] = link
         self._bytes += link.size
         while len(self._links) > self._most or self._bytes > self._most_bytes:
@@ -228,7 +244,7 @@ def request_of(
     rendered = for_model(rendered, profile)
     answer, failure = read_reply(logged, codec) if reply is None else reply
     if chains is not None and answer is not None and wire.features(rendered.wire).stores_responses:
-        written = codec.write_reply(answer) if logged.stream else logged.response
+        written = partial(codec.write_reply, answer) if logged.stream else logged.response
         chains.keep(members, hints, answer, written)
     sent = SentCall(
         rendered=rendered,
