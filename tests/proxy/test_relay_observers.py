@@ -5,10 +5,17 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from collections.abc import Sequence
 
 import pytest
 from support.raw_http import exchange, request_bytes
-from support.socket_upstream import PATIENCE, CallList, answering, socket_upstream
+from support.socket_upstream import (
+    PATIENCE,
+    CallList,
+    UpstreamConnection,
+    answering,
+    socket_upstream,
+)
 
 from anaphora.proxy import observing
 from anaphora.proxy.exchange import RelayedCall
@@ -106,6 +113,85 @@ def test_work_that_is_not_urgent_is_done_while_there_is_no_call() -> None:
         exchange(proxy.port, request_bytes("POST", "/up/v1", b"{}"))
         assert done.wait(PATIENCE)
         assert worker.left == 0
+
+
+class Together(CallList):
+    """Keeps the numbers of calls that it gets together, and waits at the first call."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.prepared: list[list[int]] = []
+        self.goes_on = threading.Event()
+        self._fails = fails
+
+    def prepare(self, calls: Sequence[RelayedCall]) -> None:
+        assert self.calls[-1].number < calls[0].number
+        self.prepared.append([call.number for call in calls])
+        if self._fails:
+            raise RuntimeError("broken")
+
+    def call_ended(self, call: RelayedCall) -> None:
+        super().call_ended(call)
+        assert self.goes_on.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("limits", "together"),
+    [
+        ({}, [[2, 3, 4, 5, 6, 7, 8]]),
+        ({"_MOST_TOGETHER": 3}, [[2, 3, 4], [5, 6, 7]]),
+        ({"_BYTES_TOGETHER": 1000}, [[2, 3], [4, 5], [6, 7]]),
+    ],
+)
+def test_calls_that_wait_are_prepared_together(
+    limits: dict[str, int],
+    together: list[list[int]],
+    fails: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in limits.items():
+        monkeypatch.setattr(observing, name, value)
+    seen = Together(fails=fails)
+    with (
+        socket_upstream(answering(OK)) as upstream,
+        running([upstream.route()], observers=[seen]) as proxy,
+    ):
+        for _ in range(8):
+            exchange(proxy.port, request_bytes("POST", "/up/v1", b"x" * 600))
+            seen.wait()
+        seen.goes_on.set()
+    assert [call.number for call in seen.calls] == list(range(1, 9))
+    assert seen.prepared == together, "one call alone need not be prepared"
+
+
+def test_observers_begin_when_no_call_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many pieces have just passed."""
+    monkeypatch.setattr(observing, "_BUSY", 1e-300)
+    monkeypatch.setattr(observing, "_LAST_SECONDS", 1e9)
+    monkeypatch.setattr(observing, "_PATIENT_SECONDS", 1e9)
+    goes_on, asked, seen = threading.Event(), threading.Event(), CallList()
+
+    def answer(connection: UpstreamConnection) -> None:
+        while request := connection.read_request():
+            if b"/open" in request:
+                asked.set()
+                assert goes_on.wait(PATIENCE)
+            connection.send(OK)
+
+    with (
+        socket_upstream(answer) as upstream,
+        running([upstream.route()], observers=[seen]) as proxy,
+    ):
+        ask = request_bytes("POST", "/up/open", b"{}")
+        asking = threading.Thread(target=exchange, args=(proxy.port, ask))
+        asking.start()
+        assert asked.wait(PATIENCE)
+        exchange(proxy.port, request_bytes("POST", "/up/v1", b"{}"))
+        assert seen.calls == []
+        goes_on.set()
+        asking.join()
+        assert len(seen.wait(2)) == 2
 
 
 def test_nothing_is_kept_without_observers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ _WAITING_BYTES = 256 * 1024 * 1024
 _PATIENT_SECONDS = 3.0
 #: The relay is busy above so many pieces a second, counted over some last seconds.
 _BUSY, _LAST_SECONDS = 1000.0, 0.02
+#: It is not busy when no call has been open for so many seconds.
+_QUIET_SECONDS = 0.005
 #: Seconds between two looks at what waits.
 _LOOK = 0.005
 #: Calls that are prepared together, and the bytes of their bodies.
@@ -49,6 +51,7 @@ class ObserverThread:
         self._lock = threading.Lock()
         self._waiting = 0
         self._calls = 0
+        self._open = 0
         self._stopping = False
         self._pieces, self._counted = 0.0, 0.0
         self._thread: threading.Thread | None = None
@@ -72,6 +75,10 @@ class ObserverThread:
         while self._waiting > _WAITING_BYTES:  # noqa: ASYNC110 - another thread's doing
             await asyncio.sleep(_LOOK)
 
+    def call_began(self) -> None:
+        """A call is relayed, until it is added."""
+        self._open += 1
+
     def piece_passed(self, now: float) -> None:
         """Something was passed on, at a time of the clock `time.monotonic`."""
         if self._thread is not None:
@@ -79,6 +86,7 @@ class ObserverThread:
             self._counted = now
 
     def add(self, call: RelayedCall) -> None:
+        self._open -= 1
         if self._thread is not None:
             with self._lock:
                 self._waiting += _size(call)
@@ -155,6 +163,8 @@ class ObserverThread:
 
     def _rate(self, now: float) -> float:
         """Pieces a second, of which the latest count most."""
+        if not self._open and now - self._counted > _QUIET_SECONDS:
+            return 0.0
         return self._pieces * math.exp((self._counted - now) / _LAST_SECONDS) / _LAST_SECONDS
 
     def _tell(self, observer: Observer, call: RelayedCall) -> None:

@@ -151,6 +151,7 @@ class RelayHandler:
             request_body=None,
         )
         relaying = _Relaying(exchange, call, self._observers)
+        self._observers.call_began()
         try:
             request = await self._request(relaying, headers)
             await exchange.run(relaying.pass_on(self._upstream, request))
