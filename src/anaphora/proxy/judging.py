@@ -17,11 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import unquote
 
-import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis.price_book import PriceBook
-from anaphora.analysis.request_log import LoggedCall, counts_tokens, wire_at
+from anaphora.analysis.request_log import wire_at
 from anaphora.analysis.sent_requests import (
     RequestPairs,
     ResponseChains,
@@ -35,36 +34,29 @@ from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import Verdict, predict_usage, predicted_usage
 from anaphora.catalog import Price
 from anaphora.client.in_flight import cost_of
-from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression, decoded
+from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError
 from anaphora.redactor import Redactor
 from anaphora.wire.body_memory import RequestBodies
 from anaphora.wire.reading import Members
 
 from .accounts import Accounts, Credentials, credentials, keys_in
-from .exchange import RelayedCall, header_of
-from .judged_call import CallKind, JudgedCall
+from .exchange import RelayedCall
+from .judged_call import JudgedCall
+from .passed_call import as_logged, kind_of, named_model, whole_answer, why_ended
 from .savings import Savings
 from .summary import Totals
 
-#: The largest body that is decompressed.
-_MOST_DECODED = 64 * 1024 * 1024
 #: Calls whose verdicts are kept.
 _MOST_CALLS = 10_000
 #: Credentials for which a redactor is kept.
 _MOST_REDACTORS = 16
-_FIRST_ERROR = 400
 #: The steps of a verdict but for the last, which tells others of it.
 _STEPS = 5
+#: Of those, the ones that read request and response.
+_READING_STEPS = 3
 #: The texts of a change, which may quote the prompt.
 _TEXTS = ("before", "after", "detail", "label", "path")
-
-
-class _NamedModel(msgspec.Struct):
-    model: str = ""
-
-
-_named = msgspec.json.Decoder(_NamedModel).decode
 
 
 class CallJudge:
@@ -118,7 +110,8 @@ class CallJudge:
     def judge(self, call: RelayedCall) -> JudgedCall:
         """The verdict on a call that has ended, or why there is none."""
         self.last_sent = None
-        judged, steps = self._prepared.pop(call.number, None) or self._begin(call)
+        prepared = self._prepared.pop(call.number, None)
+        judged, steps = self._begin(call) if prepared is None else prepared
         for _ in steps:
             pass
         return judged
@@ -128,12 +121,15 @@ class CallJudge:
         step is done for all of them: what it needs is then still in the processor's caches, so that
         a verdict takes less time than where its steps follow each other."""
         prepared = {call.number: self._begin(call) for call in calls}
-        for _ in range(_STEPS):
-            for number, (judged, steps) in prepared.items():
+        of_a_wire = sorted(prepared, key=lambda number: prepared[number][0].wire)
+        for step in range(_STEPS):
+            # Requests of different wires are read independently of each other.
+            for number in of_a_wire if step < _READING_STEPS else prepared:
+                judged, steps = prepared[number]
                 try:
                     next(steps, None)
                 except Exception as problem:
-                    prepared[number] = judged, _raising(problem)
+                    prepared[number] = judged, map(_raise, [problem])
         self._prepared = prepared
 
     def _begin(self, call: RelayedCall) -> tuple[JudgedCall, Iterator[None]]:
@@ -163,16 +159,16 @@ class CallJudge:
         found: Credentials,
         redact: Redactor,
     ) -> Iterator[None]:
-        judged.kind, judged.reason = _unjudged(call, judged.wire, path)
+        judged.kind, judged.reason = kind_of(call, judged.wire, path)
         if judged.kind == "judged":
             try:
                 yield from self._read(call, judged, path, found, redact)
             except (InvalidCompression, AnaphoraError, ValueError) as problem:
                 judged.kind, judged.reason = "not_judged", str(problem)
             if judged.kind != "judged" and call.outcome != "complete":
-                judged.kind, judged.reason = call.outcome, _why_ended(call)
+                judged.kind, judged.reason = call.outcome, why_ended(call)
         elif judged.wire:
-            judged.model = _model_of(call)
+            judged.model = named_model(call)
         judged.reason = redact(judged.reason)
 
     def _redactor_of(self, found: Credentials) -> Redactor:
@@ -193,17 +189,15 @@ class CallJudge:
     ) -> Iterator[None]:
         """Reads the request and the bill, and adds the verdict."""
         try:
-            answer = _answer(call)
+            answer = whole_answer(call)
         except UnknownCompression as problem:
             answer, judged.reason = b"", f"the answer is {problem}"
-        logged = _logged(call, judged.wire, path, answer)
+        logged = as_logged(call, judged.wire, path, answer)
         body = self._bodies.read(judged.provider, judged.wire, logged.request)
         yield
         reply = read_reply(logged)
         yield
-        request = request_of(
-            logged, str(call.number), chains=self._chains, body=body, reply=reply
-        )
+        request = request_of(logged, str(call.number), chains=self._chains, body=body, reply=reply)
         judged.model = request.model
         if request.failure or (not answer and call.outcome != "complete"):
             judged.kind, judged.reason = "error", request.failure
@@ -324,83 +318,9 @@ class Judge(CallJudge):
             self.totals.open_conversation(session, judged)
 
 
-def _raising(problem: Exception) -> Iterator[None]:
-    """Steps of a call of which one has failed."""
+def _raise(problem: Exception) -> None:
+    """The step of a call that has failed before."""
     raise problem
-    yield
-
-
-# ── What passed ──────────────────────────────────────────────────────────────────────────────────
-
-
-def _unjudged(call: RelayedCall, wire: str, path: str) -> tuple[CallKind, str]:
-    """The kind of a call, and why it is not judged. A program may close the connection when it has
-    got all it needs, so a cancelled call may have a complete answer."""
-    if call.outcome != "complete" and not call.pieces and call.status < _FIRST_ERROR:
-        return call.outcome, _why_ended(call)
-    if call.method == "POST" and counts_tokens(path):
-        return "counts_tokens", "not billed"
-    if call.status >= _FIRST_ERROR:
-        return "error", _error(call, wire)
-    if call.method != "POST" or not wire:
-        return "other", "not a call of a model"
-    if not call.route.provider:
-        return "not_judged", "the provider is not known, and so are its cache rules"
-    if call.request_body is None or call.pieces is None:
-        return "not_judged", "too large to keep"
-    return "judged", ""
-
-
-def _model_of(call: RelayedCall) -> str:
-    """The model that a request names, where its body does and can be read."""
-    try:
-        return _named(call.request_body or b"").model
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return ""
-
-
-def _why_ended(call: RelayedCall) -> str:
-    if call.outcome == "cancelled":
-        return "the program did not wait for the answer"
-    return call.error or "no complete answer"
-
-
-def _error(call: RelayedCall, wire: str) -> str:
-    """The provider's error in a line."""
-    if not wire or not call.pieces:
-        return f"status {call.status}"
-    try:
-        answer = _answer(call)
-    except (InvalidCompression, UnknownCompression):
-        return f"status {call.status}"
-    logged = LoggedCall(request=b"", response=answer, wire=wire, provider=call.route.provider)
-    codec, _ = logged.codec()
-    return str(codec.read_error(call.status, dict(call.response_headers), answer))
-
-
-def _answer(call: RelayedCall) -> bytes:
-    """The whole response without its content encoding."""
-    data = b"".join([piece.data for piece in call.pieces or ()])
-    encoding = header_of(call.response_headers, "content-encoding")
-    return decoded(data, encoding, _MOST_DECODED) if encoding else data
-
-
-def _logged(call: RelayedCall, wire: str, path: str, answer: bytes) -> LoggedCall:
-    headers = dict(call.request_headers)
-    body = call.sent_body or call.request_body or b""
-    content_type = header_of(call.response_headers, "content-type").lower()
-    encoding = headers.get("content-encoding", "")
-    return LoggedCall(
-        request=decoded(body, encoding, _MOST_DECODED) if encoding else body,
-        response=answer,
-        wire=wire,
-        headers=headers,
-        provider=call.route.provider,
-        path=path,
-        stream="application/json" not in content_type or answer.lstrip()[:1] == b"[",
-        started=call.started,
-        began=None if call.began is None else call.started + call.began,
-    )
 
 
 def _redacted(verdict: Verdict, redact: Redactor) -> Verdict:
