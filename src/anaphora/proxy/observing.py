@@ -29,7 +29,7 @@ _WAITING_BYTES = 256 * 1024 * 1024
 _PATIENT_SECONDS = 3.0
 #: The relay is busy above so many pieces a second, counted over some last seconds.
 _BUSY, _LAST_SECONDS = 1000.0, 0.02
-#: It is not busy when no call has been open for so many seconds.
+#: It is not when no call has been open for so many seconds and many calls wait for observers.
 _QUIET_SECONDS = 0.005
 #: Seconds between two looks at what waits.
 _LOOK = 0.005
@@ -163,7 +163,8 @@ class ObserverThread:
 
     def _rate(self, now: float) -> float:
         """Pieces a second, of which the latest count most."""
-        if not self._open and now - self._counted > _QUIET_SECONDS:
+        many = self._calls >= _MOST_TOGETHER
+        if many and not self._open and now - self._counted > _QUIET_SECONDS:
             return 0.0
         return self._pieces * math.exp((self._counted - now) / _LAST_SECONDS) / _LAST_SECONDS
 
