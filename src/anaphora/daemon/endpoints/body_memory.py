@@ -20,7 +20,7 @@ from anaphora.errors import AnaphoraError
 from anaphora.wire.body_memory import BodyMemory, KnownBeginning, list_of_messages
 from anaphora.wire.elements import ListElements
 
-from .body import JsonBody, count_of, parse_object
+from .body import JsonBody, count_of, is_counted, parse_object
 from .references import Reference, references
 
 
@@ -30,7 +30,8 @@ class MessageFacts(msgspec.Struct, frozen=True, eq=False):
     references: tuple[tuple[int, Reference], ...]
     """What they refer to, with the index of the message."""
     counts: list[int]
-    """The messages and blocks up to the end of each message."""
+    """The messages and blocks up to the end of each message; empty where the body is too short for
+    too many."""
 
 
 class CallBody(JsonBody, frozen=True, eq=False, kw_only=True):
@@ -64,9 +65,11 @@ class CallBody(JsonBody, frozen=True, eq=False, kw_only=True):
         known, beginning = self.known, self.beginning
         name = "" if self.elements is None else self.elements.name
         values = self.value.get(name, [])
-        counts = [] if beginning is None else beginning.kept.facts.counts[:known]
-        counted = accumulate(map(count_of, values), initial=counts[-1] if counts else 0)
-        counts += list(counted)[1:]
+        counts: list[int] = []
+        if is_counted(len(self.data)):
+            counts = [] if beginning is None else beginning.kept.facts.counts[:known]
+            counted = accumulate(map(count_of, values), initial=counts[-1] if counts else 0)
+            counts += list(counted)[1:]
         named = self.known_references
         if refers:
             new_ones = enumerate(values, known)
@@ -112,9 +115,13 @@ def read_whole(wire: str, data: bytes) -> CallBody:
 
 def _read_rest(beginning: KnownBeginning[MessageFacts]) -> CallBody | None:
     """The body, of which known messages are not read again; None where the rest is not accepted."""
-    kept = beginning.kept
+    kept, counted = beginning.kept, 0
+    if is_counted(len(beginning.data)):
+        if not kept.facts.counts:
+            return None
+        counted = kept.facts.counts[beginning.count - 1]
     try:
-        read = parse_object(beginning.rest, kept.facts.counts[beginning.count - 1])
+        read = parse_object(beginning.rest, counted)
     except AnaphoraError:
         return None
     if kept.elements.name == "input" and "type" in read.value:
