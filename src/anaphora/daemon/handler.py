@@ -12,7 +12,6 @@ Every response has the header `anaphora-request-id`, and the log one line for ea
 
 from __future__ import annotations
 
-import itertools
 import re
 import secrets
 import time
@@ -21,7 +20,6 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
-from blake3 import blake3
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import (
@@ -49,6 +47,7 @@ REQUEST_ID_KEY = "anaphora.request_id"
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
 _SERVER_ERROR = 500
+_ID_BYTES, _IDS_AT_ONCE = 12, 64
 #: Of a path; a query may be in it, percent-encoded.
 _PATH_PART = re.compile(r"[^/?=&;#]+")
 
@@ -124,16 +123,18 @@ class _OpenCall:
 
 
 class RequestIds:
-    """Unique ids, without a system call for each. They do not tell how many there were: other apps
+    """Random ids, without a system call for each. They do not tell how many there were: other apps
     have had some of them."""
 
     def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-        self._numbers = itertools.count()
+        self._next: list[str] = []
 
     def new(self) -> str:
-        number = next(self._numbers).to_bytes(8)
-        return f"req_{blake3(number, key=self._key).hexdigest(length=12)}"
+        if not self._next:
+            digits = secrets.token_hex(_IDS_AT_ONCE * _ID_BYTES)
+            size = 2 * _ID_BYTES
+            self._next = [f"req_{digits[at : at + size]}" for at in range(0, len(digits), size)]
+        return self._next.pop()
 
 
 class DaemonHandler:

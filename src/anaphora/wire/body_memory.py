@@ -156,10 +156,11 @@ class BodyMemory(Generic[Facts]):
 
     def find(self, scope: Hashable, wire: str, data: bytes) -> KnownBeginning[Facts] | None:
         """What a body has in common with a kept one; None where it is not even a message."""
-        found = self._found
-        places = self._places(scope, wire, data, len(data), _PLACES)
-        kept = next((found[key] for key in places if key in found), None)
-        return None if kept is None else _compare(kept, data)
+        for key in self._places(scope, wire, data, len(data), _PLACES):
+            kept = self._found.get(key)
+            if kept is not None:
+                return _compare(kept, data)
+        return None
 
     def keep(
         self,

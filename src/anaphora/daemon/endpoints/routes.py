@@ -141,6 +141,9 @@ def serves(path: str) -> bool:
 def find_route(method: str, path: str, headers: Mapping[str, str]) -> Route:
     """The operation at a path that has no percent-encoding. Raises `NotFound`, and
     `RequestRejected` for a method that a path does not have."""
+    plain = _PLAIN_ROUTES.get((method, path))
+    if plain is not None:
+        return plain
     path = _full_path(path)
     plain = _PLAIN_ROUTES.get((method, path))
     if plain is not None:
