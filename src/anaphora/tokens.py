@@ -318,11 +318,21 @@ def measured(data: bytes, kind: Kind | None = None) -> Size:
 def odd_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
     """The chunks of a log that are not all text, at least among its first `count`. `runs` are those
     of the prompt: where a block refers to a deferred tool, its definition is part of the prompt."""
-    odd = _examined(log, count)
-    deferred = [tool for run in runs for tool in run.deferred]
-    referring = _references(log, count) if deferred else ()
+    odd: Odd | None = log.odd
+    if odd is None or odd.done < count:
+        odd = _examined(log, count)
+    for run in runs:
+        if run.deferred:
+            return _with_definitions(odd, log, count, runs)
+    return odd
+
+
+def _with_definitions(odd: Odd, log: ChunkLog, count: int, runs: Sequence[ChunkRun]) -> Odd:
+    """The same with the deferred tools that the first `count` chunks refer to."""
+    referring = _references(log, count)
     if not referring:
         return odd
+    deferred = [tool for run in runs for tool in run.deferred]
     sizes = {tool.name: len(tool.data) for tool in deferred}
     added = {end: sum(sizes.get(name, 0) for name in names) for end, names in referring}
     ends = sorted({*odd.ends, *added})

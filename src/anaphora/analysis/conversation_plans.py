@@ -49,6 +49,7 @@ _MOST_CALLS, _MOST_BYTES = 4096, 32 * 1024 * 1024
 _MOST_CHANGING, _TIMES_SEEN = 4, 2
 #: Fields by which a request continues what is stored at the provider.
 STORED_FIELDS = ("previous_response_id", "conversation", "prompt")
+_STORED_FIELDS = frozenset(STORED_FIELDS)
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -132,7 +133,8 @@ def read_split(
     rendered = plannable(rendered, members, rules, dialect)
     marks = places_of(rendered.wire) is not None and bool(rendered.markers)
     keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
-    stored = any(name in members and bytes(members[name]) != b"null" for name in STORED_FIELDS)
+    fields = _STORED_FIELDS.intersection(members)
+    stored = bool(fields) and any(bytes(members[name]) != b"null" for name in fields)
     return ReadRequest(
         provider=provider,
         dialect=dialect,

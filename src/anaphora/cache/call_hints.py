@@ -18,6 +18,10 @@ _CONVERSATION_HEADERS = (
 )
 _CONVERSATION_FIELDS = ("conversation", "session_id", "prompt_cache_key")
 _USER_FIELDS = ("user", "safety_identifier")
+_HEADERS = frozenset(_CONVERSATION_HEADERS)
+_FIELDS = frozenset(
+    (*_CONVERSATION_FIELDS, *_USER_FIELDS, "metadata", "previous_response_id"),
+)
 
 
 class CallHints(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +37,21 @@ class CallHints(msgspec.Struct, frozen=True, kw_only=True):
 
     def agrees(self, other: CallHints) -> bool:
         """Whether nothing that both clients send differs."""
-        pairs = ((self.conversation, other.conversation), (self.user, other.user))
-        return all(not mine or not theirs or mine == theirs for mine, theirs in pairs)
+        mine, theirs = self.conversation, other.conversation
+        if mine and theirs and mine != theirs:
+            return False
+        mine, theirs = self.user, other.user
+        return not mine or not theirs or mine == theirs
+
+
+_NO_HINTS = CallHints()
 
 
 def hints_of(headers: Mapping[str, str], body: Mapping[str, Any]) -> CallHints:
     """The hints in a request. Header names are in lower case; the fields of the body are values or
     raw JSON."""
+    if _HEADERS.isdisjoint(headers) and _FIELDS.isdisjoint(body):
+        return _NO_HINTS
     named = [headers[name] for name in _CONVERSATION_HEADERS if name in headers]
     named += [_text(body[name]) for name in _CONVERSATION_FIELDS if name in body]
     metadata = _value(body.get("metadata"))

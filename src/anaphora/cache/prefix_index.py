@@ -235,7 +235,9 @@ class PrefixIndex(Generic[Call]):
             before=before,
         )
         for salt, place in found.places.items():
-            recent = self._conversations.setdefault(salt, _RecentConversations())
+            recent = self._conversations.get(salt)
+            if recent is None:
+                recent = self._conversations[salt] = _RecentConversations()
             recent.use(conversation, blocks)
             self._insert(new, salt, place)
         if new.reply is not None:
@@ -248,20 +250,23 @@ class PrefixIndex(Generic[Call]):
     # ── Finding ──────────────────────────────────────────────────────────────────────────────────
 
     def _look_up(self, prompt: ComparedPrompt, scope: Hashable, hints: CallHints) -> _Lookup[Call]:
-        previous = self._calls.get(self._replies.get((scope, hints.previous_reply), 0))
-        hints = CallHints(conversation=hints.conversation, user=hints.user)
-        groups: list[Hashable] = [scope]
+        previous = None
+        if hints.previous_reply:
+            previous = self._calls.get(self._replies.get((scope, hints.previous_reply), 0))
+            hints = CallHints(conversation=hints.conversation, user=hints.user)
+        places: dict[bytes, _Place] = {}
         if hints.conversation or hints.user:
-            groups.insert(0, (scope, hints.conversation, hints.user))
-        salts = [_salt(repr(group)) for group in groups]
-        places = {salt: self._deepest(prompt, salt) for salt in salts}
+            salt = _salt(repr((scope, hints.conversation, hints.user)))
+            places[salt] = self._deepest(prompt, salt)
+        salt = _salt(repr(scope))
+        places[salt] = self._deepest(prompt, salt)
         found = _Lookup(prompt, hints, places, previous or self._continued(prompt, hints, places))
         if found.continued is not None:
             call = found.continued.call
             chunks = prompt.common_chunks(found.continued.prompt)
             found.earlier = EarlierCall(call=call, continues=True, chunks=chunks, latest=call)
         else:
-            found.earlier = self._same_beginning(prompt, salts[-1], places[salts[-1]])
+            found.earlier = self._same_beginning(prompt, salt, places[salt])
         return found
 
     def _deepest(self, prompt: ComparedPrompt, salt: bytes) -> _Place:
@@ -276,9 +281,10 @@ class PrefixIndex(Generic[Call]):
             if high == 0 or salt + key(0) not in branches:
                 return -1, None
             low = 0
-        low += bisect_left(
-            range(low + 1, high), True, key=lambda index: salt + key(index) not in branches
-        )
+        if low + 1 < high:
+            low += bisect_left(
+                range(low + 1, high), True, key=lambda index: salt + key(index) not in branches
+            )
         return low, branches[salt + key(low)]
 
     def _continued(

@@ -195,10 +195,16 @@ class Rendered(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     @property
     def size(self) -> int:
         """The bytes of all chunks; the body adds markers, closing brackets and parameters."""
-        return sum([run.size for run in self.runs])
+        size = 0
+        for run in self.runs:
+            size += len(run.lead) + run.log.start(run.count)
+        return size
 
     def __len__(self) -> int:
-        return sum([run.count for run in self.runs])
+        count = 0
+        for run in self.runs:
+            count += run.count
+        return count
 
     def __iter__(self) -> Iterator[Chunk]:
         return (self.chunk(index) for index in range(len(self)))

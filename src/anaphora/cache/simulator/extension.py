@@ -10,8 +10,7 @@ from anaphora.tokens import Bills, Counts
 
 from .outcome import Outcome
 from .prefixes import lifetime_of, prefix_outcome
-from .prompt import RenderedPrompt
-from .view import MadeCall
+from .view import MadeCall, is_from_model
 
 
 def simulate_extension(
@@ -31,10 +30,9 @@ def simulate_extension(
     if shared_chunks(after, before) < chunks:
         return None
     wrote = prefix_outcome(rules, Counts(before, bills).total, 0, "new")
-    read = chunks
-    if len(after) > chunks and rules.reply_cached(made.reasoning):
-        prompt = RenderedPrompt(after, later.marks)
-        while read < len(after) and prompt.from_model(read):
+    read, count = chunks, len(after)
+    if count > chunks and rules.reply_cached(made.reasoning):
+        while read < count and is_from_model(*after.locate(read)):
             read += 1
     counts = Counts(after)
     return wrote, prefix_outcome(rules, counts.total, counts.tokens(read), "new")

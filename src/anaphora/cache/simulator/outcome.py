@@ -69,7 +69,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def uncached(self) -> int:
-        return sum(span.tokens for span in self.spans if span.fate == "uncached")
+        tokens = 0
+        for span in self.spans:
+            if span.fate == "uncached":
+                tokens += span.end - span.start
+        return tokens
 
     @property
     def kept(self) -> int:

@@ -75,13 +75,7 @@ class RenderedBlocks:
 
     def from_model(self, position: int) -> bool:
         run, first = self._run_of(position)
-        if run.section != "messages":
-            return False
-        log, index = run.log, position - first
-        # Some wires send tool calls and reasoning outside of any message.
-        if log.kinds[index] in _MODEL_KINDS:
-            return True
-        return log.role_of(index) in ("assistant", "model")
+        return is_from_model(run, position - first)
 
     def can_mark(self, position: int) -> bool:
         run, first = self._run_of(position)
@@ -110,6 +104,17 @@ class RenderedBlocks:
             if position >= placed[1]:
                 return placed
         raise IndexError(position)
+
+
+def is_from_model(run: ChunkRun, index: int) -> bool:
+    """Whether the model wrote a chunk of a run."""
+    if run.section != "messages":
+        return False
+    log = run.log
+    # Some wires send tool calls and reasoning outside of any message.
+    if log.kinds[index] in _MODEL_KINDS:
+        return True
+    return log.role_of(index) in ("assistant", "model")
 
 
 class TokenRuns:

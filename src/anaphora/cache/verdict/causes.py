@@ -176,9 +176,10 @@ def _parameters(
     earlier: SentCall, later: SentCall, rules: CacheRules
 ) -> list[tuple[Cause, Section]]:
     """Changed parameters that the cache depends on, and the first section each invalidates."""
-    order = rules.hash_order.value
-    before, after = (each.rendered.envelope.cache_params for each in (earlier, later))
-    was, now = (dict(before), dict(after)) if before != after else ({}, {})
+    before, after = earlier.rendered.envelope.cache_params, later.rendered.envelope.cache_params
+    if before == after and earlier.route == later.route:
+        return []
+    order, was, now = rules.hash_order.value, dict(before), dict(after)
     causes: list[tuple[Cause, Section]] = []
     for name in dict.fromkeys([*was, *now]):
         if was.get(name) == now.get(name):

@@ -180,14 +180,15 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     def describe(self, *, excerpts: bool = True) -> str:
         """The sentence; without the two excerpts of a change where those are shown beside it."""
         shown = self.change if excerpts else None
-        text, told = _outcome(self), self.causes[: len(self.causes) - len(self.other_causes)]
+        text, others = _outcome(self), self.other_causes
+        told = self.causes[: len(self.causes) - len(others)]
         if len(told) > 1:
             parts = (f"{cause.tokens:,} because {_reason(cause, shown)}" for cause in told)
             text += f": {'; '.join(parts)}"
         elif told:
             text += (", because " if self.left else ": ") + _reason(told[0], shown)
-        if self.other_causes:
-            text += f" (and {counted(len(self.other_causes), 'more reason')})"
+        if others:
+            text += f" (and {counted(len(others), 'more reason')})"
         text += "."
         if self.lost:
             text += f" {_loss(self)}: {format_loss(self.cost_usd)}."
@@ -202,6 +203,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def other_causes(self) -> tuple[Cause, ...]:
         """The causes that the sentence counts without naming them."""
+        if len(self.causes) < 2:
+            return ()
         shares = sum(cause.tokens is not None for cause in self.causes)
         return self.causes[max(1, shares) :]
 
