@@ -43,8 +43,9 @@ ErrorFactory = Callable[[str, str], AnaphoraError]
 
 decode_members = msgspec.json.Decoder(Members).decode
 decode_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_text = msgspec.json.Decoder(str).decode
-_decode_optional_text = msgspec.json.Decoder(str | None).decode
+_decode_optional_elements = msgspec.json.Decoder(list[msgspec.Raw] | None).decode
+decode_text = msgspec.json.Decoder(str).decode
+decode_optional_text = msgspec.json.Decoder(str | None).decode
 _encode = msgspec.json.Encoder().encode
 _CAPITAL = re.compile("[A-Z]")
 _FIRST_IDS = tuple(f"m{index}" for index in range(256))
@@ -160,7 +161,10 @@ def object_members(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> M
 
 def list_elements(raw: bytes | msgspec.Raw, path: str, fail: ErrorFactory) -> list[msgspec.Raw]:
     """The elements of a list; none where it is null."""
-    return decode_value(raw, list[msgspec.Raw] | None, path, fail) or []
+    try:
+        return _decode_optional_elements(raw) or []
+    except DECODE_ERRORS:
+        return decode_value(raw, list[msgspec.Raw] | None, path, fail) or []
 
 
 def decode_value(raw: bytes | msgspec.Raw, kind: Any, path: str, fail: ErrorFactory) -> Any:
@@ -300,7 +304,7 @@ class _Node:
             raise _Invalid(f"not a JSON object: {decode_reason(problem)}") from None
         tag, field = self._default_tag, self._tag_field
         if field is not None and field in members:
-            decode = _decode_text if tag is None else _decode_optional_text
+            decode = decode_text if tag is None else decode_optional_text
             try:
                 tag = decode(members[field]) or tag or ""
             except DECODE_ERRORS as problem:

@@ -32,7 +32,9 @@ from anaphora.values import CachePolicy, Conversation, Message, Section, Segment
 
 from .elements import DecodedBody, ListElements, SplitInput
 from .reading import (
+    DECODE_ERRORS,
     Members,
+    decode_text,
     decode_value,
     encode_members,
     list_elements,
@@ -205,15 +207,15 @@ class RequestSplit:
             role = message.role
             before = b","
             for position, block in enumerate(message.blocks):
+                opens = None
                 if position == 0 and (joins is None or last is None or not joins(role, last)):
                     before = message.opening if last is None else glue(last) + message.opening
-                    append.open(role)
-                    last = role
+                    opens = last = role
                 for offset, ttl in block.marks:
                     if offset is not None:
                         offset += len(before) + (0 if count else len(lead))
                     marks.append((index, Mark(count, ttl, offset)))
-                append.chunk(block.kind, before + block.data, block.splice)
+                append.chunk(block.kind, before + block.data, block.splice, opens)
                 before = b","
                 count += 1
             append.end_message(f"m{index}")
@@ -376,5 +378,8 @@ def required_text(members: Members, name: str, path: str) -> str:
     """A member that must be there and a text; `path` is that of its object."""
     if name not in members:
         raise request_error("is missing", f"{path}.{name}")
-    text: str = decode_value(members[name], str, f"{path}.{name}", request_error)
-    return text
+    try:
+        return decode_text(members[name])
+    except DECODE_ERRORS:
+        text: str = decode_value(members[name], str, f"{path}.{name}", request_error)
+        return text

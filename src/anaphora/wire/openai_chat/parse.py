@@ -19,6 +19,7 @@ breakpoints become the caller's marks, unknown fields become extras. Normalised 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -481,7 +482,7 @@ def split(
     tools = request.add_section("tools", request.take("tools"), _split_tools)
     messages = request.add_messages(
         raws,
-        lambda raw, path: _split_message(raw, path, markers),
+        partial(_split_message, markers=markers),
         lead=b'"messages":[' if system is None else glue("system"),
         glue=glue,
         close=close,

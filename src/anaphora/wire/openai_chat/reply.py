@@ -20,6 +20,7 @@ from anaphora.wire.reading import (
     Members,
     converts_errors,
     decode_members,
+    decode_optional_text,
     decode_value,
     encode_members,
     extras_of,
@@ -100,8 +101,10 @@ def read_reply(body: bytes) -> Reply:
 
 def take_text(fields: Members, name: str, path: str) -> str:
     raw = fields.pop(name, NULL)
-    text: str | None = decode_value(raw, str | None, f"{path}.{name}", reply_error)
-    return text or ""
+    try:
+        return decode_optional_text(raw) or ""
+    except DECODE_ERRORS:
+        return decode_value(raw, str | None, f"{path}.{name}", reply_error) or ""
 
 
 def write_reply(reply: Reply, created: float | None = None) -> bytes:
