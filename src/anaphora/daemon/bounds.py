@@ -10,7 +10,7 @@ the request can incur. No tokenizer is used, and nothing is asked of the provide
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from decimal import ROUND_CEILING, Decimal
 from typing import NamedTuple
 
@@ -211,30 +211,35 @@ def _dearest(
         raise _NoBound(f"no price is known for {fields or facts.geo}")
     rate_in, rate_out = Decimal(0), Decimal(0)
     for price in _prices(facts, target, at):
-        levels: list[Rates] = [price, *(tier for tier in price.tiers if tier.above < input_tokens)]
+        levels: list[Rates] = [price]
+        if price.tiers:
+            levels += [tier for tier in price.tiers if tier.above < input_tokens]
         for rates in levels:
             if rates.input is None or rates.output is None:
                 raise _NoBound(f"the price of {price.model} lacks a rate")
-            writes = (rate for ttl, rate in rates.write.items() if ttls is None or ttl in ttls)
-            rate_in = max(rate_in, rates.input, rates.read or rate_in, *writes)
+            rate_in = max(rate_in, rates.input, rates.read or rate_in)
+            for ttl, rate in rates.write.items():
+                if ttls is None or ttl in ttls:
+                    rate_in = max(rate_in, rate)
             rate_out = max(rate_out, rates.output)
     return rate_in * factor, rate_out * factor
 
 
-def _prices(facts: RequestFacts, target: Target, at: float) -> Iterable[Price]:
+def _prices(facts: RequestFacts, target: Target, at: float) -> list[Price]:
     """The prices of the target's model, now and soon, and of others that may answer."""
     tier = facts.service_tier
-    for price in (target.price(at, tier), target.next_price(at, tier)):
-        if price is None:
-            raise _NoBound(_unpriced(target.model, target, tier))
-        yield price
+    now, soon = target.price(at, tier), target.next_price(at, tier)
+    if now is None or soon is None:
+        raise _NoBound(_unpriced(target.model, target, tier))
+    prices = [now] if soon is now else [now, soon]
     for _, model in facts.models[1:]:
         if model == target.model:
             continue
         other = find_price(msgspec.structs.replace(target, model=model), at, tier)
         if other is None:
             raise _NoBound(_unpriced(model, target, tier))
-        yield other
+        prices.append(other)
+    return prices
 
 
 def _unpriced(model: str, target: Target, tier: str) -> str:

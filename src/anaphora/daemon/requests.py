@@ -51,7 +51,7 @@ _PLAIN = frozenset(
     " metadata".split()
 )
 _NO_PROMPT = PromptIR()
-_CACHED_CONTENT = ("cachedContent", "cached_content")
+_CACHED_CONTENT = frozenset(("cachedContent", "cached_content"))
 _KEY, _SALT = "prompt_cache_key", "cache_salt"
 
 
@@ -112,9 +112,9 @@ class RequestBuilder:
 
     def _names_cached_content(self) -> bool:
         request = self._call.request
-        return request is not None and any(
-            known_text(request.members, name) for name in _CACHED_CONTENT
-        )
+        if request is None or _CACHED_CONTENT.isdisjoint(request.members):
+            return False
+        return any(known_text(request.members, name) for name in _CACHED_CONTENT)
 
     # ── The app's own bytes ──────────────────────────────────────────────────────────────────────
 
