@@ -45,8 +45,10 @@ class BreakTexts:
 
     def add(self, call: AppCall, reply: AppReply) -> None:
         verdict = reply.verdict
-        change = None if verdict is None or not verdict.broke else verdict.change
-        if change is None or not self._allowed:
+        if not self._allowed or verdict is None or not verdict.broke:
+            return
+        change = verdict.change
+        if change is None:
             return
         with self._lock:
             if self._allowed:

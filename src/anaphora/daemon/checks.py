@@ -9,7 +9,7 @@ of the grant that it is missing from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 from blake3 import blake3
@@ -106,10 +106,11 @@ def prompt_fingerprint(rendered: Rendered) -> str:
     return PROMPT_PREFIX + digest.hexdigest()
 
 
-def is_granted(name: str, patterns: Iterable[str]) -> bool:
+def is_granted(name: str, patterns: Collection[str]) -> bool:
     """Whether one of the patterns matches the whole name; `*` stands for any characters."""
-    plain = "[" not in name
-    return any((plain and name == pattern) or fnmatchcase(name, pattern) for pattern in patterns)
+    if "[" not in name and name in patterns:
+        return True
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -> None:

@@ -37,6 +37,8 @@ def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge
     factor = price_factor(facts, target.endpoint.system)
     if factor is None:
         return None
+    if factor is _ONE and not facts.server_tools:
+        return NO_SURCHARGE
     usd = Decimal(0)
     kinds = [part.kind for part in reply.message.parts if isinstance(part, Opaque)]
     for tool in facts.server_tools:
@@ -57,6 +59,8 @@ def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge
 def price_factor(facts: RequestFacts, provider: str) -> Decimal | None:
     """By how much fast mode and data residency multiply the price of a request, bill and bound
     alike; None where that is unknown."""
+    if not facts.tiers and not facts.geo:
+        return _ONE
     factor = _ONE
     fields = [(param, value) for param, value in facts.tiers if param == "speed"]
     if facts.geo:

@@ -84,8 +84,7 @@ def read_limits(
         return limits
     anthropic = "anthropic-ratelimit-requests-remaining" in headers
     for what, remaining, limit, reset, gradual in _ANTHROPIC if anthropic else _OTHERS:
-        text = headers.get(remaining)
-        if text is None or (left := _amount(text)) is None:
+        if remaining not in headers or (left := _amount(headers[remaining])) is None:
             continue
         most = _amount(headers.get(limit))
         if most is None or left <= most * at_most:

@@ -95,7 +95,8 @@ def splice(
     if places is None:
         return SplicedBody(body=body, marks=rendered.marks, notices=tuple(notices))
     work = _Splicing(body, rendered, places, dialect, notices, decoded)
-    work.place(plan, replace=replace, slots=slots)
+    if plan.marks or rendered.marks:
+        work.place(plan, replace=replace, slots=slots)
     headers = work.fields(plan, replace=replace)
     return SplicedBody(
         body=work.result(), marks=tuple(work.marks), headers=headers, notices=tuple(notices)

@@ -32,6 +32,8 @@ _VERSION = re.compile(r"(?:/v1){1,2}(?=/)")
 #: An id in a path: no step up, no separator.
 _ID = re.compile(r"(?!\.{1,2}\Z)[\w.:@-]{1,256}")
 _MODEL = re.compile(r"[!-~]{1,256}")
+#: Parts of a path that are none of a name.
+_NO_STEPS = frozenset(("", ".", ".."))
 #: Headers of Google's clients, which may use `/v1` like the others.
 _GOOGLE_HEADERS = ("x-goog-api-key", "x-goog-api-client")
 _METHODS: dict[str, Operation] = {
@@ -192,7 +194,8 @@ def wire_of(path: str, headers: Mapping[str, str]) -> str:
 
 def checked_model(name: str) -> str:
     """The name of a model in a path or a body."""
-    if _MODEL.fullmatch(name) is None or any(step in ("", ".", "..") for step in name.split("/")):
+    steps = name.split("/") if "/" in name else (name,)
+    if _MODEL.fullmatch(name) is None or not _NO_STEPS.isdisjoint(steps):
         reason = f"not a name of a model: {name[:100]!r}"
         raise RequestRejected(reason, status=400, param="model")
     return name
