@@ -113,50 +113,52 @@ class HttpExchange:
         limits, declared = self._limits, self.headers.get("content-length", "")
         if declared.isascii() and declared.isdecimal() and _exceeds(declared, limits.size):
             raise self._too_large()
-        first = await self._next_piece(limits.seconds)
-        if not first.get("more_body"):
-            body: bytes = first.get("body", b"")
-            if len(body) > limits.size:
-                raise self._too_large()
-            return body
-        return await self._read_rest(first)
+        assert self._timer is not None
+        deadline = Deadline(limits.seconds, self._timer)
+        return await self._within(deadline, self._collected(deadline, self._timer))
 
     async def read_piece(self) -> tuple[bytes, bool]:
         """A piece of the body as it arrives, and whether more follow. No limits: for a body that
         is passed on, never collected. Raises `UploadAborted` and `ServerStopping`."""
         if self._reason is not None:
             raise self._reason
-        message = await self._next_piece(inf)
+        assert self._timer is not None
+        message = await self._within(Deadline(inf, self._timer), self._next_piece())
         return message.get("body", b""), message.get("more_body", False)
 
-    async def _read_rest(self, message: Any) -> bytes:
-        limits, clock = self._limits, asyncio.get_running_loop().time
-        # Pieces may be a byte each: they are not kept apart.
-        body, started = bytearray(), clock()
-        while True:
-            body += message.get("body", b"")
-            if len(body) > limits.size:
-                raise self._too_large()
-            if not message.get("more_body"):
-                return bytes(body)
-            allowed = limits.seconds + len(body) / limits.rate
-            message = await self._next_piece(started + allowed - clock())
+    async def _collected(self, deadline: Deadline, timer: SharedTimer) -> bytes:
+        """All pieces; the deadline moves with the bytes that arrive."""
+        limits = self._limits
+        body: bytes = (await self._next_piece()).get("body", b"")
+        if self._unread:
+            # Pieces may be a byte each: they are not kept apart.
+            collected, started = bytearray(body), timer.loop.time()
+            while self._unread and len(collected) <= limits.size:
+                allowed = limits.seconds + len(collected) / limits.rate
+                timer.begin_at(deadline, started + allowed)
+                collected += (await self._next_piece()).get("body", b"")
+            body = bytes(collected)
+        if len(body) > limits.size:
+            raise self._too_large()
+        return body
 
-    async def _next_piece(self, seconds: float) -> Any:
-        assert self._timer is not None
-        self._reading = Deadline(seconds, self._timer)
+    async def _next_piece(self) -> Any:
+        message = await self.receive()
+        if message["type"] != _BODY:
+            raise UploadAborted
+        self._unread = message.get("more_body", False)
+        return message
+
+    async def _within(self, deadline: Deadline, reading: Coroutine[Any, Any, T]) -> T:
+        self._reading = deadline
         try:
-            message = await self._reading.wait(self.receive())
+            return await deadline.wait(reading)
         except DeadlinePassed:
             if self._reason is not None:
                 raise self._reason from None
             raise RequestRejected("the request body took too long to arrive", status=408) from None
         finally:
             self._reading = None
-        if message["type"] != _BODY:
-            raise UploadAborted
-        self._unread = message.get("more_body", False)
-        return message
 
     def _too_large(self) -> TooLarge:
         size = self._limits.size

@@ -73,9 +73,8 @@ class Usage(Value, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int | None:
-        if self.input is None or self.output is None:
-            return None
-        return self.input + self.output
+        tokens = self.input
+        return None if tokens is None or self.output is None else tokens + self.output
 
 
 def _are_counts(written: Mapping[WriteTtl, int] | None) -> bool:

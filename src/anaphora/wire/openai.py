@@ -398,6 +398,8 @@ def split_tools(
     raw: bytes, name_of: Callable[[Members], str], lead: bytes, close: bytes
 ) -> SplitSection | None:
     """The tools of a request. `name_of` takes a tool's members."""
+    if raw == b"null":
+        return None
     labels: list[str] = []
     tools = list_elements(raw, "$.tools", request_error)
     for index, tool in enumerate(tools):

@@ -18,7 +18,7 @@ as long as its logs are in use.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import sha256
 from typing import Any, TypeAlias, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -174,9 +174,10 @@ class RequestSplit:
         self.add_run(run, marks)
         return run
 
-    def add_run(self, run: ChunkRun, marks: Iterable[Mark] = ()) -> None:
-        first = self.count
-        self.marks += [Mark(first + mark.chunk, mark.ttl, mark.splice) for mark in marks]
+    def add_run(self, run: ChunkRun, marks: Sequence[Mark] = ()) -> None:
+        if marks:
+            first = self.count
+            self.marks += [Mark(first + mark.chunk, mark.ttl, mark.splice) for mark in marks]
         self.runs.append(run)
         self.count += run.count
 
@@ -198,7 +199,8 @@ class RequestSplit:
         `glue` and `close` take the wire role before them; `joins` tells whether a role continues
         the message of the role before it. `context` is whatever else decides how these are cut."""
         log, known, digests, whole = self._known_messages(raws, context, place)
-        marks = [each for each in cast(_Source, log.source)[1] if each[0] < known]
+        marks = cast(_Source, log.source)[1]
+        marks = [each for each in marks if each[0] < known] if marks else []
         count = log.message_ends[known - 1] if known else 0
         last = log.role_of(count - 1) if count else None
         append = LogAppend(count, known)
@@ -237,7 +239,7 @@ class RequestSplit:
             place=place,
             blocks=blocks,
         )
-        self.add_run(run, [mark for _, mark in marks])
+        self.add_run(run, [mark for _, mark in marks] if marks else ())
         return run
 
     def _known_messages(

@@ -50,9 +50,8 @@ class CallBody(JsonBody, frozen=True, eq=False, kw_only=True):
 
     @property
     def known_references(self) -> list[tuple[int, Reference]]:
-        if self.beginning is None:
-            return []
-        return [each for each in self.beginning.kept.facts.references if each[0] < self.known]
+        named = () if self.beginning is None else self.beginning.kept.facts.references
+        return [each for each in named if each[0] < self.known] if named else []
 
     def references(self) -> Iterator[Reference]:
         """The stored objects that it names."""
