@@ -61,7 +61,8 @@ def check_grant(
 def check_capabilities(grant: AppGrant, needed: Sequence[str], method: str) -> None:
     """Raises `CapabilityDenied` where an app has not the capabilities that a method needs, or one
     that it requires itself."""
-    for capability in (*needed, *sorted(grant.missing)):
+    missing = grant.missing
+    for capability in (*needed, *sorted(missing)) if missing else needed:
         if capability in grant.capabilities:
             continue
         reason = f"{grant.app} is not granted {capability}, which {method} needs"

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 #: Sets of granted providers for which a chooser is kept.
 _MOST_CHOOSERS = 256
+_FOR_CALLS, _FOR_STREAMS = ("llm_complete",), ("llm_complete", "llm_stream")
 
 
 class CallService:
@@ -268,7 +269,7 @@ class CallService:
         if self._draining:
             raise StoreUnavailable("the daemon is stopping")
         app = call.app
-        needed = ["llm_complete", *(["llm_stream"] if call.stream else [])]
+        needed = _FOR_STREAMS if call.stream else _FOR_CALLS
         check_capabilities(app.grant, needed, call.method)
         names, named, model = app.grant.llm.providers, call.provider, call.model
         if named is None and model in names and model in self._pool.routes:

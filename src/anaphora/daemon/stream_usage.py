@@ -27,7 +27,7 @@ class WholeEvents:
         # Only what is new is looked at: an event may be large and arrive in many pieces.
         tail = bytes(self._rest[1 - self._longest :]) if self._longest > 1 else b""
         window = tail + data
-        end = max(at + len(mark) if (at := window.rfind(mark)) >= 0 else 0 for mark in self._ends)
+        end = len(window) if window.endswith(self._ends) else self._end_in(window)
         if not end:
             self._rest += data
             return b""
@@ -35,6 +35,10 @@ class WholeEvents:
         whole = bytes(self._rest) + data[:cut] if self._rest else data[:cut]
         self._rest = bytearray(data[cut:])
         return self._passed(whole)
+
+    def _end_in(self, window: bytes) -> int:
+        """The end of the last event that is complete; 0 where none is."""
+        return max(at + len(mark) if (at := window.rfind(mark)) >= 0 else 0 for mark in self._ends)
 
     def close(self) -> bytes:
         """What is left behind the last event of a stream that has not failed."""

@@ -287,10 +287,14 @@ def _loss(verdict: Verdict) -> str:
     return f"{tokens} {'would be' if verdict.billed is None else were} paid again"
 
 
+#: The smallest amount that four digits show.
+_FOUR_DIGITS = Decimal("0.0001")
+
+
 def format_usd(cost_usd: Decimal) -> str:
     if cost_usd >= 1:
         return f"${cost_usd:.2f}"
-    return f"${cost_usd:.4f}" if cost_usd >= Decimal("0.0001") else f"${cost_usd:.2g}"
+    return f"${cost_usd:.4f}" if cost_usd >= _FOUR_DIGITS else f"${cost_usd:.2g}"
 
 
 def format_loss(cost_usd: Decimal | None) -> str:

@@ -129,7 +129,9 @@ class StreamBody:
     def feed(self, piece: StreamPiece) -> bytes:
         if self._passes and piece.data is not None:
             data = piece.data
-            self._ended = self._ended or any(isinstance(e, ReplyFail) for e in piece.events)
+            for event in piece.events:
+                if isinstance(event, ReplyFail):
+                    self._ended = True
         elif self._passes:
             # The connection broke: the provider sent nothing that says so.
             data = b"".join(self._write(e) for e in piece.events if isinstance(e, ReplyFail))
