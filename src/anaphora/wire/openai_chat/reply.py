@@ -51,6 +51,7 @@ _FINISH_REASONS: dict[StopReason, str] = {
 
 _CHOICE: LenientDecoder[Choice] = LenientDecoder(Choice)
 
+_NO_USAGE = Usage()
 _decode_usage = msgspec.json.Decoder(ChatUsage).decode
 
 
@@ -78,7 +79,7 @@ def read_reply(body: bytes) -> Reply:
     reply_id = take_text(fields, "id", "$")
     model = take_text(fields, "model", "$")
     usage = bytes(fields.pop("usage", NULL))
-    counts, notices = Usage(), tuple[Notice, ...]()
+    counts, notices = _NO_USAGE, tuple[Notice, ...]()
     if usage != b"null":
         counts, notices = read_counts(read_usage, usage, "$.usage")
     fields.pop("object", None)
@@ -190,7 +191,10 @@ def read_usage(raw: bytes, path: str) -> Usage:
         usage.num_cached_tokens,
         usage.prompt_cache_hit_tokens,
     )
-    read = next((tokens for tokens in map(valid_count, reported) if tokens is not None), None)
+    read = None
+    for tokens in reported:
+        if (read := valid_count(tokens)) is not None:
+            break
     wrote = valid_count(details.cache_write_tokens)
     written = None if wrote is None else positive_counts({"30m": wrote})
     output = usage.completion_tokens
