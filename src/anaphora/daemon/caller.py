@@ -202,7 +202,8 @@ class DelegatedCall(Caller):
         on_wait: Callable[[float], None] | None,
     ) -> Admission:
         admission = FairAdmission(target.gate, tokens, deadline, on_wait)
-        admission.lock = self._tools.lock(self._call.app.id, target.endpoint.id)
+        if target.gate.counts_tokens:
+            admission.lock = self._tools.lock(self._call.app.id, target.endpoint.id)
         if not self._tools.shared_state.alone:
             state, news = self._tools.shared_state, self._tools.news
             admission.shared = SharedLimits.of(state, news, target)

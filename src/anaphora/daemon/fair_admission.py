@@ -51,13 +51,14 @@ class FairAdmission(Admission):
     several apps start in turn."""
 
     lock: asyncio.Lock | None = None
+    """None: nothing limits the call."""
     shared: SharedLimits | None = None
     """None: there are no other nodes."""
     _taken: list[Taken] = msgspec.field(default_factory=list)
 
     async def __aenter__(self) -> Self:
         lock = self.lock
-        if lock is None or not self._gate.counts_tokens:
+        if lock is None:
             return await super().__aenter__()
         began = monotonic()
         seconds = None if self._deadline is None else max(0.0, self._deadline - began)

@@ -132,13 +132,14 @@ class OpenHold:
     ) -> Settlement:
         self._settled = True
         usage = usage or Usage()
-        counts = (usage.input or 0, usage.output or 0)
-        if not 0 <= billed <= LARGEST_AMOUNT or max(counts) > LARGEST_AMOUNT:
+        input, output = usage.input or 0, usage.output or 0
+        if not 0 <= billed <= LARGEST_AMOUNT or max(input, output) > LARGEST_AMOUNT:
             _log.warning(
                 "request %s: its bill of %d tokens cannot be true; settled at its bound",
-                self.hold.request_id, sum(counts),
+                self.hold.request_id, input + output,
             )  # fmt: skip
             billed, kind, usage, labels, saved = self.hold.bound, "bound", Usage(), None, 0
+            input = output = 0
         if billed > self.hold.bound:
             _log.warning(
                 "request %s cost %d nano-dollars, more than its bound %d (%s, %s)",
@@ -149,10 +150,10 @@ class OpenHold:
             billed=billed,
             kind=kind,
             at=self._ledger.clock(),
-            input=usage.input or 0,
+            input=input,
             read=usage.read or 0,
             written=usage.written_total or 0,
-            output=usage.output or 0,
+            output=output,
             read_by_others=read_by_others,
             labels=_storable(labels) if labels else {},
             saved=saved,

@@ -156,8 +156,9 @@ def label_costs(
         return {}
     output = (price.at(usage.input or 0).output or Decimal(0)) * (usage.output or 0)
     nano, costs = nano_usd_up(cost.usd - output.scaleb(-6)), dict[str, int]()
-    largest = sorted(shares, key=lambda share: -share.tokens)
-    for position, share in enumerate(largest):
+    if len(shares) > _MOST_LABELS:
+        shares = tuple(sorted(shares, key=lambda share: -share.tokens))
+    for position, share in enumerate(shares):
         name = block_label(share.label, share.section)
         if position >= _MOST_LABELS and name not in costs:
             name = share.section

@@ -34,6 +34,8 @@ NO_SURCHARGE = Surcharge()
 def surcharge_of(facts: RequestFacts, target: Target, reply: Reply) -> Surcharge | None:
     """The surcharge of an answered request, by the calls of server tools in the reply; None where
     it is not known."""
+    if not (facts.server_tools or facts.tiers or facts.geo):
+        return NO_SURCHARGE
     factor = price_factor(facts, target.endpoint.system)
     if factor is None:
         return None
