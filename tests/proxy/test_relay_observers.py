@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from support.raw_http import exchange, request_bytes
@@ -205,8 +205,15 @@ def test_nothing_is_kept_without_observers(monkeypatch: pytest.MonkeyPatch) -> N
     assert (call.request_body, call.pieces) == (None, None)
 
 
-def test_the_interpreter_is_set_up_only_in_a_process_of_the_proxys_own() -> None:
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
     gc.unfreeze()
+    yield
+    gc.freeze()  # as tests/conftest.py does
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_the_interpreter_is_set_up_only_in_a_process_of_the_proxys_own() -> None:
     interval = sys.getswitchinterval()
     with socket_upstream(answering(OK)) as upstream:
         with running([upstream.route()]):

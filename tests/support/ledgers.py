@@ -19,6 +19,7 @@ from typing import IO, Any, TypeAlias
 import msgspec
 from support.audit_logs import with_tests
 from support.servers import run_in_thread
+from support.temporary import memory_place
 
 from anaphora.daemon.grants import AppGrant, LlmGrant
 from anaphora.daemon.ledger import Ledger
@@ -138,8 +139,7 @@ def problems_of(place: StorePlace, now: float = NOON) -> tuple[str, ...]:
 @contextmanager
 def memory_folder() -> Iterator[Path]:
     """A folder in memory where the system has one: for tests of many commits."""
-    memory = "/dev/shm"
-    with tempfile.TemporaryDirectory(dir=memory if os.path.isdir(memory) else None) as folder:
+    with tempfile.TemporaryDirectory(dir=memory_place()) as folder:
         yield Path(folder)
 
 

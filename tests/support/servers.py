@@ -36,6 +36,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import quote
 
+from support.temporary import memory_place
+
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +113,7 @@ class _Server:
 
     def __init__(self) -> None:
         self.program = find_program(self.names, self.folders)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"anaphora-{self.names[0]}-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"anaphora-{self.names[0]}-", dir=self._place()))
         self.process: subprocess.Popen[bytes] | None = None
         try:
             self._own(self.folder)
@@ -244,6 +246,10 @@ class _Server:
             shutil.copytree(package, self.folder / "wheel" / package.name, symlinks=True)
         self.program = self.folder / "wheel" / path
 
+    def _place(self) -> str:
+        """Where its folder is: the name of a socket must be short."""
+        return "/tmp"
+
     def _prepare(self) -> None:
         """Write what the server needs before it starts."""
 
@@ -366,6 +372,11 @@ class PostgresServer(_Server):
         finally:
             await connection.close()
 
+    def _place(self) -> str:
+        # A sync in memory costs nothing: benchmarks want it to.
+        is_synced = self.settings.get("fsync") == "on"
+        return (None if is_synced else memory_place()) or super()._place()
+
     def _prepare(self) -> None:
         initdb = self.program.resolve().parent / "initdb"
         self._run(
@@ -386,6 +397,7 @@ class PostgresServer(_Server):
             # The machine does not lose power in a test; what a killed server wrote is kept.
             "fsync": "off",
             "shared_buffers": "16MB",
+            "max_wal_size": "128MB",
             "max_connections": "100",
             "log_line_prefix": "%m [%p] %d ",
         }
