@@ -148,7 +148,7 @@ def test_continue_with_the_emulator(run: Any, two: Path, options: str, message: 
     ],
 )
 def test_where_the_question_comes_from(
-    run_process: Any, two: Path, environment: Any, arguments: list[str], asked: str
+    run: Any, two: Path, environment: Any, arguments: list[str], asked: str
 ) -> None:
     import subprocess
     import sys
@@ -162,7 +162,7 @@ def test_where_the_question_comes_from(
         check=True,
     )
     assert done.stdout
-    listed = run_process("ask", "--list").stdout
+    listed = run("ask", "--list").stdout
     assert asked in listed
 
 

@@ -20,15 +20,15 @@ def test_scripts_are_printed(shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts_are_valid(shell: str, run_process: Any) -> None:
+def test_scripts_are_valid(shell: str, run: Any) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here to read it")
-    script = run_process("completion", shell).stdout
+    script = run("completion", shell).stdout
     subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
-def test_unknown_shell_is_a_usage_error(run_process: Any) -> None:
-    wrong = run_process("completion", "cmd")
+def test_unknown_shell_is_a_usage_error(run: Any) -> None:
+    wrong = run("completion", "cmd")
     assert wrong.returncode == 2
     assert "'bash', 'zsh', 'fish'" in wrong.stderr
 

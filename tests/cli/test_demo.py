@@ -29,6 +29,8 @@ ESCAPE = "\x1b"
 BREAKS = "prompts that break their prefix are what the demo shows"
 #: Enough to see everything there is to see; `make demo`, which test_docs runs, has all of them.
 SOME = ("--providers", "anthropic,ollama,cerebras", "--no-engine")
+#: For a process: enough to see how it is written.
+ONE = ("--providers", "anthropic", "--no-engine")
 
 
 def on_terminal(columns: int, environment: dict[str, str]) -> str:
@@ -38,7 +40,7 @@ def on_terminal(columns: int, environment: dict[str, str]) -> str:
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    command = [sys.executable, "-m", "anaphora", "demo", *SOME]
+    command = [sys.executable, "-m", "anaphora", "demo", *ONE]
     with subprocess.Popen(
         command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
     ) as process:
@@ -64,15 +66,22 @@ def settled(shown: str) -> str:
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", shown[shown.rindex("The bill for") :])
 
 
-def demo(*arguments: str, **extra: str) -> str:
-    """The output to a pipe."""
-    command = [sys.executable, "-m", "anaphora", "demo", *SOME, *arguments]
-    looks = ("FORCE_COLOR", "COLUMNS")
-    quiet = {name: value for name, value in os.environ.items() if name not in looks}
-    environ = quiet | {"PYTHONUTF8": "1"} | extra
-    run = subprocess.run(command, env=environ, capture_output=True, encoding="utf-8", check=True)
-    assert run.stderr == ""
-    return run.stdout
+def demo(*arguments: str) -> str:
+    """The output to a pipe, without a key, and without leaving this machine."""
+    real = socket.socket.connect
+
+    def connect(self: socket.socket, address: Any) -> None:
+        assert address[0] == "127.0.0.1", "the demo leaves this machine"
+        real(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name in ("FORCE_COLOR", "COLUMNS") or name.endswith(("_KEY", "_TOKEN")):
+                patch.delenv(name)
+        patch.setattr(socket.socket, "connect", connect)
+        shown = CliRunner().invoke(anaphora, ["demo", *SOME, *arguments], catch_exceptions=False)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    return shown.stdout
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +92,10 @@ def data() -> Any:
 @pytest.fixture(scope="module")
 def piped() -> str:
     return demo()
+
+
+def test_demo_needs_no_network_and_no_key(piped: str) -> None:
+    assert "One change, found and explained" in piped
 
 
 def test_piped_output_is_plain_text(piped: str) -> None:
@@ -149,37 +162,24 @@ def test_no_color_and_dumb_terminals(environment: Any) -> None:
     assert ESCAPE not in on_terminal(100, environment(TERM="dumb"))
 
 
-def test_ascii_terminal() -> None:
-    assert "The bill for 20 turns" in demo(PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+def test_pipe_without_unicode(run_process: Any) -> None:
+    shown = run_process("demo", *ONE, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "The bill for 20 turns" in shown.stdout
+    assert ESCAPE not in shown.stdout
 
 
-@pytest.mark.breaks_prefix(reason=BREAKS)
-def test_no_network_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.endswith(("_KEY", "_TOKEN"))]:
-        monkeypatch.delenv(name)
-    real = socket.socket.connect
-
-    def connect(self: socket.socket, address: Any) -> None:
-        assert address[0] == "127.0.0.1", "the demo leaves this machine"
-        real(self, address)
-
-    monkeypatch.setattr(socket.socket, "connect", connect)
-    shown = CliRunner().invoke(anaphora, ["demo", *SOME], catch_exceptions=False)
-    assert shown.exit_code == 0
-    assert "One change, found and explained" in shown.stdout
-
-
-def test_unknown_provider(run_process: Any) -> None:
-    wrong = run_process("demo", "--providers", "anthropic,acme")
+def test_unknown_provider(run: Any) -> None:
+    wrong = run("demo", "--providers", "anthropic,acme")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("anaphora: --providers: 'acme' is none of ")
 
 
-def test_suggested_commands_exist(run_process: Any, piped: str) -> None:
+def test_suggested_commands_exist(run: Any, piped: str) -> None:
     commands = re.findall(r"^   anaphora (\w+)", piped.partition("Try next")[2], re.MULTILINE)
     assert len(commands) == 6
     for command in set(commands):  # test_bare_install runs them
-        assert run_process(command, "--help").returncode == 0, command
+        assert run(command, "--help").returncode == 0, command
 
 
 @pytest.mark.breaks_prefix(reason=BREAKS)

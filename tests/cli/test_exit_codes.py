@@ -84,6 +84,11 @@ GOOD = {
 }
 
 
+def long(*values: object) -> Any:
+    """Values of a test that starts a process: others like them are kept in each run."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 def failed(done: Any, code: int, name: str = "") -> None:
     """The exit code, nothing on standard output, and a message without a traceback."""
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
@@ -275,13 +280,13 @@ def test_missing_package_is_7(run: Any, monkeypatch: pytest.MonkeyPatch, command
     [
         ("ask --emulate --no-keep hi <&-", 0),
         ("ask --emulate --no-keep <&-", 2),
-        ("ask --emulate --no-keep - <&-", 2),
-        ("ask --emulate --no-keep -f - hi <&-", 2),
+        long("ask --emulate --no-keep - <&-", 2),
+        long("ask --emulate --no-keep -f - hi <&-", 2),
         ("translate --to openai - <&-", 2),
         ("ask --emulate --no-keep hi >&-", 0),
-        ("ask --emulate --no-keep hi 2>&-", 0),
+        long("ask --emulate --no-keep hi 2>&-", 0),
         ("models >&-", 0),
-        ("models --json >&-", 0),
+        long("models --json >&-", 0),
         ("nosuch 2>&-", 2),
     ],
 )
@@ -300,7 +305,8 @@ def test_closed_streams(environment: Any, command: str, code: int) -> None:
 
 @pytest.mark.skipif(shutil.which("head") is None, reason="no head here")
 @pytest.mark.parametrize(
-    "command", ["models", "models --json", "wires", "--help", "ask --emulate --no-keep hi"]
+    "command",
+    [long("models"), "models --json", long("wires"), long("--help"), "ask --emulate --no-keep hi"],
 )
 def test_closed_pipe_is_silent(environment: Any, command: str) -> None:
     line = f"set -o pipefail; {sys.executable} -m anaphora {command} | head -c 1 > /dev/null"

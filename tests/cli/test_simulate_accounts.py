@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from click.testing import CliRunner
 
 from anaphora.cli.common import anaphora
@@ -112,9 +113,23 @@ def simulated(file: Path, lines: list[Json]) -> Json:
     return found
 
 
-@pytest.mark.parametrize("images", [False, True], ids=["text", "images"])
-@pytest.mark.parametrize("clock", [True, False], ids=["clock", "no clock"])
-@pytest.mark.parametrize("name", CLIENTS)
+def accounts() -> list[ParameterSet]:
+    """Each client with each kind of beginning; every second pair of kinds takes long."""
+    return [
+        pytest.param(
+            name,
+            clock,
+            images,
+            id=f"{name}-{'clock' if clock else 'no clock'}-{'images' if images else 'text'}",
+            marks=[pytest.mark.long] if (number + clock + images) % 2 else [],
+        )
+        for number, name in enumerate(CLIENTS)
+        for clock in (True, False)
+        for images in (False, True)
+    ]
+
+
+@pytest.mark.parametrize("name, clock, images", accounts())
 def test_an_account_with_an_unrecorded_beginning(
     name: str, clock: bool, images: bool, tmp_path: Path
 ) -> None:
