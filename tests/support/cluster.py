@@ -59,7 +59,9 @@ for name in (
     "ctypes", "encodings.idna", "anaphora.client.observe.prometheus",
     "anaphora.client.transport.over_aiohttp", "anaphora.daemon.delegation",
     "anaphora.daemon.endpoints.service", "anaphora.daemon.endpoints.stored",
-    "anaphora.daemon.rpc.service", "anaphora.daemon.store.postgres", "anaphora.daemon.ui.mount",
+    "anaphora.daemon.nodes.administration", "anaphora.daemon.nodes.membership",
+    "anaphora.daemon.rpc.service", "anaphora.daemon.shared_state.redis",
+    "anaphora.daemon.store.postgres", "anaphora.daemon.ui.mount",
     "anaphora.serving.asyncio_server",
 ):
     importlib.import_module(name)

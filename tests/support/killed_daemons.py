@@ -54,7 +54,8 @@ for name in (
     "anaphora.client.observe.prometheus", "anaphora.client.transport.over_aiohttp",
     "anaphora.daemon.delegation", "anaphora.daemon.endpoints.service",
     "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
-    "anaphora.daemon.store.sqlite", "anaphora.serving.asyncio_server",
+    "anaphora.daemon.shared_state.memory", "anaphora.daemon.store.sqlite",
+    "anaphora.daemon.ui.mount", "anaphora.serving.asyncio_server",
 ):
     importlib.import_module(name)
 for name in wire.WIRES:

@@ -20,6 +20,8 @@ is open to append.
 from __future__ import annotations
 
 import asyncio
+import gc
+import importlib
 import json
 import mmap
 import os
@@ -200,6 +202,9 @@ def _run(options: WorkerOptions) -> int:
 
 
 def main() -> None:
+    for name in ("asyncpg", "hiredis", "anaphora.daemon.shared_state.redis"):
+        importlib.import_module(name)
+    gc.freeze()  # what is imported stays shared
     for line in sys.stdin:
         command, argument = json.loads(line)
         if command == "start":
