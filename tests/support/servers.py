@@ -398,6 +398,8 @@ class PostgresServer(_Server):
             "fsync": "off",
             "shared_buffers": "16MB",
             "max_wal_size": "128MB",
+            # In its folder, so that a killed server leaves nothing in the system's memory.
+            "dynamic_shared_memory_type": "mmap",
             "max_connections": "100",
             "log_line_prefix": "%m [%p] %d ",
         }
