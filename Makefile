@@ -60,6 +60,8 @@ soak: setup ## run what takes long: memory curves, and the laws over many more e
 	@$(BIN)/python -m pytest -s soak
 	@echo "soak: tests that take long"
 	@$(BIN)/python -m pytest -q $(PARALLEL) -m long
+	@echo "soak: every property, 200 examples each"
+	@$(BIN)/python -m pytest -q $(PARALLEL) -m hypothesis --hypothesis-profile=more
 	@echo "soak: the laws, 2000 examples each"
 	@$(BIN)/python -m pytest -q $(PARALLEL) tests/laws tests/rendered \
 		tests/wire/test_laws.py --hypothesis-profile=long

@@ -34,13 +34,15 @@ if TYPE_CHECKING:
 
 settings.register_profile(
     "suite",
+    max_examples=25,
     deadline=None,  # machines are noisy: no test asserts a time
     derandomize=True,  # the suite says the same each time; `make soak` looks for what is new
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.register_profile(
-    "long", settings.get_profile("suite"), max_examples=2000, derandomize=False
-)
+for name, examples in (("more", 200), ("long", 2000)):
+    settings.register_profile(
+        name, settings.get_profile("suite"), max_examples=examples, derandomize=False
+    )
 settings.load_profile("suite")
 
 gc.disable()  # until the tests are collected: what that allocates stays

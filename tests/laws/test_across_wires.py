@@ -154,7 +154,6 @@ calls_without_failures = calls_with(conversations(failures=False))
 
 
 @pytest.mark.parametrize("first, second", PAIRS)
-@settings(max_examples=30)
 @given(call=calls)
 def test_common_features_survive_and_the_rest_gives_notices(
     first: str, second: str, call: Call

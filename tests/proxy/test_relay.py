@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.raw_http import exchange, read_response, request_bytes
 from support.socket_upstream import (
@@ -152,7 +152,6 @@ def test_compressed_request_is_not_decompressed(proxy: Proxy, upstream: SocketUp
     assert sent_upstream(proxy, upstream, request).endswith(b"\r\n\r\n" + body)
 
 
-@settings(max_examples=30)
 @given(st.binary(max_size=300_000), st.integers(1, 5))
 def test_body_arrives_in_whatever_pieces_it_is_sent(
     proxy: Proxy, upstream: SocketUpstream, body: bytes, pieces: int

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.raw_http import exchange
 from support.socket_upstream import PATIENCE, SocketUpstream, UpstreamConnection, socket_upstream
@@ -69,7 +69,6 @@ def pairs_of(head: bytes) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in split if name not in DECIDED]
 
 
-@settings(max_examples=60)
 @given(sent=headers)
 def test_headers_of_a_request_pass(
     proxy: Proxy, upstream: SocketUpstream, script: Scripted, sent: list[tuple[str, str]]
@@ -81,7 +80,6 @@ def test_headers_of_a_request_pass(
     assert pairs_of(request) == together(sent)
 
 
-@settings(max_examples=60)
 @given(given_back=headers, status=st.integers(200, 599).filter(lambda code: code not in (204, 304)))
 def test_headers_of_a_response_pass(
     proxy: Proxy, script: Scripted, given_back: list[tuple[str, str]], status: int
@@ -94,7 +92,6 @@ def test_headers_of_a_response_pass(
     assert pairs_of(answer.head.encode()) == expected
 
 
-@settings(max_examples=40)
 @given(pieces=st.lists(st.binary(min_size=1, max_size=5000), max_size=20))
 def test_body_of_a_response_passes_in_whatever_chunks_it_comes(
     proxy: Proxy, script: Scripted, pieces: list[bytes]

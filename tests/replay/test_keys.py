@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.exchanges import all_records, needs_exchanges
 
@@ -125,7 +125,6 @@ def is_compared(place: Place) -> bool:
 
 
 @needs_exchanges
-@settings(max_examples=150, deadline=None)
 @given(requests, st.data())
 def test_key_follows_every_other_field(record: dict[str, Any], data: st.DataObject) -> None:
     body = json.loads(record["request"])
@@ -136,7 +135,6 @@ def test_key_follows_every_other_field(record: dict[str, Any], data: st.DataObje
 
 
 @needs_exchanges
-@settings(max_examples=60, deadline=None)
 @given(requests, st.data())
 def test_key_ignores_order_and_white_space(record: dict[str, Any], data: st.DataObject) -> None:
     body, path = json.loads(record["request"]), record["path"]
@@ -145,7 +143,6 @@ def test_key_ignores_order_and_white_space(record: dict[str, Any], data: st.Data
 
 
 @needs_exchanges
-@settings(max_examples=100, deadline=None)
 @given(requests, st.data())
 def test_key_ignores_markers(record: dict[str, Any], data: st.DataObject) -> None:
     """Wherever the wire may put them."""

@@ -18,8 +18,8 @@ def figures(value: Any) -> Iterator[Figure[Any]]:
         for item in value.values():
             yield from figures(item)
     elif isinstance(value, msgspec.Struct):
-        for field in msgspec.structs.fields(value):
-            yield from figures(getattr(value, field.name))
+        for name in value.__struct_fields__:
+            yield from figures(getattr(value, name))
 
 
 def figure_of(holder: object, path: str) -> Figure[Any]:

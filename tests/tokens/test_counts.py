@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import catalog
@@ -46,7 +46,6 @@ PLACES: dict[str, tuple[Any, catalog.Profile]] = {
     "ollama": (ollama, LLAMA),
 }
 on_every_wire = pytest.mark.parametrize("place", PLACES)
-few = settings(max_examples=25)
 
 
 def render(
@@ -82,7 +81,6 @@ def grown(conversation: Conversation, text: str, answered: str) -> Conversation:
 
 
 @on_every_wire
-@few
 @given(turns_added=turns)
 def test_counts_grow_along_the_prompt_and_stay_when_it_grows(
     place: str, turns_added: list[tuple[str, str]]
@@ -101,7 +99,6 @@ def test_counts_grow_along_the_prompt_and_stay_when_it_grows(
 
 
 @on_every_wire
-@few
 @given(turns_added=turns)
 def test_chunks_add_up_to_the_prompt(place: str, turns_added: list[tuple[str, str]]) -> None:
     """Rounded once: the sum of the sizes is the size of the sum."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from support.growing_bodies import PATHS, Body, attempt, conversations
 
 from anaphora import wire
@@ -24,7 +24,6 @@ def parts(rendered: Rendered | None) -> Any:
 
 
 @pytest.mark.parametrize("name", PATHS)
-@settings(max_examples=40)
 @given(conversation=conversations())
 def test_body_is_split_as_if_it_were_the_first(name: str, conversation: list[Body]) -> None:
     codec, path = wire.get(name), PATHS[name]

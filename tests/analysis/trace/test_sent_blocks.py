@@ -7,7 +7,7 @@ from functools import partial
 from itertools import accumulate
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.python_calls import COMMANDS, python_calls
 from support.small_traces import assistant, at, bill, calls_tool, tool, trace_of, user
@@ -48,7 +48,6 @@ def counted_alone(sizes: list[int], known: list[int | None]) -> list[int]:
     return counts
 
 
-@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import catalog, wire
@@ -299,7 +299,6 @@ turns = st.lists(
 
 
 @pytest.mark.parametrize("name, model", MARKED_DIALECTS)
-@settings(max_examples=25)
 @given(turns)
 def test_law_4_markers_are_legal_whatever_happens(
     name: str, model: str, story: list[tuple[float, int, bool]]
@@ -322,7 +321,6 @@ def test_law_4_markers_are_legal_whatever_happens(
 
 
 @pytest.mark.parametrize("unit", ["blocks", "tool_runs"])
-@settings(max_examples=25)
 @given(turns)
 def test_law_5_what_was_written_and_lives_is_read(
     unit: Any, story: list[tuple[float, int, bool]]

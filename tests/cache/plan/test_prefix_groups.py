@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import catalog, wire
@@ -26,7 +26,6 @@ def render(name: str, parts: list[str], **options: object) -> Rendered:
     return wire.get(name).render(call, catalog.profile(provider, model))
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(sorted(PROVIDERS)),
     chosen=st.lists(

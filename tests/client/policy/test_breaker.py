@@ -238,4 +238,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=60, stateful_step_count=40)
+TestModel.settings = settings(stateful_step_count=40)
