@@ -26,6 +26,12 @@ from anaphora.values import Image, ProviderTool, Text, ToolCall, ToolResult
 SCRIPT = str(Path(__file__).parents[1] / "support" / "mcp_server.py")
 TOOLS = ["add", "end", "fail", "forget", "learn", "picture", "slow", "variable"]
 CANARY = "canary-8f2b1c"
+BROKEN = "import os, sys; sys.exit(f'cannot start with {os.environ.get(\"TOKEN\")}')"
+
+
+def over_http(url: str, name: str = "tests", **options: Any) -> McpServer:
+    """Of the one server that runs already: for tests in which the process is not the point."""
+    return McpServer(name=name, url=url, **options)
 
 
 def stdio(*args: str, **options: Any) -> McpServer:
@@ -57,7 +63,7 @@ def http_url() -> Iterator[str]:
 def server(request: pytest.FixtureRequest) -> McpServer:
     if request.param == "stdio":
         return stdio()
-    return McpServer(name="tests", url=request.getfixturevalue("http_url"))
+    return over_http(request.getfixturevalue("http_url"))
 
 
 def run(emu: Emulator, main: Callable[[Connected], Any], *names: str) -> None:
@@ -114,7 +120,9 @@ def test_tools_are_listed_sent_and_called(emu: Emulator, server: McpServer) -> N
     run(emu, main)
 
 
-def test_run_uses_the_tools_beside_functions_and_provider_tools(emu: Emulator) -> None:
+def test_run_uses_the_tools_beside_functions_and_provider_tools(
+    emu: Emulator, http_url: str
+) -> None:
     def lookup(word: str) -> str:
         """Looks a word up."""
         return word
@@ -126,7 +134,7 @@ def test_run_uses_the_tools_beside_functions_and_provider_tools(emu: Emulator) -
         chat = emulated.client.session(
             "anthropic",
             tools=[lookup, search],
-            mcp=[stdio(tools=["add", "variable"], prefix="mcp_")],
+            mcp=[over_http(http_url, tools=["add", "variable"], prefix="mcp_")],
         )
         await chat.run("Hello", max_turns=4)
         assert names(chat) == [
@@ -216,7 +224,7 @@ def test_keys_reach_the_server_and_nothing_else(
     page["mcp"] = {
         "tests": {"command": [sys.executable, SCRIPT], "env": {"TOKEN": {"secret": "TOKEN"}}},
         "broken": {
-            "command": [sys.executable, SCRIPT, "broken"], "env": {"TOKEN": {"secret": "TOKEN"}},
+            "command": [sys.executable, "-c", BROKEN], "env": {"TOKEN": {"secret": "TOKEN"}},
         },
         "absent": {"url": "https://mcp.invalid/mcp", "headers": {"x-key": {"env": "ABSENT"}}},
     }  # fmt: skip
@@ -239,11 +247,11 @@ def test_keys_reach_the_server_and_nothing_else(
     asyncio.run(main())
 
 
-def test_sync_client(emu: Emulator) -> None:
+def test_sync_client(emu: Emulator, http_url: str) -> None:
     config = {"providers": settings(emu.url, ["anthropic"])}
     with (
         Client.from_config(config, environ={"KEY": KEY}) as client,
-        client.session("anthropic", mcp=[stdio()]) as chat,
+        client.session("anthropic", mcp=[over_http(http_url)]) as chat,
     ):
         assert chat.send("Hello", tool_choice="none").result().text
         assert chat.run("Hello", max_turns=2).result().responses
@@ -282,12 +290,12 @@ def test_no_process_is_left(emu: Emulator) -> None:
     assert running() == 0
 
 
-def test_same_name_twice_needs_a_prefix(emu: Emulator) -> None:
+def test_same_name_twice_needs_a_prefix(emu: Emulator, http_url: str) -> None:
     async def main(emulated: Connected) -> None:
-        servers = [stdio(name="one"), stdio(name="two")]
+        servers = [over_http(http_url, "one"), over_http(http_url, "two")]
         with pytest.raises(errors.InvalidTool, match="prefix"):
             await emulated.client.session("anthropic", mcp=servers).load()
-        servers = [stdio(name="one"), stdio(name="two", prefix="two_")]
+        servers = [over_http(http_url, "one"), over_http(http_url, "two", prefix="two_")]
         async with emulated.client.session("anthropic", mcp=servers) as chat:
             await chat.load()
             assert names(chat) == sorted([*TOOLS, *(f"two_{name}" for name in TOOLS)])

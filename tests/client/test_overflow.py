@@ -77,8 +77,15 @@ def overflow(
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("fault", ["context-overflow", "context-overflow; after=1"])
-@both
+@pytest.mark.parametrize(
+    "stream, fault",
+    [
+        (False, "context-overflow"),
+        (True, "context-overflow; after=1"),
+        pytest.param(True, "context-overflow", marks=pytest.mark.long),
+        pytest.param(False, "context-overflow; after=1", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("name", ROWS)
 def test_every_dialect_reports_an_overflow(
     emu: Emulator, name: str, stream: bool, fault: str
@@ -89,7 +96,7 @@ def test_every_dialect_reports_an_overflow(
     assert not error.retryable
 
 
-@both
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SMALLEST)
 def test_long_prompt_overflows(emu: Emulator, name: str, stream: bool) -> None:
     """The emulator itself compares the prompt with the model's window."""

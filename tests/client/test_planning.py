@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,9 +53,19 @@ def single(
 # ── One planner ──────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["anthropic", "openai_responses", "minimax/anthropic"])
-@pytest.mark.parametrize("tool_policy, policies", POLICIES)
-@pytest.mark.parametrize("history", ["none", "a session", "two sessions", "a single call"])
+def combinations() -> Iterator[Any]:
+    """Every dialect with all policies and with all histories; `make soak` runs the rest."""
+    names = ("anthropic", "openai_responses", "minimax/anthropic")
+    histories = ("none", "a session", "two sessions", "a single call")
+    for at, (tool_policy, policies) in enumerate(POLICIES):
+        for (one, name), (two, history) in itertools.product(
+            enumerate(names), enumerate(histories)
+        ):
+            marks = () if two == (at + one) % 4 else (pytest.mark.long,)
+            yield pytest.param(name, tool_policy, policies, history, marks=marks)
+
+
+@pytest.mark.parametrize("name, tool_policy, policies, history", combinations())
 def test_session_and_single_call_place_the_same_markers(
     emu: Emulator,
     name: str,

@@ -6,6 +6,7 @@ re-serialised with sorted keys, so they prove meaning, not bytes.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 from collections.abc import Callable, Iterator
@@ -20,11 +21,13 @@ FILE = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"
 needs_exchanges = pytest.mark.skipif(not FILE.exists(), reason=f"no recorded exchanges at {FILE}")
 
 
-def all_records() -> Iterator[Json]:
+@functools.cache
+def all_records() -> tuple[Json, ...]:
     """All exchanges; none where they are not installed."""
-    if FILE.exists():
-        with gzip.open(FILE, "rt", encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
+    if not FILE.exists():
+        return ()
+    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
+        return tuple(map(json.loads, lines))
 
 
 def records(wire: str) -> Iterator[Json]:

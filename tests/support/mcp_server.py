@@ -112,7 +112,5 @@ if __name__ == "__main__":
         server.run("streamable-http", port=int(sys.argv[2]))
     elif sys.argv[1:2] == ["pages"]:
         asyncio.run(serve_pages())
-    elif sys.argv[1:2] == ["broken"]:
-        sys.exit(f"cannot start with {os.environ.get('TOKEN')}")
     else:
         server.run()
