@@ -43,7 +43,7 @@ class Run:
         return subprocess.run(
             self.words(*arguments),
             env=self.environment | more, cwd=self._folder, capture_output=True, text=True,
-            timeout=60, check=False,
+            timeout=600, check=False,
         )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -154,10 +155,11 @@ AROUND = (
 
 
 def names_of(provider: types.Provider) -> Iterator[str]:
-    """Every name that the conditions mention, and some like it: all of `AROUND` in turn."""
+    """Every name that the conditions mention, and one like it: each variant in turn."""
     found = {name for model in provider.models for name in (model.id, *literals(model.match))}
-    for number, name in enumerate(sorted(found)):
-        yield from (name, name.upper(), AROUND[number % len(AROUND)].format(name))
+    variants = (str.upper, *(form.format for form in AROUND))
+    for name, variant in zip(sorted(found), itertools.cycle(variants), strict=False):
+        yield from (name, variant(name))
 
 
 @pytest.mark.parametrize("provider", sorted(NAMES.values()))

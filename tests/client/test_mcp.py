@@ -26,16 +26,18 @@ from anaphora.values import Image, ProviderTool, Text, ToolCall, ToolResult
 SCRIPT = str(Path(__file__).parents[1] / "support" / "mcp_server.py")
 TOOLS = ["add", "end", "fail", "forget", "learn", "picture", "slow", "variable"]
 CANARY = "canary-8f2b1c"
+PATIENT = 300.0  # a busy machine takes long to import the package
 BROKEN = "import os, sys; sys.exit(f'cannot start with {os.environ.get(\"TOKEN\")}')"
 
 
 def over_http(url: str, name: str = "tests", **options: Any) -> McpServer:
     """Of the one server that runs already: for tests in which the process is not the point."""
-    return McpServer(name=name, url=url, **options)
+    return McpServer(name=name, url=url, start_timeout=PATIENT, **options)
 
 
 def stdio(*args: str, **options: Any) -> McpServer:
-    return McpServer(**{"name": "tests", "command": (sys.executable, SCRIPT, *args), **options})
+    command = (sys.executable, SCRIPT, *args)
+    return McpServer(**{"name": "tests", "command": command, "start_timeout": PATIENT, **options})
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +224,10 @@ def test_keys_reach_the_server_and_nothing_else(
     (tmp_path / "secrets" / "TOKEN.txt").write_text(CANARY)
     page = {"providers": settings(emu.url, ["anthropic"])}
     page["mcp"] = {
-        "tests": {"command": [sys.executable, SCRIPT], "env": {"TOKEN": {"secret": "TOKEN"}}},
+        "tests": {
+            "command": [sys.executable, SCRIPT], "env": {"TOKEN": {"secret": "TOKEN"}},
+            "start_timeout": PATIENT,
+        },
         "broken": {
             "command": [sys.executable, "-c", BROKEN], "env": {"TOKEN": {"secret": "TOKEN"}},
         },

@@ -65,7 +65,7 @@ def combinations() -> Iterator[Any]:
             yield pytest.param(name, tool_policy, policies, history, marks=marks)
 
 
-@pytest.mark.parametrize("name, tool_policy, policies, history", combinations())
+@pytest.mark.parametrize("name, tool_policy, policies, history", list(combinations()))
 def test_session_and_single_call_place_the_same_markers(
     emu: Emulator,
     name: str,

@@ -82,8 +82,13 @@ def common(one: list[int], other: list[int]) -> int:
 # ── What we say of it ────────────────────────────────────────────────────────────────────────────
 
 
-@every_wire
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    "name, streamed",
+    [
+        *((name, at % 2 == 1) for at, name in enumerate(WIRES)),
+        *(pytest.param(name, at % 2 == 0, marks=pytest.mark.long) for at, name in enumerate(WIRES)),
+    ],
+)
 def test_a_tool_loop_of_twenty_turns(
     start: Callable[..., Llama], name: str, streamed: bool
 ) -> None:

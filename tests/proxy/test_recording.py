@@ -97,8 +97,11 @@ def route_of(record: Json) -> ProxyRoute:
 
 
 def kinds(records: list[Json]) -> list[Json]:
-    """One exchange of each host, streamed and whole, with each status."""
-    return list({(each["host"], each["stream"], each["status"]): each for each in records}.values())
+    """The first exchange of each host, streamed and whole, with each status."""
+    found: dict[object, Json] = {}
+    for each in records:
+        found.setdefault((each["host"], each["stream"], each["status"]), each)
+    return list(found.values())
 
 
 @needs_exchanges

@@ -111,8 +111,13 @@ def _nothing(seen: Any) -> bool:
 
 def _new_fields(plain_request: bytes, body: bytes) -> list[str]:
     """The paths at which a body differs from the plain one."""
-    before = fields(plain_request)
+    before = _fields_of_plain(plain_request)
     return [path for path, value in fields(body).items() if value != before.get(path)]
+
+
+@functools.cache
+def _fields_of_plain(body: bytes) -> dict[str, list[Any]]:
+    return fields(body)
 
 
 def fields(body: bytes) -> dict[str, list[Any]]:

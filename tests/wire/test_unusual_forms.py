@@ -197,14 +197,14 @@ ENDLESS = "9" * 5000
 
 
 @pytest.mark.parametrize("name", sorted(wire.names()))
-@pytest.mark.parametrize("field", ["max_tokens", "thinking", "reasoning", "seed", "random_seed"])
-def test_huge_number_is_kept_or_rejected(name: str, field: str) -> None:
+def test_huge_number_is_kept_or_rejected(name: str) -> None:
     codec = wire.get(name)
     request = REQUESTS.get(wire.dialect_of(name).wire if name not in wire.WIRES else name)
-    body = json.dumps({**(request or REQUESTS["openai_chat"]), field: "@"})
-    for encoded in (ENDLESS, f'{{"type":{ENDLESS}}}'):
-        with contextlib.suppress(AnaphoraError):
-            codec.parse(body.replace('"@"', encoded).encode())
+    for field in ("max_tokens", "thinking", "reasoning", "seed", "random_seed"):
+        body = json.dumps({**(request or REQUESTS["openai_chat"]), field: "@"})
+        for encoded in (ENDLESS, f'{{"type":{ENDLESS}}}'):
+            with contextlib.suppress(AnaphoraError):
+                codec.parse(body.replace('"@"', encoded).encode())
 
 
 def test_invalid_base64_names_its_path() -> None:
