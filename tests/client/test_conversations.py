@@ -86,8 +86,18 @@ def verdict_of(response: Response) -> Verdict:
 
 @pytest.mark.breaks_prefix(reason="a clock in the system prompt has to be named")
 @pytest.mark.filterwarnings("ignore::anaphora.client.session.PrefixWarning")
-@pytest.mark.parametrize("options", [{}, {"state": "It is noon."}], ids=["plain", "state"])
-@pytest.mark.parametrize("wire", [*WIRES, "deepseek", "minimax/anthropic"])
+@pytest.mark.parametrize(
+    "wire, options",
+    [
+        *((wire, {}) for wire in [*WIRES, "deepseek", "minimax/anthropic"]),
+        *((wire, {"state": "It is noon."}) for wire in ("anthropic", "openai_responses")),
+        *(
+            pytest.param(wire, {"state": "It is noon."}, marks=pytest.mark.long)
+            for wire in [*WIRES, "deepseek", "minimax/anthropic"]
+            if wire not in ("anthropic", "openai_responses")
+        ),
+    ],
+)
 def test_sessions_and_processes_send_and_judge_like_one_session(
     emu: Emulator, pool: ProcessPoolExecutor, tmp_path: Path, wire: str, options: dict[str, str]
 ) -> None:

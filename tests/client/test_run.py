@@ -361,9 +361,17 @@ async def crashes(emulated: Connected, wire: str, at: int, stream: bool) -> list
     return killed
 
 
-@both
-@pytest.mark.parametrize("at", [1, 3, 4])
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "wire, at, stream",
+    [
+        pytest.param(
+            wire, at, stream, marks=[pytest.mark.long] if (number + at) % 2 == stream else []
+        )
+        for number, wire in enumerate(WIRES)
+        for at in (1, 3, 4)
+        for stream in (False, True)
+    ],
+)
 def test_run_continues_after_a_crash(emu: Emulator, wire: str, at: int, stream: bool) -> None:
     """From its saved messages another process sends the very bytes that the first one would have."""
 
