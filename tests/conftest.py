@@ -45,16 +45,6 @@ for name, examples in (("more", 200), ("long", 2000)):
     )
 settings.load_profile("suite")
 
-gc.disable()  # until the tests are collected: what that allocates stays
-
-
-def pytest_collection_finish() -> None:
-    """Takes the tests and their modules out of every later garbage collection: a million objects
-    that live as long as the process."""
-    gc.freeze()
-    gc.enable()
-
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started by a shell in the background: tests of Ctrl-C, and the programs they start, need it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
