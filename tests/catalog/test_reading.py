@@ -12,7 +12,14 @@ from anaphora.catalog import load
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
 #: Files that speak of no models.
-NO_MODELS = {load.DEFAULTS, "billing_bounds.toml", "dialects.toml", "overflow.toml", "prices.toml"}
+NO_MODELS = {
+    load.DEFAULTS,
+    "api_limits.toml",
+    "billing_bounds.toml",
+    "dialects.toml",
+    "overflow.toml",
+    "prices.toml",
+}
 HERE = resources.files("anaphora.catalog")
 
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from support.emulated_client import LONG, connected
+from support.emulated_client import LONG, MODELS, connected
 from support.virtual_emulator import VirtualEmulator, run_virtual
 
 from anaphora import Client, KeepWarm, errors
@@ -129,10 +129,26 @@ def test_wire_without_a_call_that_only_writes_gets_the_shortest_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     virtual = paused(monkeypatch, "minimax/anthropic", keep_warm="auto")
-    shortest = [body for body in virtual.transport.bodies if json.loads(body)["max_tokens"] <= 1]
-    assert shortest
+    limits = [json.loads(body)["max_tokens"] for body in virtual.transport.bodies]
+    assert limits.count(1) == refreshes(virtual) > 0
+    assert 0 not in limits
     assert virtual.records[-1].verdict is not None
     assert virtual.records[-1].verdict.kept_warm_usd
+
+
+def test_responses_is_not_asked_for_less_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "azure/openai_responses"
+    monkeypatch.setitem(MODELS, name, "gpt-5.6")
+
+    async def main(virtual: VirtualEmulator) -> VirtualEmulator:
+        chat = virtual.client.session(name, system=LONG, keep_warm="auto")
+        await converse(chat, [70 * MINUTE] * 3)
+        return virtual
+
+    virtual = run_virtual(monkeypatch, main, name)
+    limits = [json.loads(body).get("max_output_tokens") for body in virtual.transport.bodies]
+    assert limits.count(16) == refreshes(virtual) > 0
+    assert set(limits) == {None, 16}
 
 
 def test_call_that_would_not_read_the_prefix_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

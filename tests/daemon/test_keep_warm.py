@@ -18,7 +18,7 @@ import httpx
 import msgspec
 import pytest
 from click.testing import CliRunner
-from support.daemon import GRANT, KEY, TestedDaemon, running_daemon
+from support.daemon import GRANT, KEY, TestedDaemon, llm_yaml, running_daemon
 
 from anaphora.audit import AuditEnvelope, rows
 from anaphora.cli.common import anaphora
@@ -121,9 +121,12 @@ def warm(emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     monkeypatch.setattr(emu.engine, "receive", provider.receive)
 
     @contextmanager
-    def run(**extensions: Any) -> Iterator[WarmDaemon]:
-        grants = extensions or {"demo": grant()}
-        with running_daemon(tmp_path, emu, extensions=grants) as daemon:
+    def run(
+        providers: dict[str, Any] | None = None, **extensions: Any
+    ) -> Iterator[WarmDaemon]:
+        grants, llm = extensions or {"demo": grant()}, llm_yaml(emu.url)
+        llm["providers"] |= providers or {}
+        with running_daemon(tmp_path, emu, extensions=grants, llm=llm) as daemon:
             yield WarmDaemon(daemon, provider, shift)
 
     return run
@@ -332,6 +335,7 @@ class OpenAiConversation(Conversation):
         with self.warm.daemon.client(self.app) as client:
             answer = client.post(self.path, json=body)
         assert answer.status_code == 200, answer.text
+        self.ids.append(answer.headers["anaphora-request-id"])
         self.last = answer.json()["id"]
         self.messages.append({"role": "assistant", "content": "Yes."})
         return dict(answer.json())
@@ -343,6 +347,22 @@ def test_responses_is_asked_for_no_answer(warm: Callable[..., Any]) -> None:
         refresh, *_ = running.refreshes()
         assert refresh["prompt_cache_options"]["prewarm"] is True
         assert refresh["store"] is False
+
+
+def test_responses_without_such_a_call_gives_the_shortest_answer(
+    warm: Callable[..., Any], emu: Emulator
+) -> None:
+    azure = {
+        "dialect": "azure/openai_responses",
+        "base_url": f"{emu.url}/azure",
+        "model": "gpt-5.6",
+        "key": {"secret": "PROVIDER_KEY"},
+    }
+    with warm(providers={"azure": azure}, demo=grant(providers=["azure"])) as running:
+        chat = OpenAiConversation(running, "/v1/responses", max_output_tokens=64)
+        chat.converse(70, 70, 70)
+        assert {body["max_output_tokens"] for body in running.sent()} == {16, 64}
+        assert "keep_warm_failed" not in [each["code"] for each in chat.explained()["notices"]]
 
 
 def test_chat_completions_gives_the_shortest_answer(warm: Callable[..., Any]) -> None:

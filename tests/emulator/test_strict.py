@@ -529,6 +529,12 @@ def responses(*items: Any, **more: Any) -> dict[str, Any]:
 RESPONSES: list[Any] = [
     ("no model", without(responses(), "model"), None, None),
     ("an unknown field", responses(n=1), "unknown_parameter", "n"),
+    (
+        "too short an answer",
+        responses(max_output_tokens=15),
+        "integer_below_min_value",
+        "max_output_tokens",
+    ),
     ("a field of Chat", responses(response_format={}), "unsupported_parameter", "response_format"),
     (
         "an unknown field of an item",

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.verdict import Verdict
+from anaphora.catalog.api_limits import least_output_tokens
 from anaphora.client.config import RetryConfig
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
@@ -33,8 +34,6 @@ from .values import App, AppCall
 
 METHOD = "keep_warm"
 """Of refreshes, in the audit log."""
-#: The shortest answer that Responses takes, in tokens.
-_SHORTEST_RESPONSE = 16
 
 
 class SmallestRequest(msgspec.Struct, frozen=True, eq=False):
@@ -161,7 +160,7 @@ def _anthropic(target: Target, members: Members, facts: RequestFacts) -> Iterato
     if _prewarm(target) == "max_tokens" and not (thinks or formatted or forced):
         yield {**answer, "max_tokens": _json(0)}
     if not thinks and not _runs_tools(facts):  # an answer has to be longer than its thinking
-        yield {**answer, "max_tokens": _json(1)}
+        yield {**answer, "max_tokens": _shortest(target)}
 
 
 def _responses(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:
@@ -173,7 +172,7 @@ def _responses(target: Target, members: Members, facts: RequestFacts) -> Iterato
         known = options if isinstance(options, dict) else {}
         yield {**answer, "prompt_cache_options": _json({**known, "prewarm": True})}
     if not _runs_tools(facts):
-        yield {**answer, "max_output_tokens": _json(_SHORTEST_RESPONSE)}
+        yield {**answer, "max_output_tokens": _shortest(target)}
 
 
 def _chat(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:
@@ -185,7 +184,7 @@ def _chat(target: Target, members: Members, facts: RequestFacts) -> Iterator[Mem
     name = next((each for each in names if _value(members, each) is not None), default)
     stored = {"store": _json(False)} if "store" in members else {}
     answer = _without(members, "stream", "stream_options", "n")
-    yield {**answer, **stored, name: _json(1)}
+    yield {**answer, **stored, name: _shortest(target)}
 
 
 def _no_forms(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:  # noqa: ARG001
@@ -204,6 +203,10 @@ def _prewarm(target: Target) -> str | None:
     """How the provider is asked for a call without an answer."""
     figure = target.rules.prewarm
     return None if figure is None else figure.value
+
+
+def _shortest(target: Target) -> msgspec.Raw:
+    return _json(least_output_tokens(target.endpoint.base_wire))
 
 
 def _runs_tools(facts: RequestFacts) -> bool:

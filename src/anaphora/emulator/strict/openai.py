@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from anaphora import errors
+from anaphora.catalog.api_limits import least_output_tokens
 from anaphora.emulator.exchange import nested
 from anaphora.errors import Upstream
 
@@ -356,6 +357,17 @@ def _text_format(request: CheckedRequest) -> None:
                 raise _missing(path)
 
 
+def _shortest_answer(request: CheckedRequest) -> None:
+    """OpenAI's, earendil-works/pi#6265, and Azure's, vectorize-io/hindsight#58."""
+    if request.facts.provider not in ("openai", "azure"):
+        return
+    given, least = request.body.get("max_output_tokens"), least_output_tokens("openai_responses")
+    if isinstance(given, int) and given < least:
+        bound = f"Expected a value >= {least}, but got {given} instead."
+        message = f"Invalid 'max_output_tokens': integer below minimum value. {bound}"
+        raise rejected(message, param="max_output_tokens", code="integer_below_min_value")
+
+
 def _overflow(request: CheckedRequest) -> None:
     if request.body.get("truncation") != "auto":
         too_long(request, param="input")
@@ -368,10 +380,12 @@ RESPONSES_CHECKS = WireChecks(
         _continuation,
         _item_order,
         _text_format,
+        _shortest_answer,
         _sampling,
         _stream_options,
         # Codex sends auto with every request.
         partial(_tool_choice, without_tools=(None, "auto", "none")),
         _overflow,
     ),
+    provider_checks=(_shortest_answer,),
 )
