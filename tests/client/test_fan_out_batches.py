@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.emulated_client import KEY, LONG, connected
 
 from anaphora import emulator
+from anaphora.catalog.api_limits import batch_limits
 from anaphora.client.client import call_of
 from anaphora.client.fan_out import batch_apis, batches
 from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse, json_response
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (
     BudgetExceeded,
@@ -207,7 +214,8 @@ def test_a_batch_may_not_exceed_the_budget(emu: Emulator) -> None:
 def test_requests_beyond_the_limit_of_a_batch_are_another_batch(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_apis.AnthropicBatches, "most_requests", 8)
+    limits = msgspec.structs.replace(batch_limits("anthropic"), most_requests=8)
+    monkeypatch.setattr(batch_apis, "batch_limits", lambda _provider: limits)
 
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:
@@ -254,6 +262,134 @@ def test_a_killed_run_collects_the_batch_that_it_submitted(
     assert submitted(emu) == 1
     assert len(ran(emu)) == 20
     assert asyncio.run(run(batch=again)).progress.resumed == 20
+
+
+_KILLED_RUN = """
+import asyncio, json, sys
+from pathlib import Path
+from support.emulated_client import KEY, settings
+from anaphora import AsyncClient
+
+url, name, results, questions = sys.argv[1:]
+
+async def main():
+    config = {"providers": settings(url, [name])}
+    async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
+        await client.map(json.loads(questions), batch=True, results=Path(results))
+
+asyncio.run(main())
+"""
+
+
+def kill_while_submitting(
+    emu: Emulator, name: str, file: Path, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
+) -> None:
+    """A run whose process ends before the response to its POST; `arrives`: the provider has created
+    the batch."""
+    receive = emu.engine.receive
+    started = threading.Event()
+
+    def answer(request: EmulatorRequest, **options: Any) -> EmulatorResponse:
+        if request.method != "POST" or not request.path.endswith("/batches"):
+            return receive(request, **options)
+        response = receive(request) if arrives else EmulatorResponse(hang=True)
+        assert started.wait(30)
+        child.kill()
+        return response
+
+    arguments = [emu.url, name, str(file), json.dumps(QUESTIONS)]
+    with monkeypatch.context() as patch:
+        patch.setattr(emu.engine, "receive", answer)
+        child = subprocess.Popen([sys.executable, "-c", _KILLED_RUN, *arguments])
+        started.set()
+        assert child.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "name, again", [*((name, True) for name in PROVIDERS), ("anthropic", False)]
+)
+def test_a_batch_is_not_submitted_twice_when_its_id_was_not_noted(
+    emu: Emulator, tmp_path: Path, name: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "answers.jsonl"
+
+    async def run(file: Path, **options: Any) -> Any:
+        async with connected(emu, [name]) as emulated:
+            return await emulated.client.map(QUESTIONS, results=file, **options)
+
+    # Batches of another run, with the same prompts.
+    asyncio.run(run(tmp_path / "others.jsonl", batch=True))
+    kill_while_submitting(emu, name, file, monkeypatch, arrives=True)
+    asyncio.run(run(tmp_path / "more.jsonl", batch=True))
+    before = submitted(emu)
+    result = asyncio.run(run(file, batch=again))
+    assert not result.errors
+    assert len(set(result.texts)) == 20
+    assert submitted(emu) == before == 3
+    assert len(ran(emu)) == 60
+    assert asyncio.run(run(file, batch=again)).progress.resumed == 20
+
+
+@pytest.mark.parametrize("name", PROVIDERS[:2])
+def test_a_batch_that_did_not_arrive_is_submitted_by_the_next_run(
+    emu: Emulator, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "answers.jsonl"
+    kill_while_submitting(emu, name, file, monkeypatch, arrives=False)
+    assert submitted(emu) == 0
+
+    async def run() -> Any:
+        async with connected(emu, [name]) as emulated:
+            return await emulated.client.map(QUESTIONS, results=file, batch=True)
+
+    assert not asyncio.run(run()).errors
+    assert submitted(emu) == 1
+    assert len(ran(emu)) == 20
+
+
+@pytest.mark.parametrize("name", PROVIDERS[:2])
+@pytest.mark.parametrize("body", [None, b"", b"{}"])
+def test_a_batch_is_found_when_the_response_to_its_submission_was_lost(
+    emu: Emulator, name: str, body: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is cut, or a proxy answers something else."""
+    receive, lost = emu.engine.receive, list[EmulatorRequest]()
+
+    def answer(request: EmulatorRequest, **options: Any) -> EmulatorResponse:
+        response = receive(request, **options)
+        if request.method == "POST" and request.path.endswith("/batches") and not lost:
+            lost.append(request)
+            if body is None:
+                return msgspec.structs.replace(response, reset=True)
+            return json_response(body)
+        return response
+
+    monkeypatch.setattr(emu.engine, "receive", answer)
+
+    async def main() -> None:
+        async with connected(emu, [name]) as emulated:
+            result = await emulated.client.map(QUESTIONS, batch=True)
+            assert not result.errors
+
+    asyncio.run(main())
+    assert lost
+    assert submitted(emu) == 1
+
+
+def test_nothing_is_submitted_again_while_the_list_of_batches_fails(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "answers.jsonl"
+    kill_while_submitting(emu, "anthropic", file, monkeypatch, arrives=True)
+
+    async def run(faults: list[str | None]) -> Any:
+        async with connected(emu, ["anthropic"]) as emulated:
+            emulated.transport.faults = faults
+            return await emulated.client.map(QUESTIONS, results=file, batch=True)
+
+    assert len(asyncio.run(run(["503"] * 5)).errors) == 20
+    assert not asyncio.run(run([])).errors
+    assert submitted(emu) == 1
 
 
 def test_a_run_that_is_cancelled_cancels_its_batch_unless_results_are_kept(

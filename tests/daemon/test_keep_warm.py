@@ -121,9 +121,7 @@ def warm(emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     monkeypatch.setattr(emu.engine, "receive", provider.receive)
 
     @contextmanager
-    def run(
-        providers: dict[str, Any] | None = None, **extensions: Any
-    ) -> Iterator[WarmDaemon]:
+    def run(providers: dict[str, Any] | None = None, **extensions: Any) -> Iterator[WarmDaemon]:
         grants, llm = extensions or {"demo": grant()}, llm_yaml(emu.url)
         llm["providers"] |= providers or {}
         with running_daemon(tmp_path, emu, extensions=grants, llm=llm) as daemon:

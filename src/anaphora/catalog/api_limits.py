@@ -1,7 +1,7 @@
 """Limits of providers' APIs that hold for every model: dated rows of `api_limits.toml`.
 
-    least_output_tokens("openai_responses")        the shortest answer that may be asked for
-    batch_limits("anthropic").most_requests        requests of one batch
+least_output_tokens("openai_responses")        the shortest answer that may be asked for
+batch_limits("anthropic").most_requests        requests of one batch
 """
 
 from __future__ import annotations

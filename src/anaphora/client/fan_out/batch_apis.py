@@ -1,20 +1,26 @@
 """The Batch APIs of Anthropic and OpenAI: submit requests, look at a batch, read its results.
 
 Requests of a batch run within a day, at half the price and with a cache of their own.
+
+Neither API takes an idempotency key. A batch carries a mark that the client chose, so that it is
+found again where its id did not arrive: OpenAI shows the metadata of each batch; Anthropic shows
+the ids of its requests, with its results.
 """
 
 from __future__ import annotations
 
 import asyncio
+import datetime
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from anaphora import wire
+from anaphora.catalog.api_limits import BatchLimits, batch_limits
 from anaphora.client.endpoint import Endpoint
 from anaphora.client.failures import status_error
 from anaphora.client.transport import HttpResponse
@@ -33,6 +39,10 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 _ATTEMPTS, _FIRST_WAIT = 5, 1.0
 #: Bytes of the results of one batch.
 _MOST_BYTES = 4 * 1024**3
+#: Batches that are listed at a time; OpenAI shows no more.
+_PAGE = 100
+#: The metadata of a batch that has its mark.
+_MARK = "anaphora_batch"
 
 
 class BatchRequest(msgspec.Struct, frozen=True):
@@ -44,6 +54,7 @@ class BatchStatus(msgspec.Struct, frozen=True):
     ended: bool
     done: int
     """Requests that ran."""
+    total: int = 0
     places: tuple[str, ...] = ()
     """Paths of the results."""
     problem: str = ""
@@ -53,27 +64,49 @@ class BatchStatus(msgspec.Struct, frozen=True):
 class BatchOutcome(msgspec.Struct, frozen=True):
     """What became of one request: a body, or an error."""
 
-    key: str
+    id: str
+    """Of the request: the mark of the batch, and the key."""
     body: bytes = b""
     error: Exception | None = None
+
+    @property
+    def mark(self) -> str:
+        return self.id.rpartition("_")[0]
+
+    @property
+    def key(self) -> str:
+        return self.id.rpartition("_")[2]
+
+
+class ListedBatch(msgspec.Struct, frozen=True):
+    id: str
+    created: float
+    requests: int
+    """0: the provider has not counted them yet."""
+    mark: str | None = None
+    """None: the provider shows it with the results only."""
 
 
 class BatchApi(ABC):
     """The batches of one provider."""
 
-    most_requests: ClassVar[int]
-    most_bytes: ClassVar[int]
-
-    def __init__(self, endpoint: Endpoint, path: str, headers: Headers) -> None:
+    def __init__(
+        self, endpoint: Endpoint, path: str, headers: Headers, limits: BatchLimits
+    ) -> None:
         """Path and headers of a single request."""
+        self.limits = limits
         self._endpoint = endpoint
         self._path = path
         self._headers = headers
         self._root = path.partition("/v1/")[0] + "/v1"
 
     @abstractmethod
-    async def submit(self, requests: Sequence[BatchRequest]) -> str:
-        """The id of the batch."""
+    async def submit(self, requests: Sequence[BatchRequest], mark: str) -> str:
+        """The id of the batch, which carries the mark."""
+
+    @abstractmethod
+    async def _page(self, after: str | None) -> tuple[list[ListedBatch], bool]:
+        """Batches behind the one with that id, the newest first, and whether there are more."""
 
     @abstractmethod
     async def status(self, batch: str) -> BatchStatus: ...
@@ -83,6 +116,21 @@ class BatchApi(ABC):
 
     @abstractmethod
     def _outcome(self, line: bytes) -> BatchOutcome: ...
+
+    async def created_since(self, at: float) -> AsyncIterator[ListedBatch]:
+        """The batches of the account that were created since then, the newest first."""
+        after, more = None, True
+        while more:
+            try:
+                page, more = await self._page(after)
+            except (KeyError, TypeError, ValueError) as problem:
+                raise Parse(f"the list of batches cannot be read: {problem!r}") from None
+            for batch in page:
+                if batch.created < at:
+                    return
+                after = batch.id
+                yield batch
+            more = more and bool(page)
 
     async def cancel(self, batch: str) -> None:
         await self._request("POST", self.cancel_path(batch), again=True)
@@ -161,20 +209,32 @@ class BatchApi(ABC):
 
 
 class AnthropicBatches(BatchApi):
-    most_requests, most_bytes = 100_000, 250_000_000  # 256 MB with what is around the requests
-
-    async def submit(self, requests: Sequence[BatchRequest]) -> str:
-        listed = [{"custom_id": each.key, "params": msgspec.Raw(each.body)} for each in requests]
+    async def submit(self, requests: Sequence[BatchRequest], mark: str) -> str:
+        listed = [
+            {"custom_id": f"{mark}_{each.key}", "params": msgspec.Raw(each.body)}
+            for each in requests
+        ]
         body = msgspec.json.encode({"requests": listed})
         made = await self._request("POST", f"{self._path}/batches", body)
-        return str(made["id"])
+        return _id_of(made)
+
+    async def _page(self, after: str | None) -> tuple[list[ListedBatch], bool]:
+        cursor = "" if after is None else f"&after_id={after}"
+        path = f"{self._path}/batches?limit={_PAGE}{cursor}"
+        found = await self._request("GET", path, again=True)
+        batches = [
+            ListedBatch(each["id"], _seconds(each["created_at"]), _total(each["request_counts"]))
+            for each in found["data"]
+        ]
+        return batches, bool(found.get("has_more"))
 
     async def status(self, batch: str) -> BatchStatus:
         found = await self._request("GET", f"{self._path}/batches/{batch}", again=True)
         counts = found["request_counts"]
         return BatchStatus(
             ended=found["processing_status"] == "ended",
-            done=sum(counts.values()) - counts.get("processing", 0),
+            done=_total(counts) - counts.get("processing", 0),
+            total=_total(counts),
             places=(f"{self._path}/batches/{batch}/results",),
         )
 
@@ -192,14 +252,12 @@ class AnthropicBatches(BatchApi):
 
 
 class OpenAIBatches(BatchApi):
-    most_requests, most_bytes = 50_000, 190_000_000  # of 200 MB
-
-    async def submit(self, requests: Sequence[BatchRequest]) -> str:
+    async def submit(self, requests: Sequence[BatchRequest], mark: str) -> str:
         url = self._path[self._path.index("/v1/") :]
         lines = b"".join(
             msgspec.json.encode(
                 {
-                    "custom_id": each.key,
+                    "custom_id": f"{mark}_{each.key}",
                     "method": "POST",
                     "url": url,
                     "body": msgspec.Raw(each.body),
@@ -214,10 +272,26 @@ class OpenAIBatches(BatchApi):
             "input_file_id": uploaded["id"],
             "endpoint": url,
             "completion_window": "24h",
+            "metadata": {_MARK: mark},
         }
         body = msgspec.json.encode(fields)
         made = await self._request("POST", f"{self._root}/batches", body)
-        return str(made["id"])
+        return _id_of(made)
+
+    async def _page(self, after: str | None) -> tuple[list[ListedBatch], bool]:
+        cursor = "" if after is None else f"&after={after}"
+        path = f"{self._root}/batches?limit={_PAGE}{cursor}"
+        found = await self._request("GET", path, again=True)
+        batches = [
+            ListedBatch(
+                each["id"],
+                each["created_at"],
+                (each.get("request_counts") or {}).get("total", 0),
+                (each.get("metadata") or {}).get(_MARK, ""),
+            )
+            for each in found["data"]
+        ]
+        return batches, bool(found.get("has_more"))
 
     async def status(self, batch: str) -> BatchStatus:
         found = await self._request("GET", f"{self._root}/batches/{batch}", again=True)
@@ -227,6 +301,7 @@ class OpenAIBatches(BatchApi):
         return BatchStatus(
             ended=found["status"] in ("completed", "failed", "expired", "cancelled"),
             done=counts.get("completed", 0) + counts.get("failed", 0),
+            total=counts.get("total", 0),
             places=tuple(f"{self._root}/files/{file}/content" for file in files if file),
             problem=problems[0].get("message", "") if found["status"] == "failed" else "",
         )
@@ -253,11 +328,12 @@ def batch_api(endpoint: Endpoint, path: str, headers: Headers) -> BatchApi:
     """The batches of a provider; raises where it has none that is known."""
     own = wire.PROVIDERS.get(endpoint.base_wire) == endpoint.system
     api = _APIS.get(endpoint.features.batches) if own else None
-    if api is None:
+    limits = batch_limits(endpoint.system)
+    if api is None or limits is None:
         raise InvalidRequest(
             f"no Batch API is known for {endpoint.id}; Anthropic and OpenAI have one", path="batch"
         )
-    return api(endpoint, path, headers)
+    return api(endpoint, path, headers, limits)
 
 
 class _AnthropicResult(msgspec.Struct):
@@ -286,6 +362,21 @@ def _not_run(reason: str) -> Upstream:
     error = Upstream(f"the batch ended before the request ran: {reason}", code=reason)
     error.retryable = True
     return error
+
+
+def _id_of(made: Any) -> str:
+    try:
+        return str(made["id"])
+    except (KeyError, TypeError):
+        raise Parse("the response to a new batch has no id") from None
+
+
+def _total(counts: dict[str, int]) -> int:
+    return sum(counts.values())
+
+
+def _seconds(date: str) -> float:
+    return datetime.datetime.fromisoformat(date).timestamp()
 
 
 def _code(error: dict[str, Any]) -> str | None:

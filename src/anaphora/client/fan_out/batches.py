@@ -1,21 +1,26 @@
 """A fan-out through the provider's Batch API.
 
 The cache of batches is written by a first batch with one request of each group; the others follow
-in a second one. Which batches were submitted is in the state file before they are waited for: a run
-that was killed collects their results instead of paying again.
+in a second one. A batch is in the state file before it is submitted, with a mark, and again with
+its id: a run that was killed collects its results instead of paying again. Where the id is missing,
+the provider's batches are searched for the mark.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from anaphora.cache.plan.groups import PrefixGroup, warming_pays
 from anaphora.client.failures import reported
-from anaphora.errors import AnaphoraError, RequestRejected
+from anaphora.errors import AnaphoraError, NotFound, Parse, RequestRejected, Transport
 
 from .batch_apis import BatchApi, BatchRequest, BatchStatus, Headers, batch_api
 from .kept import SubmittedBatch
@@ -26,6 +31,12 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at a batch: the first wait, the factor of the next ones, and the most.
 _FIRST_WAIT, _FACTOR, _LONGEST_WAIT = 1.0, 1.5, 60.0
+#: Seconds after which a batch that was submitted is in the provider's list.
+_LISTED_AFTER = 10.0
+#: Seconds that the provider's clock may differ from ours.
+_CLOCK_ERROR = 3600.0
+#: Bytes of a request in a batch besides its body, at most.
+_AROUND_REQUEST = 256
 
 
 async def collect_earlier(run: FanOutRun) -> set[int]:
@@ -33,14 +44,14 @@ async def collect_earlier(run: FanOutRun) -> set[int]:
     assert run.kept is not None
     places = {key: index for index, key in enumerate(run.keys)}
     collected: set[int] = set()
-    for batch in list(run.kept.batches.values()):
+    for batch in [*run.kept.batches.values(), *run.kept.unconfirmed.values()]:
         indexes = [places[key] for key in batch.keys if key in places]
         if not indexes:
             continue
         path, headers, _ = run.calls[indexes[0]].assembled()
         api = batch_api(run.calls[indexes[0]].target.endpoint, path, headers)
-        await _Lane(run, api).collect(batch)
-        collected.update(indexes)
+        if await _Lane(run, api).collect_earlier(batch, indexes):
+            collected.update(indexes)
     return collected
 
 
@@ -107,38 +118,94 @@ class _Lane:
         """The calls of the next batch, in order."""
         taken: list[int] = []
         requests: list[BatchRequest] = []
-        size, held, bounded = 0, Decimal(0), self._run.budget.limit is not None
+        limits, bounded = self._api.limits, self._run.budget.limit is not None
+        size, held = _AROUND_REQUEST, Decimal(0)
         for index in indexes:
             _, _, body = self._run.calls[index].assembled()
             amount = self._run.bound_of(index, batch=True) if bounded else Decimal(0)
-            full = len(taken) >= self._api.most_requests or size + len(body) > self._api.most_bytes
+            bytes_after = size + len(body) + _AROUND_REQUEST
+            full = len(taken) >= limits.most_requests or bytes_after > limits.most_bytes
             if (taken and full) or not self._run.budget.admits(held + amount):
                 break
             taken.append(index)
             requests.append(BatchRequest(self._run.keys[index], body))
-            size, held = size + len(body) + 128, held + amount
+            size, held = bytes_after, held + amount
         return taken, requests, held
 
     async def _run_one(self, indexes: list[int], requests: list[BatchRequest]) -> None:
         run = self._run
         try:
-            name = await self._api.submit(requests)
+            batch = await self._submit(requests, provider=run.calls[indexes[0]].target.endpoint.id)
         except AnaphoraError as problem:
             for index in indexes:
                 run.fail(index, problem)
             return
         run.progress.calls += len(indexes)
-        endpoint = run.calls[indexes[0]].target.endpoint.id
-        keys = tuple(request.key for request in requests)
-        batch = SubmittedBatch(id=name, provider=endpoint, keys=keys, at=time.time())
-        if run.kept is not None:
-            run.guarded(lambda kept: kept.add_batch(batch))
         try:
             await self.collect(batch)
         except asyncio.CancelledError:
             if run.kept is None:  # its results would never be read
-                await self._cancel(name)
+                await self._cancel(batch.id)
             raise
+
+    async def _submit(self, requests: list[BatchRequest], *, provider: str) -> SubmittedBatch:
+        run, mark = self._run, secrets.token_hex(8)
+        keys = tuple(request.key for request in requests)
+        batch = SubmittedBatch(mark=mark, provider=provider, keys=keys, at=time.time())
+        run.guarded(lambda kept: kept.add_batch(batch))
+        try:
+            name: str | None = await self._api.submit(requests, mark)
+        except AnaphoraError as problem:
+            name = await self._find(batch) if _may_have_arrived(problem) else None
+            if name is None:
+                run.guarded(lambda kept: kept.refused(mark))
+                raise
+        submitted = msgspec.structs.replace(batch, id=name)
+        run.guarded(lambda kept: kept.add_batch(submitted))
+        return submitted
+
+    async def _find(self, batch: SubmittedBatch) -> str | None:
+        """The id of a batch that may have been submitted; None: the provider does not have it."""
+        await asyncio.sleep(max(0.0, batch.at + _LISTED_AFTER - time.time()))
+        known = () if self._run.kept is None else self._run.kept.batches
+        since = batch.at - _CLOCK_ERROR
+        async with aclosing(self._api.created_since(since)) as listed:  # type: ignore[type-var]
+            async for each in listed:
+                if each.id in known or each.requests not in (0, len(batch.keys)):
+                    continue
+                mark = await self._mark_of(each.id) if each.mark is None else each.mark
+                if mark == batch.mark:
+                    return each.id
+        return None
+
+    async def _mark_of(self, id: str) -> str:
+        """The mark of a batch, which is known when it has ended."""
+        status = await self._ended(id)
+        try:
+            async with aclosing(self._api.results(status)) as results:  # type: ignore[type-var]
+                async for outcome in results:
+                    return outcome.mark
+        except NotFound:
+            pass  # of another run, and archived
+        return ""
+
+    async def collect_earlier(self, batch: SubmittedBatch, indexes: list[int]) -> bool:
+        """The same as `collect` for a batch of an earlier run; False where there is none."""
+        run = self._run
+        if not batch.id:
+            try:
+                name = await self._find(batch)
+            except AnaphoraError as problem:  # it may be there: submitting again would pay twice
+                for index in indexes:
+                    run.fail(index, problem)
+                return True
+            if name is None:
+                run.guarded(lambda kept: kept.refused(batch.mark))
+                return False
+            found = batch = msgspec.structs.replace(batch, id=name)
+            run.guarded(lambda kept: kept.add_batch(found))
+        await self.collect(batch)
+        return True
 
     async def _cancel(self, name: str) -> None:
         try:
@@ -152,7 +219,7 @@ class _Lane:
         places = {key: index for index, key in enumerate(run.keys)}
         wanted = {key: places[key] for key in batch.keys if key in places}
         try:
-            status = await self._ended(batch)
+            status = await self._ended(batch.id)
             async for outcome in self._api.results(status):
                 index = wanted.pop(outcome.key, None)
                 if index is None:
@@ -188,15 +255,22 @@ class _Lane:
             )
         )
 
-    async def _ended(self, batch: SubmittedBatch) -> BatchStatus:
+    async def _ended(self, id: str) -> BatchStatus:
         for wait in _waits():
-            status = await self._api.status(batch.id)
+            status = await self._api.status(id)
             if status.ended:
                 return status
-            self._run.progress.batch = f"{batch.id}: {status.done} of {len(batch.keys)} ran"
+            self._run.progress.batch = f"{id}: {status.done} of {status.total} ran"
             self._run.report()
             await asyncio.sleep(wait)
         raise AssertionError("a batch is looked at until it ends")
+
+
+def _may_have_arrived(problem: AnaphoraError) -> bool:
+    """Whether the response that was not read may have said that the batch is created."""
+    if isinstance(problem, Transport):
+        return problem.phase != "connect"
+    return isinstance(problem, Parse)
 
 
 def _waits() -> Iterator[float]:

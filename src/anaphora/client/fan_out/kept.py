@@ -72,7 +72,10 @@ class KeptResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class SubmittedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A batch at the provider, and the keys of its requests."""
 
-    id: str
+    id: str = ""
+    """Empty: it is being submitted, or a run was killed before it knew the id."""
+    mark: str = ""
+    """Chosen by the run: finds the batch without its id."""
     provider: str
     """The id in the configuration."""
     keys: tuple[str, ...]
@@ -84,6 +87,8 @@ class _StateLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     batch: SubmittedBatch | None = None
     collected: str | None = None
     """The id of a batch whose results are in the file of results."""
+    refused: str | None = None
+    """The mark of a batch that the provider does not have."""
     spent: Decimal | None = None
     """On a call without a result: a warm-up, or a reply that could not be used."""
     warmup: bool = False
@@ -102,6 +107,8 @@ class KeptResults:
         self.path = path
         self.state_path = state_path(path)
         self.batches: dict[str, SubmittedBatch] = {}
+        self.unconfirmed: dict[str, SubmittedBatch] = {}
+        """By mark: batches that the provider may have."""
         self.spent = Decimal(0)
         self.warmup_usd = Decimal(0)
         self.usages: list[Usage] = []
@@ -139,9 +146,11 @@ class KeptResults:
             if line.version is not None and line.version > _VERSION:
                 raise NewerSchema(str(self.state_path), version=line.version, known=_VERSION)
             if line.batch is not None:
-                self.batches[line.batch.id] = line.batch
+                self._add_batch(line.batch)
             if line.collected is not None:
                 self.batches.pop(line.collected, None)
+            if line.refused is not None:
+                self.unconfirmed.pop(line.refused, None)
             if line.spent is not None:
                 self.spent += line.spent
                 self.warmup_usd += line.spent if line.warmup else 0
@@ -186,8 +195,20 @@ class KeptResults:
         self._append_state(_StateLine(spent=cost_usd, warmup=warmup, usage=usage))
 
     def add_batch(self, batch: SubmittedBatch) -> None:
-        self.batches[batch.id] = batch
+        """Before it is submitted, and again with its id."""
+        self._add_batch(batch)
         self._append_state(_StateLine(batch=batch))
+
+    def _add_batch(self, batch: SubmittedBatch) -> None:
+        if batch.id:
+            self.unconfirmed.pop(batch.mark, None)
+            self.batches[batch.id] = batch
+        else:
+            self.unconfirmed[batch.mark] = batch
+
+    def refused(self, mark: str) -> None:
+        self.unconfirmed.pop(mark, None)
+        self._append_state(_StateLine(refused=mark))
 
     def collected(self, batch: str) -> None:
         self.batches.pop(batch, None)

@@ -72,7 +72,7 @@ class FanOutRun:
             self.kept = KeptResults(self.settings.results)
         try:
             left = self._resume(prompts)
-            if self.kept is not None and self.kept.batches:
+            if self.kept is not None and (self.kept.batches or self.kept.unconfirmed):
                 from .batches import collect_earlier
 
                 collected = await collect_earlier(self)
