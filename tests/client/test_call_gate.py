@@ -12,6 +12,7 @@ from support.emulated_client import LONG, connected
 from anaphora import emulator
 from anaphora.client.fan_out.gate import CallGate
 from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator.journal import CallRecord
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Upstream
 from anaphora.values import Message
@@ -48,7 +49,7 @@ def test_twenty_concurrent_calls_write_the_prefix_at_most_twice(emu: Emulator, n
 
             async def one(number: int) -> str:
                 async with at_once:
-                    response = await gate.complete(f"What is {number}?", system=LONG, max_tokens=9)
+                    response = await gate.complete(f"What is {number}?", system=LONG, max_tokens=16)
                 return response.text
 
             texts = await asyncio.gather(*(one(number) for number in range(20)))
@@ -87,6 +88,30 @@ def test_the_next_turns_of_conversations_cache_their_own_history(emu: Emulator) 
                 assert (response.usage.read or 0) > 1.3 * 3000
 
             await asyncio.gather(*(talk(number) for number in range(3)))
+
+    asyncio.run(main())
+
+
+def test_calls_that_were_sent_although_the_prefix_is_not_read_say_so(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CallRecord, "begin", lambda self, now: None)
+    monkeypatch.setattr(CallRecord, "end", lambda self, now: None)
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            gate = CallGate(emulated.client, visibility_delay=0)
+            first = [asyncio.create_task(gate.complete(f"{i}?", system=LONG)) for i in range(8)]
+            while not emulated.transport.sent:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            late = await gate.complete("late?", system=LONG)
+            after = await gate.complete("after?", system=LONG)
+            responses = await asyncio.gather(*first)
+            codes = [[notice.code for notice in each.notices] for each in (*responses, late)]
+            # The first call and three probes knew nothing of it.
+            assert codes == [[]] * 4 + [["prefix_not_read"]] * 5
+            assert "the other 4 calls of the group were sent anyway" in str(late.notices[0])
+            assert not after.notices
 
     asyncio.run(main())
 

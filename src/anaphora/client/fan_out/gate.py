@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
@@ -56,6 +57,8 @@ class _Beginning(msgspec.Struct, eq=False):
     readable: asyncio.Event
     used: float
     """When a call that reads it was sent last, by the monotonic clock."""
+    notices: list[Notice] = []
+    """For the calls that wait until it can be read."""
 
     def is_alive(self, now: float) -> bool:
         seconds = _AUTOMATIC_SECONDS if self.ttl is None else TTL_SECONDS[self.ttl] * _MARGIN
@@ -70,6 +73,7 @@ class _Waiting(msgspec.Struct, eq=False):
     released: asyncio.Future[CallWatch | None]
     ended: asyncio.Future[FanOutItem[Any]]
     index: int = 0
+    notices: list[Notice] = []
 
 
 class CallGate:
@@ -107,9 +111,12 @@ class CallGate:
         if known is None:
             return await self._send_grouped(call, rendered)
         call.group, call.ttl = known.group, known.ttl
-        await known.readable.wait()
+        notices: tuple[Notice, ...] = ()
+        if not known.readable.is_set():
+            await known.readable.wait()
+            notices = tuple(known.notices)
         known.used = time.monotonic()
-        return await call.send()
+        return (await call.send()).with_notices(notices)
 
     def _known(self, call: MappedCall, rendered: Rendered) -> _Beginning | None:
         """The longest beginning of the call that was written, or is being written."""
@@ -139,6 +146,7 @@ class CallGate:
         try:
             watch = await waiting.released
             response = await call.send(watch)
+            response = response.with_notices(tuple(waiting.notices))
             item = _item(waiting, response=response)
             return response
         except Exception as problem:
@@ -163,6 +171,16 @@ class CallGate:
             each.index = index
         calls = [each.call for each in waiting]
         added: dict[int, _Beginning] = {}
+
+        def add_notice(notice: Notice, indexes: Sequence[int]) -> None:
+            lines: set[int] = set()
+            for index in indexes:
+                waiting[index].notices.append(notice)
+                group = calls[index].group
+                lines.update(id(each) for each in (() if group is None else group.line()))
+            for place in lines & added.keys():
+                added[place].notices.append(notice)
+
         try:
             prompts = {each.index: each.prompt for each in waiting}
             groups = assign_groups(calls, prompts, seconds=PAUSE)
@@ -173,7 +191,7 @@ class CallGate:
                 calls,
                 warm="call",
                 delay=self._delay,
-                notice=_ignore,
+                notice=add_notice,
                 readable=lambda group: _now_readable(added.get(id(group))),
             )
             await release.run(groups)
@@ -232,7 +250,3 @@ def _now_readable(beginning: _Beginning | None) -> None:
     if beginning is not None:
         beginning.used = time.monotonic()
         beginning.readable.set()
-
-
-def _ignore(notice: Notice) -> None:
-    """Reports of a group belong to none of its calls."""

@@ -50,10 +50,11 @@ class GroupRelease:
         *,
         warm: WarmUp,
         delay: float | None,
-        notice: Callable[[Notice], None],
+        notice: Callable[[Notice, Sequence[int]], None],
         readable: Callable[[PrefixGroup], None] = lambda _: None,
     ) -> None:
-        """`readable` is called when the calls of a group may be sent."""
+        """`notice` gets what the user should know, and the positions of the calls that it is
+        about; `readable` is called when the calls of a group may be sent."""
         self._sender = sender
         self._calls = calls
         self._warm = warm
@@ -148,7 +149,7 @@ class GroupRelease:
             return False
         except AnaphoraError as problem:
             reason = f"no pre-warm was sent, a call writes the cache instead: {problem}"
-            self._notice(Notice("prewarm_failed", reason))
+            self._notice(Notice("prewarm_failed", reason), [index])
             return False
         watch.prewarm = True
         watch.ended()
@@ -176,12 +177,12 @@ class GroupRelease:
             prewarms = False
             self._release(index, watch)
             await watch.news.wait()
-        calls = counted(len(self._left(group)), "call")
+        left = self._left(group)
         reason = (
             f"{_PROBES} calls did not read the {group.tokens:,} tokens that the first one wrote;"
-            f" the other {calls} of the group were sent anyway"
+            f" the other {counted(len(left), 'call')} of the group were sent anyway"
         )
-        self._notice(Notice("prefix_not_read", reason))
+        self._notice(Notice("prefix_not_read", reason), left)
 
     def _left(self, group: PrefixGroup) -> list[int]:
         return [index for index in group.members if index in self._waiting]

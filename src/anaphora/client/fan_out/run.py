@@ -94,7 +94,7 @@ class FanOutRun:
                     self.calls,
                     warm=self.settings.warm,
                     delay=self.settings.visibility_delay,
-                    notice=self.notices.append,
+                    notice=lambda notice, _: self.notices.append(notice),
                 )
                 await release.run(groups)
             if self.kept is not None:
