@@ -84,6 +84,7 @@ from .turn import Turn, TurnRequest
 
 if TYPE_CHECKING:
     from .fan_out import FanOut, MappedCall
+    from .fan_out.gate import CallGate
     from .mcp.servers import SessionServers
 
 #: Seconds that closing waits for providers to delete handles.
@@ -145,6 +146,7 @@ class AsyncClient:
         self._servers: WeakSet[SessionServers] = WeakSet()
         """MCP servers of all sessions, to be closed."""
         self._compared: ComparedCalls | None = None
+        self._call_gate: CallGate | None = None
         self._store = store_of(conversations)
         self._store_ends = conversations is None
         """Stored conversations end with this client, and so do their handles."""
@@ -414,6 +416,16 @@ class AsyncClient:
             output=output,
             timeout=seconds_of(options.get("timeout"), "timeout"),
         )
+
+    @property
+    def call_gate(self) -> CallGate:
+        """For calls that a framework makes one by one and concurrently. Used from the event loop of
+        this client."""
+        if self._call_gate is None:
+            from .fan_out.gate import CallGate
+
+            self._call_gate = CallGate(self)
+        return self._call_gate
 
     def _compared_calls(self, options: CallOptions) -> ComparedCalls | None:
         """The earlier calls of conversations, where this is one of them."""

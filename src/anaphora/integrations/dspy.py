@@ -147,6 +147,7 @@ def _completion(responses: Sequence[Response[Any]]) -> SimpleNamespace:
         model=responses[0].model,
         choices=[_choice(index, response) for index, response in enumerate(responses)],
         usage=_usage(responses),
+        notices=[str(notice) for response in responses for notice in response.notices],
         _hidden_params={"response_cost": float(sum(known)) if len(known) == len(costs) else None},
     )
 

@@ -18,7 +18,6 @@ from anaphora.catalog import Profile
 from anaphora.client.client import AsyncClient
 from anaphora.client.content import Content
 from anaphora.client.failures import event_error
-from anaphora.client.fan_out.gate import CallGate
 from anaphora.client.options import CallOptions
 from anaphora.client.response import Response
 from anaphora.client.structured import output_of
@@ -49,7 +48,6 @@ class FrameworkClient:
         *,
         config: Any = None,
         environ: Mapping[str, str] | None = None,
-        visibility_delay: float | None = None,
     ) -> None:
         """`client` is a client of the application, which closes it. Without one, this makes its
         own: from `config`, the path of llm.yaml or its content, or from the keys in the
@@ -68,7 +66,6 @@ class FrameworkClient:
         elif config is not None:
             raise InvalidRequest("cannot be combined with a client, which has one", path="config")
         self.client = client
-        self._gate = CallGate(client._client, visibility_delay=visibility_delay)
 
     def __deepcopy__(self, memo: object) -> FrameworkClient:
         """Copies of a framework's model share the client."""
@@ -83,8 +80,7 @@ class FrameworkClient:
     def complete(
         self, content: Content, provider: str | None = None, **options: Unpack[CallOptions]
     ) -> Response[Any]:
-        gate = self._gate
-        return self.client._background.call(lambda: gate.complete(content, provider, **options))
+        return self.client._background.call(lambda: self._gated(content, provider, options))
 
     def complete_several(
         self,
@@ -94,10 +90,9 @@ class FrameworkClient:
         **options: Unpack[CallOptions],
     ) -> list[Response[Any]]:
         """The responses to the same call, made so many times."""
-        gate = self._gate
 
         async def all_of_them() -> list[Response[Any]]:
-            calls = (gate.complete(content, provider, **options) for _ in range(count))
+            calls = (self._gated(content, provider, options) for _ in range(count))
             return list(await asyncio.gather(*calls))
 
         return self.client._background.call(all_of_them)
@@ -105,8 +100,13 @@ class FrameworkClient:
     async def acomplete(
         self, content: Content, provider: str | None = None, **options: Unpack[CallOptions]
     ) -> Response[Any]:
-        gate, background = self._gate, self.client._background
-        return await background.call_from_loop(lambda: gate.complete(content, provider, **options))
+        background = self.client._background
+        return await background.call_from_loop(lambda: self._gated(content, provider, options))
+
+    async def _gated(
+        self, content: Content, provider: str | None, options: CallOptions
+    ) -> Response[Any]:
+        return await self.client._client.call_gate.complete(content, provider, **options)
 
     def stream(
         self, content: Content, provider: str | None = None, **options: Unpack[CallOptions]

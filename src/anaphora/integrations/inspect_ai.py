@@ -314,12 +314,14 @@ def _output(response: Response[Any]) -> ModelOutput:
         source="generate",
         metadata=None if kept is None else {_KEPT: kept},
     )
+    notices = [str(notice) for notice in response.notices]
     stop = cast(Any, _STOPS.get(response.stop_reason, "unknown"))
     return ModelOutput(
         model=response.model,
         choices=[ChatCompletionChoice(message=message, stop_reason=stop)],
         usage=_usage(response),
         time=response.record.seconds,
+        metadata={"notices": notices} if notices else None,
     )
 
 

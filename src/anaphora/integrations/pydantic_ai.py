@@ -386,7 +386,9 @@ def _usage(response: Response[Any]) -> RequestUsage:
 
 def _details(response: Response[Any]) -> dict[str, Any] | None:
     reason = response.reply.stop_reason_raw
-    details = {} if reason is None else {"finish_reason": reason}
+    details: dict[str, Any] = {} if reason is None else {"finish_reason": reason}
+    if response.notices:
+        details["notices"] = [str(notice) for notice in response.notices]
     kept = kept_reply(response.reply.message)
     if kept is not None:
         details[_KEPT] = kept

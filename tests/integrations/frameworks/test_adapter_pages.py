@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.framework_pages import fences, installed_path
 
+from anaphora import emulator
+from anaphora.emulator import EmulatorOptions, Latency, Script
 from anaphora.emulator.server import Emulator
 
 #: The line that each page adds to a program.
@@ -17,6 +20,20 @@ LINES = {
     "inspect_ai": "anaphora/claude-sonnet-5-5",
     "dspy": "AnaphoraLM(",
 }
+
+#: DSPy 3.1 asks for JSON in the prompt alone, which the emulator does not read.
+SCRIPT = """
+replies:
+  - match: {text: "[[ ## question ## ]]"}
+    reply: {text: '{"answer": "Yes."}'}
+"""
+
+
+@pytest.fixture
+def emu() -> Iterator[Emulator]:
+    options = EmulatorOptions(latency=Latency(first=0.0), script=Script.decode(SCRIPT, "test"))
+    with emulator.running(options) as running:
+        yield running
 
 
 @pytest.mark.parametrize("framework", LINES)

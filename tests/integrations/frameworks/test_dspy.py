@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ pytest.importorskip("dspy")
 
 import dspy
 from support.emulated_client import KEY, LONG, MODELS, settings
+from support.unread_prefix import CALLS, assert_noticed, never_readable
 
 import anaphora
+from anaphora import emulator
+from anaphora.emulator import EmulatorOptions, Latency, Script
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.integrations.dspy import AnaphoraLM
@@ -26,10 +30,29 @@ WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
+#: Each question but one has the right answer, in DSPy's JSON.
+SCRIPT = """
+replies:
+  - match: {text: "What is 7?"}
+    reply: {text: '{"answer": "wrong"}'}
+  - match: {text: "What is "}
+    reply: {text: '{"answer": "right"}'}
+"""
+
+
+def scripted() -> AbstractContextManager[Emulator]:
+    options = EmulatorOptions(latency=Latency(first=0.0), script=Script.decode(SCRIPT, "test"))
+    return emulator.running(options)
+
+
+def client_of(emu: Emulator) -> anaphora.Client:
+    config = {"providers": settings(emu.url, WIRES)}
+    return anaphora.Client.from_config(config, environ={"KEY": KEY})
+
+
 @pytest.fixture
 def client(emu: Emulator) -> Iterator[anaphora.Client]:
-    config = {"providers": settings(emu.url, WIRES)}
-    with anaphora.Client.from_config(config, environ={"KEY": KEY}) as client:
+    with client_of(emu) as client:
         yield client
 
 
@@ -46,26 +69,38 @@ def paid_for_the_prefix(emu: Emulator) -> int:
     return sum(max(sum(e["written"].values()), e["uncached"]) > 1000 for e in calls)
 
 
-def answers(*args: Any) -> bool:
-    return bool(args[1].answer)
+def is_right(*args: Any) -> bool:
+    return bool(args[1].answer == "right")
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai_responses", "gemini"])
-def test_twenty_examples_write_the_prefix_at_most_twice(
-    client: anaphora.Client, emu: Emulator, provider: str
-) -> None:
+def test_twenty_examples_write_the_prefix_at_most_twice(provider: str) -> None:
     examples = [
         dspy.Example(question=f"What is {number}?", answer="?").with_inputs("question")
         for number in range(20)
     ]
-    lm = lm_of(client, provider)
-    program = dspy.Predict(dspy.Signature("question -> answer", LONG), max_tokens=30)
-    evaluate = dspy.Evaluate(devset=examples, metric=answers, num_threads=20, max_errors=99)
-    with dspy.context(lm=lm, adapter=dspy.JSONAdapter()):
-        result = evaluate(program)
-    assert result.score >= 0
-    assert len(billed(emu)) >= 20
-    assert paid_for_the_prefix(emu) <= 2
+    program = dspy.Predict(dspy.Signature("question -> answer", LONG))
+    evaluate = dspy.Evaluate(devset=examples, metric=is_right, num_threads=20)
+    with scripted() as emu, client_of(emu) as client:
+        with dspy.context(lm=lm_of(client, provider), adapter=dspy.JSONAdapter()):
+            result = evaluate(program)
+        assert result.score == 95.0  # all but the seventh
+        assert len(billed(emu)) == 20
+        assert paid_for_the_prefix(emu) <= 2
+
+
+def test_calls_that_did_not_read_the_prefix_say_so(
+    client: anaphora.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_readable(monkeypatch)
+    lm = lm_of(client, "openai_responses")
+    system = {"role": "system", "content": LONG}
+
+    async def main() -> list[Any]:
+        questions = [[system, {"role": "user", "content": f"{i}?"}] for i in range(CALLS)]
+        return await asyncio.gather(*(lm.aforward(messages=each) for each in questions))
+
+    assert_noticed(each.notices for each in asyncio.run(main()))
 
 
 @pytest.mark.skipif(

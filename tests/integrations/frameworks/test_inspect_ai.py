@@ -37,6 +37,7 @@ from inspect_ai.util import json_schema
 from pydantic import BaseModel
 from support.emulated_client import KEY, LONG, MODELS, settings
 from support.framework_pages import installed_path
+from support.unread_prefix import CALLS, assert_noticed, never_readable
 
 import anaphora
 from anaphora.emulator.server import Emulator
@@ -113,6 +114,15 @@ def test_twenty_samples_write_the_prefix_at_most_twice(
     (usage,) = log.stats.model_usage.values()
     assert usage.input_tokens_cache_read == sum(e["read"] for e in billed)
     assert usage.total_cost == pytest.approx(sum(float(e["cost_usd"]) for e in billed))
+
+
+def test_calls_that_did_not_read_the_prefix_say_so(
+    client: anaphora.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_readable(monkeypatch)
+    task = task_of(CALLS, system_message(LONG))
+    log = log_of(task, model_of(client, "openai_responses", max_tokens=20), tmp_path)
+    assert_noticed((each.output.metadata or {}).get("notices", ()) for each in log.samples)
 
 
 @pytest.mark.parametrize("provider", WIRES)

@@ -13,9 +13,11 @@ import pytest
 pytest.importorskip("langchain_core", reason="runs where langchain-core is installed")
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.output_parsers import StrOutputParser
 from pydantic import BaseModel
 from support.emulated_client import RecordingTransport
 from support.framework_pages import fences
+from support.unread_prefix import CALLS, assert_noticed, never_readable
 
 import anaphora
 from anaphora.emulator.server import Emulator
@@ -158,6 +160,36 @@ def test_structured_output(emu: Emulator, wire: str, method: Any) -> None:
     assert isinstance(answer["parsed"], Sight)
     assert answer["raw"].response_metadata["verdict"]
     assert answer["parsing_error"] is None
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "openai_responses", "gemini"])
+@pytest.mark.parametrize("how", ["batch", "abatch", "chain.batch"])
+def test_twenty_calls_of_a_batch_write_the_prefix_at_most_twice(
+    emu: Emulator, wire: str, how: str
+) -> None:
+    names = {**MODELS, "openai_responses": "gpt-5.6"}
+    model = model_on(emu, wire, model=names[wire], max_tokens=30)
+    prompts = [[SystemMessage(GUIDE), HumanMessage(f"What is {each}?")] for each in range(20)]
+    if how == "abatch":
+        answers: Any = asyncio.run(model.abatch(prompts))
+    else:
+        chain: Any = model if how == "batch" else model | StrOutputParser()
+        answers = chain.batch(prompts, config={"max_concurrency": 20})
+    assert len(answers) == 20
+    billed = [entry for entry in emu.requests() if "read" in entry]
+    assert len(billed) == 20
+    paid = [max(sum(each["written"].values()), each["uncached"]) > 1000 for each in billed]
+    assert sum(paid) <= 2
+
+
+def test_calls_that_did_not_read_the_prefix_say_so(
+    emu: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_readable(monkeypatch)
+    model = model_on(emu, "openai_responses", model="gpt-5.6")
+    prompts = [[SystemMessage(GUIDE), HumanMessage(f"What is {each}?")] for each in range(CALLS)]
+    answers = asyncio.run(model.abatch(prompts))
+    assert_noticed(answer.response_metadata.get("notices", ()) for answer in answers)
 
 
 def test_batch_from_threads(emu: Emulator) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("pydantic_ai")
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, BinaryContent, ModelRetry, NativeOutput, ToolOutput, VideoUrl
-from pydantic_ai.exceptions import ModelHTTPError, UserError
+from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UserError
 from pydantic_ai.messages import (
     ModelMessagesTypeAdapter,
     ModelResponse,
@@ -23,6 +23,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.fallback import FallbackModel
 from support.emulated_client import KEY, LONG, settings
+from support.unread_prefix import CALLS, assert_noticed, never_readable
 
 import anaphora
 from anaphora.emulator.server import Emulator
@@ -160,6 +161,20 @@ def test_twenty_concurrent_runs_write_the_prefix_at_most_twice(
     assert sum(paid) <= 2
 
 
+def test_calls_that_did_not_read_the_prefix_say_so(
+    client: anaphora.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_readable(monkeypatch)
+    model = AnaphoraModel("gpt-5.6", provider="openai_responses", client=client)
+    agent = Agent(model, instructions=LONG)
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(agent.run(f"What is {each}?") for each in range(CALLS)))
+
+    details = [each.all_messages()[-1].provider_details or {} for each in asyncio.run(main())]
+    assert_noticed(each.get("notices", ()) for each in details)
+
+
 def test_one_model_runs_in_several_event_loops(model: AnaphoraModel) -> None:
     agent = Agent(model)
     for _ in range(2):
@@ -226,16 +241,22 @@ def test_a_failed_tool_is_reported_to_the_model(model: AnaphoraModel) -> None:
     assert result.output
 
 
-def test_errors_are_those_of_pydantic_ai(client: anaphora.Client, emu: Emulator) -> None:
+def test_errors_are_those_of_pydantic_ai(client: anaphora.Client) -> None:
     config = {"providers": settings("http://127.0.0.1:9", ["anthropic"])}
     config["providers"]["anthropic"]["retry"] = {"max_attempts": 1}
     with anaphora.Client.from_config(config, environ={"KEY": KEY}) as broken:
         dead = AnaphoraModel("claude-sonnet-4-5", client=broken)
         live = AnaphoraModel("claude-sonnet-4-5", provider="anthropic", client=client)
         assert run(Agent(FallbackModel(dead, live)), "Hello?").output
+        with pytest.raises(ModelAPIError) as failed:
+            run(Agent(dead), "Hello?")
+        assert type(failed.value) is ModelAPIError
     too_long = Agent(live, model_settings={"max_tokens": 10_000_000})
-    with pytest.raises((ModelHTTPError, UserError)):
+    with pytest.raises(ModelHTTPError, match="max_tokens") as rejected:
         run(too_long, "Hello?")
+    assert rejected.value.status_code == 400
+    with pytest.raises(UserError, match="temperature"):
+        run(Agent(live, model_settings={"temperature": 7}), "Hello?")
 
 
 def test_wrong_arguments_are_named(client: anaphora.Client) -> None:
