@@ -214,7 +214,9 @@ def test_a_batch_may_not_exceed_the_budget(emu: Emulator) -> None:
 def test_requests_beyond_the_limit_of_a_batch_are_another_batch(
     emu: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = msgspec.structs.replace(batch_limits("anthropic"), most_requests=8)
+    known = batch_limits("anthropic")
+    assert known is not None
+    limits = msgspec.structs.replace(known, most_requests=8)
     monkeypatch.setattr(batch_apis, "batch_limits", lambda _provider: limits)
 
     async def main() -> None:

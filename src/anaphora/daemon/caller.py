@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.verdict import Prediction, Verdict, diagnosis_of, saved_usd
+from anaphora.catalog import Price
 from anaphora.client.attempts import REQUEST_IDS, Attempts
 from anaphora.client.endpoint import Target
 from anaphora.client.failures import without_details
@@ -361,7 +362,7 @@ class DelegatedCall(Caller):
             cost.kind,
             usage=usage,
             read_by_others=self._hidden,
-            labels=label_costs(prepared.block_shares(), cost, price),
+            labels=self._labels(prepared, cost, price),
             saved=0 if saved is None else nano_usd_up(saved),
         )
         if not self._hidden:
@@ -391,7 +392,15 @@ class DelegatedCall(Caller):
             surcharge=self._surcharge(target, partial),
         )
         self._unbilled += cost.nano_usd
-        hold.settle_later(cost.nano_usd, cost.kind, usage=cost.usage)
+        hold.settle_later(
+            cost.nano_usd, cost.kind, usage=cost.usage, labels=self._labels(prepared, cost, None)
+        )
+
+    def _labels(
+        self, prepared: PreparedRequest, cost: AttemptCost, price: Price | None
+    ) -> Mapping[str, int]:
+        """Nano-dollars by label. An attempt that failed is given no price."""
+        return label_costs(() if price is None else prepared.block_shares(), cost, price)
 
     # ── What the app gets ────────────────────────────────────────────────────────────────────────
 

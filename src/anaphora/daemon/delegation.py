@@ -120,7 +120,7 @@ class CallService:
         if self._refresher is None and any(grant.llm.keep_warm for grant in self._grants):
             from .keep_warm import PrefixRefresher
 
-            self._refresher = PrefixRefresher(self._tools, self._pool, self._clock)
+            self._refresher = PrefixRefresher(self._tools, self._pool)
         if self._refresher is not None:
             self._refresher.use_grants(self._grants)
 

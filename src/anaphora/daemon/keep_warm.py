@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from decimal import Decimal
 
+import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.plan import AppMemory, refresh_margin
@@ -41,7 +42,7 @@ from .caller import ADAPTER, CallTools
 from .conversations import RememberedCall
 from .facts import RequestFacts
 from .grants import AppGrant
-from .refresh_calls import DelegatedRefresh, SmallestRequest, smallest_request
+from .refresh_calls import METHOD, DelegatedRefresh, SmallestRequest, smallest_request
 from .settling import nano_usd_up
 from .values import App
 
@@ -51,7 +52,11 @@ _MOST_CONVERSATIONS, _MOST_BYTES = 4096, 64 * 1024 * 1024
 _MOST_MEMORIES = 64
 #: Refreshes under way at once.
 _MOST_RUNNING = 16
-_DAY = 86_400
+#: The kind of news by which nodes tell each other who refreshes a conversation's prefix.
+_CONTINUED = "continued"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[str, str]).decode
 
 
 class PausedConversation:
@@ -95,10 +100,9 @@ class PausedConversation:
 class PrefixRefresher:
     """The refreshes of all apps. Bounded. Used from one event loop."""
 
-    def __init__(self, tools: CallTools, pool: ProviderPool, clock: Callable[[], float]) -> None:
+    def __init__(self, tools: CallTools, pool: ProviderPool) -> None:
         self._tools = tools
         self._pool = pool
-        self._clock = clock
         self._grants: dict[str, AppGrant] = {}
         self._conversations: OrderedDict[str, PausedConversation] = OrderedDict()
         self._calls: dict[str, PausedConversation] = {}
@@ -109,17 +113,32 @@ class PrefixRefresher:
         self._slots = asyncio.Semaphore(_MOST_RUNNING)
         self._refused: set[Hashable] = set()
         """Where a provider has refused a refresh: it would refuse the next one as well."""
-        self._day, self._spent = 0, dict[str, int]()
-        """Nano-dollars of the day's refreshes by app, with those expected of running ones."""
+        self._expected: Counter[str] = Counter()
+        """Nano-dollars by app that running refreshes are expected to cost."""
+        if not tools.shared_state.alone:
+            tools.shared_state.listen(self._hear)
 
     # ── Calls of the app ─────────────────────────────────────────────────────────────────────────
 
     def began(self, conversation: str, request_id: str) -> None:
-        """A call is about to be sent: nothing is refreshed until it has ended."""
+        """A call is about to be sent: nothing is refreshed until it has ended, and afterwards by
+        this node only."""
+        if not self._tools.shared_state.alone:
+            self._tools.shared_state.tell(_encode((_CONTINUED, conversation)))
         known = self._conversations.get(conversation)
         if known is not None:
             known.running.add(request_id)
             self._calls[request_id] = known
+
+    def _hear(self, data: bytes, age: float) -> None:  # noqa: ARG002
+        """Another node has a call of a conversation: it refreshes the prefix from now on."""
+        try:
+            kind, conversation = _decode(data)
+        except (msgspec.MsgspecError, UnicodeError):
+            return  # of another kind, or another version
+        known = self._conversations.get(conversation) if kind == _CONTINUED else None
+        if known is not None and not known.running:
+            self._release(known)
 
     def ended(self, request_id: str) -> None:
         known = self._calls.pop(request_id, None)
@@ -305,22 +324,39 @@ class PrefixRefresher:
             return False
         if not refresh_pays(state, prefix, now, done=kept.count, most=bounds.refreshes):
             return False
-        usd = refresh_usd(state, prefix, now)
-        expected = 0 if usd is None else nano_usd_up(usd)
-        if (limit := bounds.nano_usd_per_day) is not None:
-            spent = self._spent_today(kept.app.id)
-            if usd is None or spent + expected > limit:
-                why = "no price is known"
-                if usd is not None:
-                    why = f"{format_usd(Decimal(limit) / 10**9)} a day would be exceeded"
-                kept.problem = _notice("keep_warm_bound", f"the cached prefix was let go: {why}")
-                return False
         refresh = smallest_request(state, last, prefix, now)
         if refresh is None:
             text = "the cached prefix cannot be refreshed by a call that asks for no answer"
             kept.problem = _notice("keep_warm_impossible", text)
             return False
-        return await self._send(kept, state, prefix, refresh, expected)
+        usd, app = state.refresh_usd(prefix, now), kept.app.id
+        expected = 0 if usd is None else nano_usd_up(usd)
+        self._expected[app] += expected
+        try:
+            why = await self._refusal(app, bounds.nano_usd_per_day, usd)
+            if why is not None:
+                kept.problem = _notice("keep_warm_bound", f"the cached prefix was let go: {why}")
+                return False
+            if kept.running or kept.last is not last:
+                return False  # the app has called meanwhile
+            return await self._send(kept, state, prefix, refresh)
+        finally:
+            self._expected[app] -= expected
+
+    async def _refusal(self, app: str, limit: int | None, usd: Decimal | None) -> str | None:
+        """Why a refresh that is counted as running may not be sent. What the day's refreshes have
+        cost is in the ledger, which all nodes share; those that run on other nodes are not."""
+        if limit is None:
+            return None
+        if usd is None:
+            return "no price is known"
+        ledger = self._tools.ledger
+        day = (await ledger.spent(app)).day
+        rows = await ledger.store.spend(("label",), since=day, until=day, app=app)
+        spent = sum(row.billed for row in rows if row.label == METHOD)
+        if spent + self._expected[app] <= limit:
+            return None
+        return f"{format_usd(Decimal(limit) / 10**9)} a day would be exceeded"
 
     async def _send(
         self,
@@ -328,16 +364,11 @@ class PrefixRefresher:
         state: ProviderState,
         prefix: CachedPrefix,
         refresh: SmallestRequest,
-        expected: int,
     ) -> bool:
-        app, remembered, now = kept.app.id, kept.remembered, time.time()
+        remembered, now = kept.remembered, time.time()
         seconds = max(1.0, prefix.expires - now)
         call = DelegatedRefresh(self._tools, kept.app, state, refresh, remembered, timeout=seconds)
-        self._add_spent(app, expected)
-        try:
-            await call.complete(TurnRequest(prewarm=True, timeout=seconds, adapter=ADAPTER))
-        finally:
-            self._add_spent(app, call.charged - expected)
+        await call.complete(TurnRequest(prewarm=True, timeout=seconds, adapter=ADAPTER))
         kept.count += 1
         kept.usd += call.cost_usd or Decimal(0)
         if (call.usage.read or 0) < NEARLY * prefix.tokens:
@@ -345,15 +376,6 @@ class PrefixRefresher:
         if remembered is not None and state.sent is not None:
             self._tools.memory.refreshed(remembered, state.sent)
         return True
-
-    def _spent_today(self, app: str) -> int:
-        day = int(self._clock() // _DAY)
-        if day > self._day:  # a clock that jumps back reopens no day
-            self._day, self._spent = day, {}
-        return self._spent.get(app, 0)
-
-    def _add_spent(self, app: str, nano_usd: int) -> None:
-        self._spent[app] = self._spent_today(app) + nano_usd
 
 
 def _notice(code: str, text: str) -> Notice:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.cache.verdict import Verdict
+from anaphora.catalog import Price
 from anaphora.catalog.api_limits import least_output_tokens
 from anaphora.client.config import RetryConfig
 from anaphora.client.endpoint import Target
@@ -30,10 +31,11 @@ from .caller import CallTools, DelegatedCall
 from .conversations import RememberedCall
 from .facts import RequestFacts, read_facts
 from .isolation import own_usage
+from .settling import AttemptCost
 from .values import App, AppCall
 
 METHOD = "keep_warm"
-"""Of refreshes, in the audit log."""
+"""Of refreshes, in the audit log; and their label in the ledger."""
 
 
 class SmallestRequest(msgspec.Struct, frozen=True, eq=False):
@@ -78,11 +80,6 @@ class DelegatedRefresh(DelegatedCall):
         return self._usage
 
     @property
-    def charged(self) -> int:
-        """Nano-dollars."""
-        return self._unbilled if self._cost is None else self._cost.nano_usd
-
-    @property
     def cost_usd(self) -> Decimal | None:
         return None if self._cost is None else self._cost.usd
 
@@ -97,6 +94,15 @@ class DelegatedRefresh(DelegatedCall):
     def retry_of(self, target: Target) -> RetryConfig:
         """Never again: that the provider fails is for the next call to find out."""
         return replace(super().retry_of(target), max_attempts=1)
+
+    def _labels(
+        self,
+        prepared: PreparedRequest,  # noqa: ARG002
+        cost: AttemptCost,
+        price: Price | None,  # noqa: ARG002
+    ) -> dict[str, int]:
+        """Refreshes have a label of their own, by which all nodes find what a day's have cost."""
+        return {METHOD: cost.nano_usd} if cost.nano_usd else {}
 
     def _billed(self, flight: InFlight, reply: Reply) -> None:  # noqa: ARG002
         self._usage = reply.usage
