@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from anaphora import wire as wires
-from anaphora.catalog.api_limits import batch_limits, least_output_tokens
+from anaphora.catalog.api_limits import batch_limits, output_limits
 
 
 @pytest.mark.parametrize("wire", wires.WIRES)
 def test_responses_alone_has_a_least_answer(wire: str) -> None:
-    assert least_output_tokens(wire) == (16 if wire == "openai_responses" else 1)
+    assert output_limits(wire).least_tokens == (16 if wire == "openai_responses" else 1)
 
 
 @pytest.mark.parametrize("wire", wires.WIRES)

@@ -1,7 +1,7 @@
 """Limits of providers' APIs that hold for every model: dated rows of `api_limits.toml`.
 
-least_output_tokens("openai_responses")        the shortest answer that may be asked for
-batch_limits("anthropic").most_requests        requests of one batch
+output_limits("openai_responses").least_tokens    the shortest answer that may be asked for
+batch_limits("anthropic").most_requests           requests of one batch
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class OutputLimits(_Row, frozen=True, kw_only=True):
     wire: str = ""
     """Empty: every wire."""
     least_tokens: Limit
+    rejected_by: tuple[str, ...] = ()
+    """Providers that are known to reject less."""
 
 
 class BatchLimits(_Row, frozen=True, kw_only=True):
@@ -41,9 +43,9 @@ class BatchLimits(_Row, frozen=True, kw_only=True):
     """Of the whole body, or of the file with the requests."""
 
 
-def least_output_tokens(wire: str) -> int:
+def output_limits(wire: str) -> OutputLimits:
     rows: tuple[OutputLimits, ...] = _tables()[0]
-    return [row for row in rows if row.wire in ("", wire)][-1].least_tokens
+    return [row for row in rows if row.wire in ("", wire)][-1]
 
 
 def batch_limits(provider: str) -> BatchLimits | None:

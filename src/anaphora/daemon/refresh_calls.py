@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
-from anaphora.catalog.api_limits import least_output_tokens
+from anaphora.catalog.api_limits import output_limits
 from anaphora.client.config import RetryConfig
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
@@ -212,7 +212,7 @@ def _prewarm(target: Target) -> str | None:
 
 
 def _shortest(target: Target) -> msgspec.Raw:
-    return _json(least_output_tokens(target.endpoint.base_wire))
+    return _json(output_limits(target.endpoint.base_wire).least_tokens)
 
 
 def _runs_tools(facts: RequestFacts) -> bool:

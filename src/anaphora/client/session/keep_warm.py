@@ -21,7 +21,7 @@ import msgspec
 
 from anaphora.cache.plan import refresh_margin
 from anaphora.cache.verdict import format_usd
-from anaphora.catalog.api_limits import least_output_tokens
+from anaphora.catalog.api_limits import output_limits
 from anaphora.client.config import RetryConfig
 from anaphora.client.endpoint import Target
 from anaphora.client.failures import described, log
@@ -238,7 +238,7 @@ def refresh_request(
     """The last call of a conversation again, without an answer, or with the shortest where the wire
     has no such call; None where that would not read the prefix."""
     again = msgspec.structs.replace(request, prewarm=True)
-    least = {"max_tokens": least_output_tokens(state.endpoint.base_wire)}
+    least = {"max_tokens": output_limits(state.endpoint.base_wire).least_tokens}
     shortest = msgspec.structs.replace(request, params={**request.params, **least})
     prewarms = state.endpoint.features.prewarms and state.target.rules.prewarm is not None
     for each in (again, shortest) if prewarms else (shortest,):

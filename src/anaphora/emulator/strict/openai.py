@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from anaphora import errors
-from anaphora.catalog.api_limits import least_output_tokens
+from anaphora.catalog.api_limits import output_limits
 from anaphora.emulator.exchange import nested
 from anaphora.errors import Upstream
 
@@ -359,11 +359,11 @@ def _text_format(request: CheckedRequest) -> None:
 
 def _shortest_answer(request: CheckedRequest) -> None:
     """OpenAI's, earendil-works/pi#6265, and Azure's, vectorize-io/hindsight#58."""
-    if request.facts.provider not in ("openai", "azure"):
+    limits, given = output_limits(request.facts.wire), request.body.get("max_output_tokens")
+    if request.facts.provider not in limits.rejected_by or not isinstance(given, int):
         return
-    given, least = request.body.get("max_output_tokens"), least_output_tokens("openai_responses")
-    if isinstance(given, int) and given < least:
-        bound = f"Expected a value >= {least}, but got {given} instead."
+    if given < limits.least_tokens:
+        bound = f"Expected a value >= {limits.least_tokens}, but got {given} instead."
         message = f"Invalid 'max_output_tokens': integer below minimum value. {bound}"
         raise rejected(message, param="max_output_tokens", code="integer_below_min_value")
 
