@@ -11,6 +11,7 @@ from support.emulated_client import LONG, connected
 
 from anaphora import emulator
 from anaphora.client.fan_out.gate import CallGate
+from anaphora.emulator import Latency
 from anaphora.emulator.engine import EmulatorOptions
 from anaphora.emulator.journal import CallRecord
 from anaphora.emulator.server import Emulator
@@ -73,6 +74,26 @@ def test_a_call_that_comes_while_the_prefix_is_written_waits_for_it(emu: Emulato
 
     asyncio.run(main())
     assert whole_prompts(emu) == 1
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_calls_that_come_slowly_one_after_another_write_the_prefix_at_most_twice(name: str) -> None:
+    """Each is sent before the next comes, and none has ended."""
+    options = EmulatorOptions(latency=Latency(first=1.0))
+    with emulator.running(options) as slow:
+
+        async def main() -> None:
+            async with connected(slow, [name]) as emulated:
+                gate, tasks = CallGate(emulated.client, visibility_delay=0), list[Any]()
+                for number in range(8):
+                    call = gate.complete(f"What is {number}?", system=LONG, max_tokens=16)
+                    tasks.append(asyncio.create_task(call))
+                    await asyncio.sleep(0.05)
+                await asyncio.gather(*tasks)
+
+        asyncio.run(main())
+        assert len(billed(slow)) == 8
+        assert whole_prompts(slow) <= 2
 
 
 def test_the_next_turns_of_conversations_cache_their_own_history(emu: Emulator) -> None:

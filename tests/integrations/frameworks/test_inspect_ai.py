@@ -201,7 +201,7 @@ def test_the_command_finds_anaphora_models(emu: Emulator, tmp_path: Path) -> Non
     command = [sys.executable, "-m", "inspect_ai", "eval", "task.py"]
     command += ["--model", "anaphora/claude-sonnet-5-5", "--display", "plain", "--no-log-samples"]
     done = subprocess.run(
-        command, check=False, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120
+        command, check=False, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert len([entry for entry in emu.requests() if "read" in entry]) == 2

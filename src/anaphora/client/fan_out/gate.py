@@ -87,6 +87,8 @@ class CallGate:
         self._waiting: list[_Waiting] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._collecting = False
+        self._alone: list[_Waiting] = []
+        """Calls under way that shared their beginning with no other."""
         self._beginnings: OrderedDict[tuple[int, int, bytes], _Beginning] = OrderedDict()
         """By the target, the chunks and their key."""
 
@@ -169,7 +171,9 @@ class CallGate:
     async def _release(self, waiting: list[_Waiting]) -> None:
         for index, each in enumerate(waiting):
             each.index = index
-        calls = [each.call for each in waiting]
+        # Those that were sent alone show what is shared, where the calls come too slowly.
+        together = [*waiting, *(each for each in self._alone if not each.ended.done())]
+        calls = [each.call for each in together]
         added: dict[int, _Beginning] = {}
 
         def add_notice(notice: Notice, indexes: Sequence[int]) -> None:
@@ -182,8 +186,10 @@ class CallGate:
                 added[place].notices.append(notice)
 
         try:
-            prompts = {each.index: each.prompt for each in waiting}
-            groups = assign_groups(calls, prompts, seconds=PAUSE)
+            prompts = {index: each.prompt for index, each in enumerate(together)}
+            grouped = assign_groups(calls, prompts, seconds=PAUSE)
+            groups = {each.index: grouped[each.index] for each in waiting}
+            self._alone = [each for each in together if each.call.group is None]
             added = self._remember(waiting)
             # A pre-warm would cost something that no response shows.
             release = GroupRelease(
