@@ -7,7 +7,6 @@ batch_limits("anthropic").most_requests           requests of one batch
 from __future__ import annotations
 
 import datetime
-import functools
 from typing import Any
 
 import msgspec
@@ -54,7 +53,9 @@ def batch_limits(provider: str) -> BatchLimits | None:
     return next((row for row in reversed(rows) if row.provider == provider), None)
 
 
-@functools.cache
 def _tables() -> list[tuple[Any, ...]]:
-    content = read_toml(SHIPPED.read(FILE).decode(), FILE)
-    return decode_structs(content, FILE, output=OutputLimits, batch=BatchLimits)
+    return SHIPPED.table(FILE, _decode)
+
+
+def _decode(text: str) -> list[tuple[Any, ...]]:
+    return decode_structs(read_toml(text, FILE), FILE, output=OutputLimits, batch=BatchLimits)

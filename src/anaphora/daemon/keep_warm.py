@@ -329,7 +329,7 @@ class PrefixRefresher:
             text = "the cached prefix cannot be refreshed by a call that asks for no answer"
             kept.problem = _notice("keep_warm_impossible", text)
             return False
-        usd, app = state.refresh_usd(prefix, now), kept.app.id
+        usd, app = refresh_usd(state, prefix, now), kept.app.id
         expected = 0 if usd is None else nano_usd_up(usd)
         self._expected[app] += expected
         try:
