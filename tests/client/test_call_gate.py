@@ -10,7 +10,8 @@ import pytest
 from support.emulated_client import LONG, connected
 
 from anaphora import emulator
-from anaphora.client.fan_out.gate import CallGate
+from anaphora.client.fan_out.calls import CallWatch
+from anaphora.client.fan_out.gate import CallGate, _Released
 from anaphora.emulator import Latency
 from anaphora.emulator.engine import EmulatorOptions
 from anaphora.emulator.journal import CallRecord
@@ -163,6 +164,63 @@ def test_a_cancelled_first_call_lets_the_others_go(emu: Emulator) -> None:
             results = await asyncio.gather(*tasks, return_exceptions=True)
             cancelled = [isinstance(each, asyncio.CancelledError) for each in results]
             assert cancelled == [True, True, False, False, False]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_call_that_is_cancelled_when_it_may_be_sent_lets_the_others_go(
+    emu: Emulator, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task has not run since it was cancelled, or since it was released."""
+    tasks: list[asyncio.Task[Any]] = []
+    send = _Released.send
+
+    def cancelled(self: _Released, index: int, watch: CallWatch | None = None) -> Any:
+        if index == 0 and moment == "before":
+            tasks[0].cancel()
+        sent = send(self, index, watch)
+        if index == 0 and moment == "after":
+            tasks[0].cancel()
+        return sent
+
+    monkeypatch.setattr(_Released, "send", cancelled)
+
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            gate = CallGate(emulated.client, visibility_delay=0)
+            for number in range(5):
+                call = gate.complete(f"{number}?", system=LONG)
+                tasks.append(asyncio.create_task(call))
+            done, waiting = await asyncio.wait(tasks, timeout=20)
+            for each in waiting:
+                each.cancel()
+            assert done == set(tasks)
+            assert [each.cancelled() for each in tasks] == [True, False, False, False, False]
+
+    asyncio.run(main())
+    assert whole_prompts(emu) == 1
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["with it", "after it"])
+def test_a_call_waits_for_another_no_longer_than_its_own_timeout(emu: Emulator, late: bool) -> None:
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            gate = CallGate(emulated.client, visibility_delay=0)
+            emulated.transport.faults = ["timeout", None]
+            calls = [gate.complete(f"{i}?", system=LONG) for i in range(2)]
+            hanging = [asyncio.create_task(call) for call in calls]
+            while late and not emulated.transport.sent:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
+            response = await asyncio.wait_for(
+                gate.complete("impatient?", system=LONG, timeout=1.0), 20
+            )
+            assert response.text
+            assert not hanging[0].done()
+            for each in hanging:
+                each.cancel()
+            await asyncio.gather(*hanging, return_exceptions=True)
 
     asyncio.run(main())
 

@@ -97,6 +97,12 @@ class MappedCall(OneShot):
     def output(self) -> Structured[Any] | None:
         return self._request.output
 
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that it may take."""
+        given = self._request.timeout
+        return self.target.endpoint.config.timeouts.total if given is None else given
+
     def render(self) -> Rendered:
         """The call as its first provider gets it."""
         return self.target.render(self._call_at(self.target, self.output, stream=False))

@@ -6,15 +6,17 @@
 Calls that come within a moment are grouped by the beginning that they share, as those of
 `client.map`: the first of a group is sent, and the others once they can read what it wrote. Calls
 that come later and begin the same wait with them, or are sent at once when it can be read. A call
-that continues an earlier one, or is too short for a cache, never waits.
+that continues an earlier one, or is too short for a cache, never waits; no other waits for longer
+than its own timeout.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
@@ -75,6 +77,12 @@ class _Waiting(msgspec.Struct, eq=False):
     index: int = 0
     notices: list[Notice] = []
 
+    @property
+    def watch(self) -> CallWatch | None:
+        """What it was released with."""
+        released = self.released
+        return released.result() if released.done() and not released.cancelled() else None
+
 
 class CallGate:
     """Sends single calls of any number of tasks in the order that costs least. It belongs to the
@@ -115,7 +123,7 @@ class CallGate:
         call.group, call.ttl = known.group, known.ttl
         notices: tuple[Notice, ...] = ()
         if not known.readable.is_set():
-            await known.readable.wait()
+            await _in_time(known.readable.wait(), call)
             notices = tuple(known.notices)
         known.used = time.monotonic()
         return (await call.send()).with_notices(notices)
@@ -143,11 +151,10 @@ class CallGate:
             task = loop.create_task(self._collect())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        watch: CallWatch | None = None
         item: FanOutItem[Any] = _item(waiting, error=Transport("cancelled", phase="send"))
         try:
-            watch = await waiting.released
-            response = await call.send(watch)
+            await _in_time(waiting.released, call)
+            response = await call.send(waiting.watch)
             response = response.with_notices(tuple(waiting.notices))
             item = _item(waiting, response=response)
             return response
@@ -155,8 +162,9 @@ class CallGate:
             item = _item(waiting, error=problem)
             raise
         finally:
-            if watch is not None:
-                watch.ended()
+            # Also where the task was cancelled after its release, and before it ran again.
+            if waiting.watch is not None:
+                waiting.watch.ended()
             waiting.ended.set_result(item)
 
     async def _collect(self) -> None:
@@ -235,7 +243,7 @@ class _Released:
 
     def send(self, index: int, watch: CallWatch | None = None) -> asyncio.Future[FanOutItem[Any]]:
         waiting = self._waiting[index]
-        if waiting.ended.done():  # the caller was cancelled
+        if waiting.released.done():  # the caller was cancelled, or has waited long enough
             if watch is not None:
                 watch.ended()
         else:
@@ -244,6 +252,13 @@ class _Released:
 
     async def send_warmup(self, call: MappedCall) -> Usage:
         return (await call.send()).usage
+
+
+async def _in_time(readable: Awaitable[object], call: MappedCall) -> None:
+    """Waits for other calls, not longer than the call itself may take."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(call.timeout):
+            await readable
 
 
 def _item(
