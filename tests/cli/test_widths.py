@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 from anaphora.cli.terminal import Rows, Terminal
 
@@ -109,40 +108,18 @@ def test_width_of_a_terminal(
     assert all(squeezed(text) in squeezed(shown) for text in texts)
 
 
-COLOURED = {
-    "explain": ["explain", *TURNS],
-    "lint": ["lint", *TURNS],
-    "translate": ["translate", "--to", "gemini", str(EXAMPLES / "turn-1.json")],
-}
-LOOKS: list[tuple[dict[str, str], bool]] = [
-    ({}, True),
-    ({"NO_COLOR": "1"}, False),
-    ({"NO_COLOR": ""}, True),
-    ({"TERM": "dumb"}, False),
-]
-
-
-def coloured_commands() -> list[ParameterSet]:
-    """Each command as it is by default, and each other look with one command; the rest takes long."""
-    return [
-        pytest.param(
-            command,
-            extra,
-            coloured,
-            id=f"{command} {extra}",
-            marks=[pytest.mark.long] if number and number - 1 != other else [],
-        )
-        for number, (extra, coloured) in enumerate(LOOKS)
-        for other, command in enumerate(COLOURED)
-    ]
-
-
-@pytest.mark.parametrize("command, extra, coloured", coloured_commands())
-def test_colours_on_a_terminal(
-    environment: Any, command: str, extra: dict[str, str], coloured: bool
-) -> None:
-    shown = on_terminal(COLOURED[command], 100, environment(**extra))
-    assert ("\x1b[" in shown) == coloured
+@pytest.mark.parametrize(
+    "extra, coloured",
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_colours_on_a_terminal(environment: Any, extra: dict[str, str], coloured: bool) -> None:
+    request = str(EXAMPLES / "turn-1.json")
+    for arguments in (
+        ["explain", *TURNS],
+        ["lint", *TURNS],
+        ["translate", "--to", "gemini", request],
+    ):
+        assert ("\x1b[" in on_terminal(arguments, 100, environment(**extra))) == coloured, arguments
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.emulated_client import KEY, LONG, connected
+from support.emulated_client import KEY, LONG, connected, settings
 
-from anaphora import emulator
+from anaphora import AsyncClient, emulator
 from anaphora.catalog.api_limits import batch_limits
 from anaphora.client.client import call_of
 from anaphora.client.fan_out import batch_apis, batches
@@ -391,6 +391,125 @@ def test_nothing_is_submitted_again_while_the_list_of_batches_fails(
 
     assert len(asyncio.run(run(["503"] * 5)).errors) == 20
     assert not asyncio.run(run([])).errors
+    assert submitted(emu) == 1
+
+
+@pytest.mark.parametrize("name", PROVIDERS[:2])
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_a_batch_is_found_when_its_submission_seems_to_have_failed(
+    emu: Emulator, name: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway gives up while the provider goes on."""
+    receive, failed = emu.engine.receive, list[EmulatorRequest]()
+
+    def answer(request: EmulatorRequest, **options: Any) -> EmulatorResponse:
+        response = receive(request, **options)
+        if request.method == "POST" and request.path.endswith("/batches") and not failed:
+            failed.append(request)
+            return json_response(b"{}", status=status)
+        return response
+
+    monkeypatch.setattr(emu.engine, "receive", answer)
+
+    async def main() -> None:
+        async with connected(emu, [name]) as emulated:
+            result = await emulated.client.map(QUESTIONS, batch=True)
+            assert not result.errors
+
+    asyncio.run(main())
+    assert failed
+    assert submitted(emu) == 1
+
+
+def test_a_submission_that_failed_is_repeated_where_the_provider_has_no_batch(
+    emu: Emulator,
+) -> None:
+    async def main() -> None:
+        async with connected(emu, ["anthropic"]) as emulated:
+            emulated.transport.faults = ["500", None]
+            result = await emulated.client.map(QUESTIONS, batch=True)
+            assert not result.errors
+
+    asyncio.run(main())
+    assert len(ran(emu)) == 20
+
+
+def test_answers_that_were_collected_are_neither_lost_nor_counted_again(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is killed between two results of a batch, and the next one cannot read the others."""
+    file = tmp_path / "answers.jsonl"
+
+    async def run(faults: list[str | None]) -> Any:
+        async with connected(emu, ["anthropic"]) as emulated:
+            emulated.transport.faults = faults
+            return await emulated.client.map(QUESTIONS, results=file, batch=True)
+
+    class Killed(BaseException):
+        pass
+
+    read, lines = batch_apis.AnthropicBatches._outcome, list[bytes]()
+
+    def killed(self: Any, line: bytes) -> Any:
+        lines.append(line)
+        if len(lines) > 5:
+            raise Killed
+        return read(self, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batch_apis.AnthropicBatches, "_outcome", killed)
+        with pytest.raises(BaseException) as problem:  # noqa: PT011
+            asyncio.run(run([]))
+        assert "Killed" in repr(problem.value)
+    partly = asyncio.run(run(["503"] * 5))
+    assert (partly.progress.resumed, partly.progress.done, partly.progress.failed) == (5, 5, 15)
+    result = asyncio.run(run([]))
+    assert not result.errors
+    assert (result.progress.resumed, result.progress.done) == (5, 20)
+    assert result.cost_usd == sum(item.cost_usd for item in result.items)
+    assert asyncio.run(run([])).progress.resumed == 20
+    assert submitted(emu) == 1
+
+
+def test_a_batch_is_not_submitted_to_another_provider_before_it_is_known_not_to_have_arrived(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "answers.jsonl"
+    kill_while_submitting(emu, "anthropic", file, monkeypatch, arrives=True)
+
+    async def run(name: str, url: str) -> Any:
+        config = {"providers": {name: settings(url, ["anthropic"])["anthropic"]}}
+        async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
+            return await client.map(QUESTIONS, results=file, batch=True)
+
+    with emulator.running(EmulatorOptions()) as other:
+        result = asyncio.run(run("another", other.url))
+        assert {type(item.error) for item in result.items} == {InvalidRequest}
+        assert "has sent this request to anthropic" in str(result.items[0].error)
+        assert submitted(other) == 0
+    assert not asyncio.run(run("renamed", emu.url)).errors  # the same account
+    assert submitted(emu) == 1
+
+
+def test_batches_of_others_that_are_deleted_meanwhile_are_passed_over(
+    emu: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "answers.jsonl"
+    kill_while_submitting(emu, "anthropic", file, monkeypatch, arrives=True)
+    listed = batch_apis.AnthropicBatches._page
+
+    async def page(self: Any, after: str | None) -> Any:
+        found, more = await listed(self, after)
+        deleted = msgspec.structs.replace(found[0], id="msgbatch_deleted")
+        return [deleted, *found], more
+
+    monkeypatch.setattr(batch_apis.AnthropicBatches, "_page", page)
+
+    async def run() -> Any:
+        async with connected(emu, ["anthropic"]) as emulated:
+            return await emulated.client.map(QUESTIONS, results=file, batch=True)
+
+    assert not asyncio.run(run()).errors
     assert submitted(emu) == 1
 
 

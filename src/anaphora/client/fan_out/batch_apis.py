@@ -27,6 +27,7 @@ from anaphora.client.transport import HttpResponse
 from anaphora.errors import (
     AnaphoraError,
     InvalidRequest,
+    Overloaded,
     Parse,
     RequestRejected,
     Transport,
@@ -43,6 +44,8 @@ _MOST_BYTES = 4 * 1024**3
 _PAGE = 100
 #: The metadata of a batch that has its mark.
 _MARK = "anaphora_batch"
+#: Failures of a provider that did not take the request; after others it may have.
+_NOT_TAKEN = (503, 529)
 
 
 class BatchRequest(msgspec.Struct, frozen=True):
@@ -189,8 +192,8 @@ class BatchApi(ABC):
                 raise Parse(f"the response to {method} {path} is not JSON: {problem}") from None
             except AnaphoraError as problem:
                 self._endpoint.redactor.clean(problem)
-                unsent = not isinstance(problem, Transport) or problem.phase == "connect"
-                if attempt + 1 == _ATTEMPTS or not problem.retryable or not (again or unsent):
+                harmless = again or not may_have_arrived(problem)
+                if attempt + 1 == _ATTEMPTS or not problem.retryable or not harmless:
                     raise
                 await asyncio.sleep(getattr(problem, "retry_after", None) or wait)
                 wait *= 2
@@ -334,6 +337,17 @@ def batch_api(endpoint: Endpoint, path: str, headers: Headers) -> BatchApi:
             f"no Batch API is known for {endpoint.id}; Anthropic and OpenAI have one", path="batch"
         )
     return api(endpoint, path, headers, limits)
+
+
+def may_have_arrived(problem: AnaphoraError) -> bool:
+    """Whether the provider may have done what it was asked for."""
+    match problem:
+        case Transport():
+            return problem.phase != "connect"
+        case Overloaded():
+            return problem.status not in _NOT_TAKEN
+        case _:
+            return isinstance(problem, Parse)
 
 
 class _AnthropicResult(msgspec.Struct):

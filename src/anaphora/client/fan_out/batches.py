@@ -20,9 +20,16 @@ import msgspec
 
 from anaphora.cache.plan.groups import PrefixGroup, warming_pays
 from anaphora.client.failures import reported
-from anaphora.errors import AnaphoraError, NotFound, Parse, RequestRejected, Transport
+from anaphora.errors import AnaphoraError, InvalidRequest, NotFound, RequestRejected
 
-from .batch_apis import BatchApi, BatchRequest, BatchStatus, Headers, batch_api
+from .batch_apis import (
+    BatchApi,
+    BatchRequest,
+    BatchStatus,
+    Headers,
+    batch_api,
+    may_have_arrived,
+)
 from .kept import SubmittedBatch
 from .values import FanOutItem
 
@@ -35,15 +42,16 @@ _FIRST_WAIT, _FACTOR, _LONGEST_WAIT = 1.0, 1.5, 60.0
 _LISTED_AFTER = 10.0
 #: Seconds that the provider's clock may differ from ours.
 _CLOCK_ERROR = 3600.0
+#: How often a batch is submitted that the provider turns out not to have.
+_SUBMISSIONS = 3
 #: Bytes of a request in a batch besides its body, at most.
 _AROUND_REQUEST = 256
 
 
-async def collect_earlier(run: FanOutRun) -> set[int]:
-    """Waits for the batches that earlier runs submitted; returns the calls that they were for."""
+async def collect_earlier(run: FanOutRun, left: list[int]) -> list[int]:
+    """Waits for the batches that earlier runs submitted; returns the calls that are left then."""
     assert run.kept is not None
-    places = {key: index for index, key in enumerate(run.keys)}
-    collected: set[int] = set()
+    places = {run.keys[index]: index for index in left}
     for batch in [*run.kept.batches.values(), *run.kept.unconfirmed.values()]:
         indexes = [places[key] for key in batch.keys if key in places]
         if not indexes:
@@ -51,8 +59,9 @@ async def collect_earlier(run: FanOutRun) -> set[int]:
         path, headers, _ = run.calls[indexes[0]].assembled()
         api = batch_api(run.calls[indexes[0]].target.endpoint, path, headers)
         if await _Lane(run, api).collect_earlier(batch, indexes):
-            collected.update(indexes)
-    return collected
+            for index in indexes:
+                del places[run.keys[index]]
+    return sorted(places.values())
 
 
 async def run_batches(run: FanOutRun, groups: dict[int, PrefixGroup | None]) -> None:
@@ -142,27 +151,38 @@ class _Lane:
             return
         run.progress.calls += len(indexes)
         try:
-            await self.collect(batch)
+            await self.collect(batch, indexes)
         except asyncio.CancelledError:
             if run.kept is None:  # its results would never be read
                 await self._cancel(batch.id)
             raise
 
     async def _submit(self, requests: list[BatchRequest], *, provider: str) -> SubmittedBatch:
-        run, mark = self._run, secrets.token_hex(8)
         keys = tuple(request.key for request in requests)
-        batch = SubmittedBatch(mark=mark, provider=provider, keys=keys, at=time.time())
-        run.guarded(lambda kept: kept.add_batch(batch))
-        try:
-            name: str | None = await self._api.submit(requests, mark)
-        except AnaphoraError as problem:
-            name = await self._find(batch) if _may_have_arrived(problem) else None
-            if name is None:
-                run.guarded(lambda kept: kept.refused(mark))
-                raise
-        submitted = msgspec.structs.replace(batch, id=name)
-        run.guarded(lambda kept: kept.add_batch(submitted))
-        return submitted
+        for left in reversed(range(_SUBMISSIONS)):
+            mark = secrets.token_hex(8)
+            batch = SubmittedBatch(mark=mark, provider=provider, keys=keys, at=time.time())
+            self._note(batch)
+            try:
+                name: str | None = await self._api.submit(requests, mark)
+            except AnaphoraError as problem:
+                unclear = may_have_arrived(problem)
+                name = await self._find(batch) if unclear else None
+                if name is None:
+                    self._refused(mark)
+                    if left and unclear and problem.retryable:
+                        continue
+                    raise
+            submitted = msgspec.structs.replace(batch, id=name)
+            self._note(submitted)
+            return submitted
+        raise AssertionError("the last submission returns or raises")
+
+    def _note(self, batch: SubmittedBatch) -> None:
+        self._run.guarded(lambda kept: kept.add_batch(batch))
+
+    def _refused(self, mark: str) -> None:
+        self._run.guarded(lambda kept: kept.refused(mark))
 
     async def _find(self, batch: SubmittedBatch) -> str | None:
         """The id of a batch that may have been submitted; None: the provider does not have it."""
@@ -180,13 +200,13 @@ class _Lane:
 
     async def _mark_of(self, id: str) -> str:
         """The mark of a batch, which is known when it has ended."""
-        status = await self._ended(id)
         try:
+            status = await self._ended(id)
             async with aclosing(self._api.results(status)) as results:  # type: ignore[type-var]
                 async for outcome in results:
                     return outcome.mark
         except NotFound:
-            pass  # of another run, and archived
+            pass  # of another run, and archived or deleted
         return ""
 
     async def collect_earlier(self, batch: SubmittedBatch, indexes: list[int]) -> bool:
@@ -195,16 +215,22 @@ class _Lane:
         if not batch.id:
             try:
                 name = await self._find(batch)
+                if name is None and run.calls[indexes[0]].target.endpoint.id != batch.provider:
+                    raise InvalidRequest(
+                        f"an earlier run has sent this request to {batch.provider}, perhaps: run"
+                        " with that provider again, or with another file of results",
+                        path="results",
+                    )
             except AnaphoraError as problem:  # it may be there: submitting again would pay twice
                 for index in indexes:
                     run.fail(index, problem)
                 return True
             if name is None:
-                run.guarded(lambda kept: kept.refused(batch.mark))
+                self._refused(batch.mark)
                 return False
-            found = batch = msgspec.structs.replace(batch, id=name)
-            run.guarded(lambda kept: kept.add_batch(found))
-        await self.collect(batch)
+            batch = msgspec.structs.replace(batch, id=name)
+            self._note(batch)
+        await self.collect(batch, indexes)
         return True
 
     async def _cancel(self, name: str) -> None:
@@ -213,11 +239,10 @@ class _Lane:
         except AnaphoraError as problem:
             self._run.notices.append(reported("batch_cancel_failed", problem))
 
-    async def collect(self, batch: SubmittedBatch) -> None:
-        """Waits for a batch and adds what became of its requests."""
+    async def collect(self, batch: SubmittedBatch, indexes: list[int]) -> None:
+        """Waits for a batch and adds what became of these of its requests."""
         run = self._run
-        places = {key: index for index, key in enumerate(run.keys)}
-        wanted = {key: places[key] for key in batch.keys if key in places}
+        wanted = {run.keys[index]: index for index in indexes}
         try:
             status = await self._ended(batch.id)
             async for outcome in self._api.results(status):
@@ -264,13 +289,6 @@ class _Lane:
             self._run.report()
             await asyncio.sleep(wait)
         raise AssertionError("a batch is looked at until it ends")
-
-
-def _may_have_arrived(problem: AnaphoraError) -> bool:
-    """Whether the response that was not read may have said that the batch is created."""
-    if isinstance(problem, Transport):
-        return problem.phase != "connect"
-    return isinstance(problem, Parse)
 
 
 def _waits() -> Iterator[float]:

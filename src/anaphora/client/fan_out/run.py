@@ -75,8 +75,7 @@ class FanOutRun:
             if self.kept is not None and (self.kept.batches or self.kept.unconfirmed):
                 from .batches import collect_earlier
 
-                collected = await collect_earlier(self)
-                left = [index for index in left if index not in collected]
+                left = await collect_earlier(self, left)
             self._check_prices(left)
             groups = self._groups(left, prompts)
             if self.settings.max_cost_usd is not None:
