@@ -149,7 +149,18 @@ def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> 
     marked = data[:-1] + marker + data[-1:]
     reader = MessageReader("$", request_error)
     again = reader.part(*PART.decode(msgspec.Raw(marked), "$", request_error), "$", (3,))
-    assert (again, reader.marks) == (part, (((3,), "30m", None),))
+    assert (again, reader.marks) == (part, [((3,), "30m", None)])
+
+
+def test_breakpoints_are_added_to_those_before() -> None:
+    """A copy for each would take minutes where a message has 100,000 of them."""
+    data = b'{"type":"text","text":"a","prompt_cache_breakpoint":{"mode":"explicit"}}'
+    reader = MessageReader("$", request_error)
+    reader.part(*PART.decode(msgspec.Raw(data), "$", request_error), "$", (0,))
+    first = reader.marks
+    reader.part(*PART.decode(msgspec.Raw(data), "$", request_error), "$", (1,))
+    assert reader.marks is first
+    assert [position for position, _, _ in first] == [(0,), (1,)]
 
 
 #: What Chat has no way to say in a user's message, and the word it gets for that.

@@ -203,7 +203,7 @@ def _read_message(
         if type(message) is types.ToolMessage and type(message.content) is str:
             return "tool", (ToolResult(message.tool_call_id or "", message.content),), ()
         if type(message) is types.AssistantMessage and type(message.content) is str:
-            return "assistant", _UNMARKED.assistant(message, None), ()
+            return "assistant", MessageReader("", request_error).assistant(message, None), ()
     return MessageReader(f"$.messages[{index}]", request_error).message(message, unknown)
 
 
@@ -215,7 +215,7 @@ class MessageReader:
     def __init__(self, path: str, fail: ErrorFactory) -> None:
         self._path = path
         self._fail = fail
-        self.marks: tuple[PlacedMark[Ttl], ...] = ()
+        self.marks: list[PlacedMark[Ttl]] = []
 
     def message(
         self, message: types.RequestMessage | OtherBlock, unknown: Unknown | None
@@ -319,7 +319,7 @@ class MessageReader:
             return Refusal(part.refusal, unknown.extras(WIRE) if unknown is not None else None)
         if not isinstance(part, types.ThinkingPart) and part.prompt_cache_breakpoint is not None:
             ttl, extras = read_breakpoint(part, unknown, WIRE, path, self._fail)
-            self.marks = (*self.marks, (position, ttl or "30m", extras))
+            self.marks.append((position, ttl or "30m", extras))
         members = unknown.remaining() if unknown is not None else {}
         if isinstance(part, types.TextPart):
             return Text(part.text, extras_of(WIRE, members))
@@ -330,10 +330,6 @@ class MessageReader:
         except DECODE_ERRORS:
             value = None
         return value if value is not None else _opaque(kind, {kind: source, **members})
-
-
-#: For messages whose content is a text.
-_UNMARKED = MessageReader("", request_error)
 
 
 def _elements(unknown: Unknown | None, name: str) -> dict[int, Unknown]:
