@@ -20,6 +20,7 @@ from support.socket_upstream import (
 from anaphora.proxy import observing
 from anaphora.proxy.exchange import RelayedCall
 from anaphora.proxy.server import running
+from anaphora.serving.server import tuned_interpreter
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -225,3 +226,20 @@ def test_the_interpreter_is_set_up_only_in_a_process_of_the_proxys_own() -> None
                 pass
             assert gc.get_freeze_count()
     assert (gc.get_freeze_count(), sys.getswitchinterval()) == (0, interval)
+
+
+@pytest.mark.parametrize(
+    ("before", "during"), [((700, 10, 10), 10_000), ((50_000, 5, 5), 50_000), ((0, 10, 10), 0)]
+)
+def test_the_collector_runs_less_often_never_more(
+    before: tuple[int, int, int], during: int
+) -> None:
+    """Zero turns it off."""
+    usual = gc.get_threshold()
+    gc.set_threshold(*before)
+    try:
+        with tuned_interpreter():
+            assert gc.get_threshold()[0] == during
+        assert gc.get_threshold()[0] == before[0]
+    finally:
+        gc.set_threshold(*usual)

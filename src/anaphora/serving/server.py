@@ -197,7 +197,8 @@ def tuned_interpreter() -> Iterator[None]:
     interval, froze = sys.getswitchinterval(), not gc.get_freeze_count()
     thresholds = gc.get_threshold()
     sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
-    gc.set_threshold(max(thresholds[0], _YOUNG_OBJECTS), *thresholds[1:])
+    if thresholds[0]:  # zero: it is off
+        gc.set_threshold(max(thresholds[0], _YOUNG_OBJECTS), *thresholds[1:])
     if froze:
         gc.freeze()
     try:
