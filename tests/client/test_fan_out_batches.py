@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -302,7 +303,10 @@ def kill_while_submitting(
     arguments = [emu.url, name, str(file), json.dumps(QUESTIONS)]
     with monkeypatch.context() as patch:
         patch.setattr(emu.engine, "receive", answer)
-        child = subprocess.Popen([sys.executable, "-c", _KILLED_RUN, *arguments])
+        child = subprocess.Popen(
+            [sys.executable, "-c", _KILLED_RUN, *arguments],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
         started.set()
         assert child.wait(60) == -signal.SIGKILL
 
