@@ -55,8 +55,12 @@ def daemon(
         llm["daemon"]["store"] = server.create_database()
     apps = {"demo": GRANT, "other": GRANT}
     folder = tmp_path_factory.mktemp("login")
-    with running_daemon(folder, running_emulator, llm=llm, extensions=apps, clock=clock) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        # The clock of these tests is not PostgreSQL's.
+        patch.setattr("anaphora.daemon.store.postgres.MOST_SKEW", None)
+        options: dict[str, Any] = {"llm": llm, "extensions": apps, "clock": clock}
+        with running_daemon(folder, running_emulator, **options) as running:
+            yield running
 
 
 @pytest.fixture
