@@ -191,3 +191,13 @@ def test_help_and_version_load_nothing_heavy(arguments: list[str], environment: 
     )
     done = _python(program, environment())
     assert done.stderr.strip() == ""
+
+
+def test_the_daemon_does_without_rich(environment: Any) -> None:
+    """It would take megabytes for as long as the daemon runs."""
+    program = (
+        "import sys\nimport anaphora.cli.serve, anaphora.daemon.server\n"
+        "sys.exit(' '.join(name for name in sys.modules if name.startswith('rich')))"
+    )
+    done = _python(program, environment())
+    assert done.stderr.strip() == ""

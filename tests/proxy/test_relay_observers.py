@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from support.raw_http import exchange, request_bytes
@@ -20,6 +23,7 @@ from support.socket_upstream import (
 from anaphora.proxy import observing
 from anaphora.proxy.exchange import RelayedCall
 from anaphora.proxy.server import running
+from anaphora.serving import server
 from anaphora.serving.server import tuned_interpreter
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -243,3 +247,22 @@ def test_the_collector_runs_less_often_never_more(
         assert gc.get_threshold()[0] == before[0]
     finally:
         gc.set_threshold(*usual)
+
+
+def test_freed_memory_is_given_back_while_a_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The C library keeps freed blocks between others that are in use; bodies leave many."""
+    monkeypatch.setattr(server, "_TRIM_SECONDS", 0.05)
+    bodies = [bytes(60_000) for _ in range(1000)]
+    kept = bodies[::10]
+    del bodies
+    before = resident_bytes()
+    end = time.monotonic() + PATIENCE
+    with tuned_interpreter():
+        while (freed := before - resident_bytes()) < 30_000_000 and time.monotonic() < end:
+            time.sleep(0.02)
+    assert freed >= 30_000_000, f"{len(kept)} of 1,000 bodies are still in use"
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -14,7 +14,6 @@ from anaphora.errors import AnaphoraError
 
 from .common import USAGE, report_problems, require, stop
 from .daemon_connection import home_option
-from .terminal import print_report
 
 if TYPE_CHECKING:
     from anaphora.daemon.server import Daemon, ServeOptions
@@ -100,6 +99,8 @@ def _echo(text: str) -> None:
 
 def _check(options: ServeOptions, as_json: bool) -> None:
     from anaphora.daemon.checking import check_home
+
+    from .terminal import print_report  # with rich, which a daemon has no use for
 
     try:
         found = check_home(options)

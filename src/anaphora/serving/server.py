@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import ctypes
 import errno
 import gc
 import os
@@ -30,6 +31,8 @@ _START_SECONDS, _STOP_SECONDS = 10.0, 10.0
 _SWITCH_SECONDS = 0.0005
 #: New objects after which the collector runs: those of some dozens of requests.
 _YOUNG_OBJECTS = 10_000
+#: Seconds after which memory that was freed is given back to the system.
+_TRIM_SECONDS = 10.0
 #: Seconds that Granian's threads may take to end.
 _THREADS_SECONDS = 0.1
 _LAST_PORT = 65_535
@@ -193,7 +196,8 @@ def received_signals(*numbers: int) -> Iterator[Iterator[int]]:
 def tuned_interpreter() -> Iterator[None]:
     """Threads switch sooner, and the collector leaves out what is there already: looking through
     that would hold up the server, again and again. It also runs less often, so that most requests
-    have ended before it looks at their objects."""
+    have ended before it looks at their objects. Memory that was freed does not stay with the
+    process."""
     interval, froze = sys.getswitchinterval(), not gc.get_freeze_count()
     thresholds = gc.get_threshold()
     sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
@@ -202,12 +206,35 @@ def tuned_interpreter() -> Iterator[None]:
     if froze:
         gc.freeze()
     try:
-        yield
+        with _freed_memory_returned():
+            yield
     finally:
         sys.setswitchinterval(interval)
         gc.set_threshold(*thresholds)
         if froze:
             gc.unfreeze()
+
+
+@contextlib.contextmanager
+def _freed_memory_returned() -> Iterator[None]:
+    """Gives it back to the system now and then: the C library keeps what large bodies took."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "malloc_trim"):  # glibc has it
+        yield
+        return
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(_TRIM_SECONDS):
+            library.malloc_trim(0)
+
+    thread = threading.Thread(target=run, name="anaphora memory", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _server(
