@@ -16,8 +16,7 @@ from anaphora.daemon.endpoints.body_memory import AppBodies, CallBody, read_whol
 from anaphora.daemon.facts import read_facts
 from anaphora.errors import TooLarge
 from anaphora.rendered import Mark, Plan
-from anaphora.wire.body_memory import BodyMemory
-from anaphora.wire.elements import DecodedBody
+from anaphora.wire.body_memory import BodyMemory, DecodedBody
 from anaphora.wire.splicing import splice
 
 

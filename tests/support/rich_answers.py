@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from anaphora.wire import ndjson, sse
+from anaphora.wire import sse
+from anaphora.wire.ollama.stream import encode_line
 
 from .rich import Json, encoded
 
@@ -430,7 +431,7 @@ STREAMS: dict[str, list[Json]] = {
 def stream(name: str, events: list[Json]) -> bytes:
     """The bytes of these events."""
     if name == "ollama":
-        return b"".join(ndjson.encode_line(encoded(event)) for event in events)
+        return b"".join(encode_line(encoded(event)) for event in events)
     named = name in ("anthropic", "openai_responses")
     chunks = [sse.encode_event(str(e["type"]) if named else "", encoded(e)) for e in events]
     return b"".join([*chunks, sse.encode_event("", b"[DONE]")] if name == "openai_chat" else chunks)

@@ -32,8 +32,9 @@ from anaphora.cache.plan.saved import (
 from anaphora.catalog import CacheRules, Dialect
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Bills, for_model
+from anaphora.wire.markers import MARKER_PLACES
 from anaphora.wire.reading import Members, object_members, request_error
-from anaphora.wire.splicing import places_of, plannable
+from anaphora.wire.splicing import plannable
 
 from .request_log import LoggedCall, counts_tokens, wire_at
 
@@ -131,7 +132,7 @@ def read_split(
 ) -> ReadRequest:
     """A request that was split before."""
     rendered = plannable(rendered, members, rules, dialect)
-    marks = places_of(rendered.wire) is not None and bool(rendered.markers)
+    marks = rendered.wire in MARKER_PLACES and bool(rendered.markers)
     keyed = rules.key_requests is not None and isinstance(rendered.key_place, bytes)
     fields = _STORED_FIELDS.intersection(members)
     stored = bool(fields) and any(bytes(members[name]) != b"null" for name in fields)

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from anaphora.values import Ttl
-from anaphora.wire.elements import ListElements
+from anaphora.wire.body_memory import ListElements
 from anaphora.wire.gemini.types import camel
 from anaphora.wire.reading import DECODE_ERRORS, decode_reason, request_error
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from anaphora.wire.elements import ListElements
+from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import Members
 
 from .content_facts import are_plain

@@ -23,7 +23,7 @@ from anaphora.prompt import Call, Params, PromptIR
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Notice
-from anaphora.wire.elements import DecodedBody
+from anaphora.wire.body_memory import DecodedBody
 from anaphora.wire.gemini.params import path_of
 from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice

@@ -19,7 +19,7 @@ from anaphora.client.response import Attempt
 from anaphora.errors import AnaphoraError, Denied, StoreUnavailable
 from anaphora.prompt import Call
 from anaphora.values import Event, Notice, Reply, Usage
-from anaphora.wire.elements import ListElements
+from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import Members
 
 from .grants import AppGrant

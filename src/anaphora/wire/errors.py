@@ -79,15 +79,15 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
 
 
 def read_response(
+    read: Callable[[bytes, int], Upstream | None],
+    by_code: Mapping[str, type[Upstream]],
     status: int,
     headers: Mapping[str, str],
     body: bytes,
-    now: datetime.datetime | None,
-    read: Callable[[bytes, int], Upstream | None],
-    by_code: Mapping[str, type[Upstream]],
+    now: datetime.datetime | None = None,
 ) -> Upstream:
     """The error of a response: the one that `read` finds in the body, or what the status means.
-    Header names are lowercase; `now` is for dates in them."""
+    Header names are lowercase; `now` is for dates in them. Each wire sets the first two."""
     try:
         error = read(body, status)
     except DECODE_ERRORS:

@@ -25,7 +25,6 @@ PlacedMark: TypeAlias = tuple[tuple[int, ...], T, Extras | None]
 MarkLocation: TypeAlias = tuple[int, int | None] | str
 Locate: TypeAlias = Callable[[MarkRequest], MarkLocation]
 
-
 #: The members that mark a block in a dialect, by TTL.
 DialectMarkers: TypeAlias = Mapping[Ttl, dict[str, Any]]
 
@@ -49,6 +48,34 @@ class MarkerPlaces(msgspec.Struct, frozen=True, kw_only=True):
     """What stands before a cache key in the body; empty where the wire has none."""
     only_marks: bytes = b""
     """The field that asks for no automatic breakpoint; empty where there is none."""
+
+
+#: What stands before a cache key in OpenAI's bodies, and what makes OpenAI write only marked
+#: prefixes to the cache.
+CACHE_KEY = b',"prompt_cache_key":'
+ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
+
+#: The wires whose blocks carry markers.
+MARKER_PLACES = {
+    "anthropic": MarkerPlaces(
+        field="cache_control", text=b'{"type":"text","text":', automatic="cache_control"
+    ),
+    "openai_chat": MarkerPlaces(
+        field="prompt_cache_breakpoint",
+        text=b'{"type":"text","text":',
+        key=CACHE_KEY,
+        only_marks=ONLY_MARKS,
+    ),
+    "openai_responses": MarkerPlaces(
+        field="prompt_cache_breakpoint",
+        contents=("content", "output"),
+        joined="output",
+        text=b'{"type":"input_text","text":',
+        message=b'{"type":"message","role":"user","content":[',
+        key=CACHE_KEY,
+        only_marks=ONLY_MARKS,
+    ),
+}
 
 
 def resolve_marks(

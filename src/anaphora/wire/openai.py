@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -41,7 +41,7 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
-from anaphora.wire.markers import MarkLocation, find_message, supported_ttl
+from anaphora.wire.markers import CACHE_KEY, MarkLocation, find_message, supported_ttl
 from anaphora.wire.params import (
     FORCED_TOOLS,
     Param,
@@ -51,7 +51,7 @@ from anaphora.wire.params import (
     forces_tools,
     schema_object,
 )
-from anaphora.wire.parts import following_extras, partition, render_items
+from anaphora.wire.parts import partition, render_items
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -71,12 +71,6 @@ from anaphora.wire.splitting import BEFORE_BRACE, SplitBlock, SplitSection, cut_
 OPENAI = ("openai", "openai_chat", "openai_responses")
 
 # ── Caching ──────────────────────────────────────────────────────────────────────────────────────
-
-#: Makes OpenAI write only marked prefixes to the cache.
-ONLY_MARKS = b',"prompt_cache_options":{"mode":"explicit"}'
-
-#: What stands before a cache key in the body.
-CACHE_KEY = b',"prompt_cache_key":'
 
 #: The TTL that stands in for each that a caller may ask for.
 NEAREST: dict[Ttl, Ttl] = {"5m": "30m", "30m": "30m", "1h": "30m", "12h": "12h", "24h": "12h"}
@@ -325,11 +319,6 @@ def object_text(json: str, path: str) -> bytes:
     return check_object(json, path=path).strip()[1:-1].strip().encode()
 
 
-def closing(extras: Extras | None, wire: str) -> bytes:
-    """The end of an object, with the extras of that wire."""
-    return b"}" if extras is None else following_extras(extras, wire) + b"}"
-
-
 def file_id(file: FileId, notices: list[Notice]) -> bytes | None:
     """The field of an uploaded file; None for one of another provider."""
     if file.provider in OPENAI:
@@ -337,21 +326,6 @@ def file_id(file: FileId, notices: list[Notice]) -> bytes | None:
     why = f"a file id of {file.provider} means nothing to OpenAI"
     notices.append(Notice("foreign_file", why))
     return None
-
-
-def opaque_json(part: Opaque, notices: list[Notice], wire: str) -> bytes | None:
-    """A part of that wire as it came; None for one of another provider."""
-    if part.provider == wire:
-        return check_object(part.json, path="json").encode()
-    why = f"a {part.kind} block of {part.provider} means nothing to OpenAI; left out"
-    notices.append(Notice("foreign_block", why))
-    return None
-
-
-def check_part(part: object, known: Container[type]) -> None:
-    if type(part) not in known:
-        name = type(part).__name__
-        raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
 
 
 def arguments_text(call: ToolCall) -> bytes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -76,16 +75,12 @@ class _FieldProblem(msgspec.Struct, frozen=True):
 _decode_error = msgspec.json.Decoder(ErrorObject | str).decode
 
 
-def read_error(
-    status: int, headers: Mapping[str, str], body: bytes, now: datetime.datetime | None = None
-) -> Upstream:
-    """The error of a response. Header names are lowercase; `now` is needed for dates in them."""
-    return read_response(status, headers, body, now, _read, _BY_CODE)
-
-
 def _read(body: bytes, status: int) -> Upstream | None:
     error = _find_error_object(body)
     return None if error is None else from_object(error, status)
+
+
+read_error = partial(read_response, _read, _BY_CODE)
 
 
 def from_object(error: ErrorObject, status: int) -> Upstream:

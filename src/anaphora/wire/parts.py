@@ -3,7 +3,7 @@ extras of other wires, and reasoning that nothing follows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from anaphora.errors import InvalidRequest, Parse
 from anaphora.prompt import Call
 from anaphora.rendered import Kind, LogAppend
 from anaphora.values import (
+    Bytes,
     Extras,
     Message,
     Notice,
@@ -20,6 +21,7 @@ from anaphora.values import (
     Part,
     Role,
     Section,
+    Source,
     Thinking,
     Tool,
     ToolResult,
@@ -85,6 +87,11 @@ def extra_members(extras: Extras | None, wire: str) -> bytes:
     return check_object(extras[wire], path=f"extras.{wire}").strip()[1:-1].strip().encode()
 
 
+def closing(extras: Extras | None, wire: str) -> bytes:
+    """The end of an object, with the extras of that wire."""
+    return b"}" if extras is None else following_extras(extras, wire) + b"}"
+
+
 def own_members(extras: Extras | None, wire: str) -> Members:
     """The same, by name."""
     if extras is None or wire not in extras:
@@ -147,6 +154,34 @@ def partition(
             surplus -= less
         written = positive_counts(written)
     return 0, None if read is None else read - surplus, written, overlap
+
+
+def check_part(part: object, known: Container[type]) -> None:
+    if type(part) not in known:
+        name = type(part).__name__
+        raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
+
+
+def check_image(source: Source) -> None:
+    if isinstance(source, Bytes) and not source.media_type.startswith("image/"):
+        raise InvalidRequest(
+            f"{source.media_type!r} is no image; use a Document", path="source.media_type"
+        )
+
+
+def unknown_role(role: str, path: str = "role") -> InvalidRequest:
+    return InvalidRequest(f"{role!r} is not a role; use system, user, assistant or tool", path=path)
+
+
+def opaque_json(
+    part: Opaque, notices: list[Notice], owners: tuple[str, ...], host: str
+) -> bytes | None:
+    """A part of one of these providers as it came; None for any other."""
+    if part.provider in owners:
+        return check_object(part.json, path="json").encode()
+    why = f"a {part.kind} block of {part.provider} means nothing to {host}; left out"
+    notices.append(Notice("foreign_block", why))
+    return None
 
 
 def render_items(

@@ -13,8 +13,7 @@ added where the request has none of that name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -24,8 +23,8 @@ from anaphora.errors import InvalidRequest
 from anaphora.rendered import ChunkRun, Mark, Plan, Rendered
 from anaphora.values import TTL_SECONDS, Notice, Ttl
 
-from .elements import DecodedBody
-from .markers import MarkerPlaces
+from .body_memory import DecodedBody
+from .markers import MARKER_PLACES, MarkerPlaces
 from .reading import DECODE_ERRORS, Members, decode_members, encode_members, request_error
 from .spans import (
     ByteSpan,
@@ -36,9 +35,6 @@ from .spans import (
     known_element_span,
     member_spans,
 )
-
-#: The wires whose blocks carry markers.
-_WITH_MARKERS = ("anthropic", "openai_chat", "openai_responses")
 
 #: A marker: its chunk, and its offset in the chunk where that is not the chunk's own.
 _Place = tuple[int, int | None]
@@ -65,13 +61,6 @@ class _Target(msgspec.Struct, frozen=True):
     close: bytes = b""
 
 
-def places_of(wire: str) -> MarkerPlaces | None:
-    """Where requests of a wire (not of a dialect) take markers; None where they take none."""
-    if wire not in _WITH_MARKERS:
-        return None
-    return cast(MarkerPlaces, import_module(f"anaphora.wire.{wire}.markers").PLACES)
-
-
 def splice(
     body: bytes,
     plan: Plan,
@@ -84,7 +73,7 @@ def splice(
 ) -> SplicedBody:
     """`rendered` is the request, split by the codec of its wire or dialect; `decoded` is the body,
     where it was read before."""
-    places = places_of(rendered.wire)
+    places = MARKER_PLACES.get(rendered.wire)
     notices: list[Notice] = []
     if plan.held is not None or plan.preludes:
         notices.append(Notice("handle_left_out", "a cache handle cannot be put into a request"))
@@ -373,7 +362,7 @@ def plannable(
 ) -> Rendered:
     """A split request as the planner needs it: with the fields that may be added to it. `fields`
     are those that it has."""
-    places = places_of(rendered.wire)
+    places = MARKER_PLACES.get(rendered.wire)
     if places is None:
         return rendered
     own = dialect is None or dialect.markers is None

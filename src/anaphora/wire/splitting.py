@@ -30,7 +30,7 @@ from anaphora.canonical import string
 from anaphora.rendered import ChunkLog, ChunkRun, Envelope, Kind, LogAppend, Mark, Rendered
 from anaphora.values import CachePolicy, Conversation, Message, Section, SegmentRole, Ttl
 
-from .elements import DecodedBody, ListElements, SplitInput
+from .body_memory import DecodedBody, ListElements, SplitInput
 from .reading import (
     DECODE_ERRORS,
     Members,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora.errors import Parse
-from anaphora.wire.ndjson import LineDecoder, encode_line
+from anaphora.wire.ollama.stream import LineDecoder, encode_line
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ from anaphora.values import (
     from_json,
     to_json,
 )
-from anaphora.wire.openai_chat.markers import MARKABLE
 from anaphora.wire.openai_chat.params import Traits
 from anaphora.wire.openai_chat.parse import PART, MessageReader, parse
 from anaphora.wire.openai_chat.render import assistant_message, encoder_of
+from anaphora.wire.openai_chat.types import MARKABLE
 from anaphora.wire.reading import request_error
 
 PNG = Bytes(b"\x89PNG", "image/png")

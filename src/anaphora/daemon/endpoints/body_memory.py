@@ -17,8 +17,7 @@ from itertools import accumulate
 import msgspec
 
 from anaphora.errors import AnaphoraError
-from anaphora.wire.body_memory import BodyMemory, KnownBeginning, list_of_messages
-from anaphora.wire.elements import ListElements
+from anaphora.wire.body_memory import BodyMemory, KnownBeginning, ListElements, list_of_messages
 
 from .body import JsonBody, count_of, is_counted, parse_object
 from .references import Reference, references

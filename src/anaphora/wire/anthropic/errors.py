@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -26,8 +25,6 @@ _STATUS_AND_TYPE: dict[type[Upstream], tuple[int, str]] = {
     errors.RateLimited: (429, "rate_limit_error"),
     errors.Overloaded: (529, "overloaded_error"),
 }
-_SPEND_LIMIT = "enforced_spend_limit_reached"
-
 #: A rate limit but for its code: PROVIDERS.md, section 1.
 _SPEND_LIMIT = "enforced_spend_limit_reached"
 #: By the error's type, and by the finer code in its details. Of several classes with one type the
@@ -42,16 +39,12 @@ _BY_CODE: dict[str, type[Upstream]] = {
 }
 
 
-def read_error(
-    status: int, headers: Mapping[str, str], body: bytes, now: datetime.datetime | None = None
-) -> Upstream:
-    """The error of a reply. Header names are lowercase; `now` is for dates in them."""
-    return read_response(status, headers, body, now, _read, _BY_CODE)
-
-
 def _read(body: bytes, status: int) -> Upstream:
     reply = msgspec.json.decode(body, type=ErrorReply)
     return error_of(reply.error, status, reply.request_id)
+
+
+read_error = partial(read_response, _read, _BY_CODE)
 
 
 def error_of(body: ErrorBody, status: int, request_id: str | None = None) -> Upstream:

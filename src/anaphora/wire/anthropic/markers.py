@@ -6,7 +6,7 @@ from anaphora.catalog import Profile
 from anaphora.prompt import BlockMark, Call, MarkRequest, ToolMark
 from anaphora.rendered import ChunkRun
 from anaphora.values import AnyTool, Extras, ToolResult, Ttl
-from anaphora.wire.markers import MarkerPlaces, MarkLocation, find_message
+from anaphora.wire.markers import MarkLocation, find_message
 from anaphora.wire.reading import ErrorFactory, LenientDecoder, Members, Unknown
 
 from .parts import loaded_tools, nested_splice, sent_parts
@@ -19,10 +19,6 @@ MARKERS: dict[Ttl, bytes] = {
 
 #: The TTL that each one asked for gets: long enough, where there is one.
 NEAREST: dict[Ttl, Ttl] = {"5m": "5m", "30m": "1h", "1h": "1h", "12h": "1h", "24h": "1h"}
-
-PLACES = MarkerPlaces(
-    field="cache_control", text=b'{"type":"text","text":', automatic="cache_control"
-)
 
 _CACHE_CONTROL = LenientDecoder[CacheControl | None](CacheControl | None)
 

@@ -36,6 +36,7 @@ from anaphora.wire.parts import (
     is_fields_part,
     note_foreign_fields,
     notices_below,
+    unknown_role,
 )
 
 from .parts import BEFORE_BRACE, TEXT, UNSIGNED, encoder_for, is_sent, is_unsigned
@@ -163,8 +164,7 @@ class MessageEncoder:
         """A system message inside the history stays one where the model takes it there: behind a
         user turn, and before an assistant turn or at the end."""
         if (role := self.messages[index].role) != "system":
-            reason = f"{role!r} is not a role; use system, user, assistant or tool"
-            raise InvalidRequest(reason, path=f"{self.place}.role")
+            raise unknown_role(role, f"{self.place}.role")
         self.append.contextual = True
         if (
             self.profile.mid_conversation_system.value

@@ -59,7 +59,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.elements import SplitInput
+from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.reading import (
     ErrorFactory,
     LenientDecoder,

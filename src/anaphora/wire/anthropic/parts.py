@@ -38,7 +38,14 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.parts import extra_members, is_fields_part, object_arguments, render_items
+from anaphora.wire.parts import (
+    check_image,
+    check_part,
+    closing,
+    is_fields_part,
+    object_arguments,
+    render_items,
+)
 
 from .types import MARKABLE_OPAQUE, MESSAGE_FIELDS, WIRE
 
@@ -113,7 +120,8 @@ def _tool(tool: AnyTool) -> bytes:
     schema = check_object(tool.schema, path="schema").encode()
     strict = b"" if tool.strict is None else b',"strict":' + dumps(tool.strict)
     name = b'{"name":' + string(tool.name)
-    return name + description + b',"input_schema":' + schema + strict + closing(tool.extras)
+    end = strict + closing(tool.extras, WIRE)
+    return name + description + b',"input_schema":' + schema + end
 
 
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────
@@ -132,20 +140,17 @@ def _assistant_text(part: Text, notices: Notices) -> bytes | None:
 
 
 def _text_block(text: str, extras: Extras | None = None) -> bytes:
-    return TEXT + string(text) + closing(extras)
+    return TEXT + string(text) + closing(extras, WIRE)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
-    if isinstance(part.source, Bytes) and not part.source.media_type.startswith("image/"):
-        raise InvalidRequest(
-            f"{part.source.media_type!r} is no image; use a Document", path="source.media_type"
-        )
+    check_image(part.source)
     source = _source(part.source, notices)
     if source is not None and part.detail is not None:
         notices.append(
             Notice("detail_unsupported", "Anthropic has no image detail; left out", "detail")
         )
-    return source and b'{"type":"image","source":' + source + closing(part.extras)
+    return source and b'{"type":"image","source":' + source + closing(part.extras, WIRE)
 
 
 def _document(part: Document, notices: Notices) -> bytes | None:
@@ -154,7 +159,7 @@ def _document(part: Document, notices: Notices) -> bytes | None:
         return None
     title = b"" if part.title is None else b',"title":' + string(part.title)
     context = b"" if part.context is None else b',"context":' + string(part.context)
-    return b'{"type":"document","source":' + source + title + context + closing(part.extras)
+    return b'{"type":"document","source":' + source + title + context + closing(part.extras, WIRE)
 
 
 def _audio(_: Audio, notices: Notices) -> None:
@@ -183,7 +188,7 @@ def _source(source: Source, notices: Notices) -> bytes | None:
 
 def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     start = b'{"type":"tool_use","id":%b,"name":%b,"input":' % (string(part.id), string(part.name))
-    end = b"}" if part.extras is None else closing(part.extras)
+    end = closing(part.extras, WIRE)
     return start + object_arguments(part.arguments, notices) + end
 
 
@@ -198,7 +203,7 @@ def _tool_result(part: ToolResult, notices: Notices) -> bytes:
         if content:
             notices.append(_BLANK)
     end = b'],"is_error":true' if part.error else b"]"
-    end += b"}" if part.extras is None else closing(part.extras)
+    end += closing(part.extras, WIRE)
     return _result_opening(part) + blocks + end
 
 
@@ -239,9 +244,11 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
             notices.append(Notice("redacted_left_out", reason, "data"))
         text, signature = string(part.text), string(part.signature)
         start = b'{"type":"thinking","thinking":%b,"signature":%b' % (text, signature)
-        return start + closing(part.extras)
+        return start + closing(part.extras, WIRE)
     if part.data is not None:
-        return b'{"type":"redacted_thinking","data":' + string(part.data) + closing(part.extras)
+        return (
+            b'{"type":"redacted_thinking","data":' + string(part.data) + closing(part.extras, WIRE)
+        )
     notices.append(UNSIGNED)
     return None
 
@@ -280,27 +287,17 @@ def _opaque(part: Opaque, notices: Notices) -> bytes | None:
 
 def encoder_for(part: object, assistant: bool = False) -> tuple[Kind, int | None, Encoder]:
     """What the cache rules call a part's block, where in it a marker goes, and its encoder."""
-    known = (_ASSISTANT_ENCODERS if assistant else ENCODERS).get(type(part))
-    if known is None:
-        if isinstance(part, Opaque):
-            return Kind.OTHER, BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, _opaque
-        raise InvalidRequest(
-            f"{type(part).__name__} is not a part; use Text, Image, ToolCall, ToolResult, …"
-        )
+    if isinstance(part, Opaque):
+        return Kind.OTHER, BEFORE_BRACE if part.kind in MARKABLE_OPAQUE else None, _opaque
+    check_part(part, ENCODERS)
     if assistant and type(part) is Text and part.text.isspace():
         return Kind.TEXT, None, _assistant_text
-    return known
+    return (_ASSISTANT_ENCODERS if assistant else ENCODERS)[type(part)]
 
 
 def is_sent(part: Part, assistant: bool = False) -> bool:
     """Whether a part becomes a block at all."""
     return encoder_for(part, assistant)[2](part, []) is not None
-
-
-def closing(extras: Extras | None) -> bytes:
-    """The end of a block, with the extras of this wire."""
-    members = b"" if extras is None else extra_members(extras, WIRE)
-    return b"," + members + b"}" if members else b"}"
 
 
 ENCODERS: dict[type, tuple[Kind, int | None, Encoder]] = {

@@ -19,11 +19,11 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.parts import following, own_members, own_usage
+from anaphora.wire.parts import closing, following, own_members, own_usage
 from anaphora.wire.reading import Members
 from anaphora.wire.sse import encode_event
 
-from .parts import closing, encoder_for
+from .parts import encoder_for
 from .reply import STOPS, read_stop, read_usage
 from .types import BESIDE_DELTA, IN_DELTA, WIRE
 
@@ -39,8 +39,8 @@ def write_reply(reply: Reply, created: float | None = None) -> bytes:  # noqa: A
     """The whole reply, which has no date here. Parts without a block are left out."""
     blocks = [encoder_for(part, assistant=True)[2](part, []) for part in reply.message.parts]
     content = b",".join(block for block in blocks if block is not None)
-    usage = _write_usage(reply.usage)
-    return _message(reply.id, reply.model, content, _stop(reply), usage) + closing(reply.extras)
+    message = _message(reply.id, reply.model, content, _stop(reply), _write_usage(reply.usage))
+    return message + closing(reply.extras, WIRE)
 
 
 def _message(reply_id: str, model: str, content: bytes, stop: bytes, usage: bytes) -> bytes:

@@ -16,7 +16,7 @@ from anaphora.errors import Upstream
 from anaphora.prompt import Call
 from anaphora.rendered import Envelope, Plan, Rendered, Request
 from anaphora.values import Message, Reply, Usage
-from anaphora.wire.elements import SplitInput
+from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.errors import with_retry_hints
 from anaphora.wire.markers import marker_bytes
 from anaphora.wire.reading import (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 from collections import defaultdict
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -85,17 +84,13 @@ _decode = msgspec.json.Decoder(_Body | list[_Body]).decode
 _object = msgspec.json.Decoder(GoogleError).decode
 
 
-def read_error(
-    status: int, headers: Mapping[str, str], body: bytes, now: datetime.datetime | None = None
-) -> Upstream:
-    """The error of a response. Header names are lowercase; `now` is for dates in them."""
-    return read_response(status, headers, body, now, _read, _BY_CODE)
-
-
 def _read(body: bytes, status: int) -> Upstream | None:
     decoded = _decode(body)
     bodies = decoded if isinstance(decoded, list) else [decoded]
     return from_object(bodies[0].error, status) if bodies else None
+
+
+read_error = partial(read_response, _read, _BY_CODE)
 
 
 def from_object(error: GoogleError, status: int) -> Upstream:

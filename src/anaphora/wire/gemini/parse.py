@@ -45,7 +45,7 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.elements import SplitInput
+from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     LenientDecoder,

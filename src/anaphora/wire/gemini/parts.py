@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from anaphora.canonical import check_object, is_object, string
-from anaphora.errors import InvalidRequest
+from anaphora.canonical import is_object, string
 from anaphora.rendered import Kind
 from anaphora.values import (
     Audio,
@@ -34,12 +34,16 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.parts import (
+    check_image,
+    check_part,
+    closing,
     encode_at,
-    extra_members,
     fields_in_parts,
     inner_and_outer,
     is_fields_part,
     object_arguments,
+    opaque_json,
+    unknown_role,
 )
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
@@ -71,9 +75,7 @@ def open_content(message: Message) -> bytes:
     """The beginning of a content, up to its first part."""
     role = _ROLES.get(message.role)
     if role is None:
-        raise InvalidRequest(
-            f"{message.role!r} is not a role; use system, user, assistant or tool", path="role"
-        )
+        raise unknown_role(message.role)
     fields = content_fields(message.parts)
     return b'{"role":"%b"%b,"parts":[' % (role, b"," + fields if fields else b"")
 
@@ -87,27 +89,19 @@ def content_fields(parts: Iterable[Part]) -> bytes:
     return fields_in_parts(parts, OWN, CONTENT_FIELDS)
 
 
-def closing(extras: Extras | None) -> bytes:
-    """The end of an object, with the extras of this wire."""
-    members = extra_members(extras, WIRE)
-    return b"," + members + b"}" if members else b"}"
-
-
 def has_made_id(part: ToolCall) -> bool:
     """Whether the id was made here because the provider sent none."""
     return part.extras is not None and part.extras.get(FORM) == MADE_ID[FORM]
 
 
 def write_text(text: str, extras: Extras | None = None) -> bytes:
-    return _TEXT + string(text) + closing(extras)
+    return _TEXT + string(text) + closing(extras, WIRE)
 
 
 def _write(part: Part, notices: Notices, find: FindCall | None = None) -> tuple[Kind, bytes | None]:
     if isinstance(part, ToolResult):
         return Kind.TOOL_RESULT, _tool_result(part, notices, find)
-    if type(part) not in _WRITERS:
-        name = type(part).__name__
-        raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
+    check_part(part, _WRITERS)
     kind, write = _WRITERS[type(part)]
     return kind, write(part, notices)
 
@@ -127,14 +121,11 @@ def _thinking(part: Thinking, notices: Notices) -> bytes | None:
         if not part.text and part.signature is None:
             return None
     signed = b"" if part.signature is None else b',"thoughtSignature":' + string(part.signature)
-    return _TEXT + string(part.text) + b',"thought":true' + signed + closing(part.extras)
+    return _TEXT + string(part.text) + b',"thought":true' + signed + closing(part.extras, WIRE)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
-    if isinstance(part.source, Bytes) and not part.source.media_type.startswith("image/"):
-        raise InvalidRequest(
-            f"{part.source.media_type!r} is no image; use a Document", path="source.media_type"
-        )
+    check_image(part.source)
     if part.detail is not None:
         why = "Gemini has no such image detail; left out"
         notices.append(Notice("detail_unsupported", why, "detail"))
@@ -170,14 +161,6 @@ def _refusal(part: Refusal, notices: Notices) -> bytes:
     return write_text(part.text, part.extras)
 
 
-def _opaque(part: Opaque, notices: Notices) -> bytes | None:
-    if part.provider not in OWN:
-        why = f"a {part.kind} block of {part.provider} means nothing to Gemini; left out"
-        notices.append(Notice("foreign_block", why))
-        return None
-    return check_object(part.json, path="json").encode()
-
-
 _WRITERS: dict[type, tuple[Kind, Callable[[Any, Notices], bytes | None]]] = {
     Text: (Kind.TEXT, _text),
     Image: (Kind.IMAGE, _image),
@@ -186,7 +169,7 @@ _WRITERS: dict[type, tuple[Kind, Callable[[Any, Notices], bytes | None]]] = {
     ToolCall: (Kind.TOOL_CALL, _tool_call),
     Thinking: (Kind.THINKING, _thinking),
     Refusal: (Kind.TEXT, _refusal),
-    Opaque: (Kind.OTHER, _opaque),
+    Opaque: (Kind.OTHER, partial(opaque_json, owners=OWN, host="Gemini")),
 }
 
 

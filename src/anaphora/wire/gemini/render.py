@@ -18,6 +18,7 @@ from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCa
 from anaphora.wire.message_runs import message_runs
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
+    closing,
     note_foreign_fields,
     notices_below,
     render_items,
@@ -33,7 +34,7 @@ from anaphora.wire.rendering import (
 )
 
 from . import params
-from .parts import FindCall, Notices, closing, content_fields, open_content, write_parts, write_text
+from .parts import FindCall, Notices, content_fields, open_content, write_parts, write_text
 from .types import FORM, MEMO, OWN, WIRE, json_schema, read_form
 
 #: What stands before and after the system instruction, the tools and the contents.
@@ -166,7 +167,7 @@ def _tool_definition(tool: AnyTool) -> bytes:
         return check_object(tool.json, path="json").encode()
     description = b',"description":' + string(tool.description) if tool.description else b""
     name = b'{"name":' + string(tool.name)
-    return name + description + _parameters(tool) + closing(tool.extras)
+    return name + description + _parameters(tool) + closing(tool.extras, WIRE)
 
 
 def _parameters(tool: Tool) -> bytes:

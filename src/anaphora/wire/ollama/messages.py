@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from anaphora.canonical import string
-from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind, LogAppend
 from anaphora.values import (
     Audio,
@@ -35,6 +34,8 @@ from anaphora.values import (
 from anaphora.values.media import image_media_type
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
+    check_image,
+    check_part,
     encode_at,
     extra_members,
     fields_in_parts,
@@ -42,6 +43,7 @@ from anaphora.wire.parts import (
     is_fields_part,
     note_foreign_fields,
     object_arguments,
+    unknown_role,
 )
 from anaphora.wire.reading import decode_value, request_error
 
@@ -105,9 +107,7 @@ def _wire_messages(message: Message, notices: Notices, calls: Calls) -> list[Pie
     elif message.role in ("user", "tool"):
         pieces = _results(message, calls, notices) + _texts(message, "user", notices)
     else:
-        raise InvalidRequest(
-            f"{message.role!r} is not a role; use system, user, assistant or tool", path="role"
-        )
+        raise unknown_role(message.role)
     if not pieces and not notices:
         notices.append(Notice("empty_message", "an empty message is left out"))
     return pieces
@@ -329,10 +329,7 @@ def _image(part: Image, notices: Notices) -> bytes | None:
     if not isinstance(source, Bytes):
         notices.append(Notice("image_source", "Ollama takes an image as bytes only; left out"))
         return None
-    if not source.media_type.startswith("image/"):
-        raise InvalidRequest(
-            f"{source.media_type!r} is no image; use a Document", path="source.media_type"
-        )
+    check_image(source)
     if image_media_type(source.data) != source.media_type:
         why = "an image has no media type here, and its bytes do not tell this one"
         notices.append(Notice("media_type_left_out", why, "source.media_type"))
@@ -345,8 +342,7 @@ def _image(part: Image, notices: Notices) -> bytes | None:
 def _left_out(part: object) -> Notice:
     """The notice for a part that has no place in its message."""
     name = type(part).__name__
-    if not isinstance(part, _PARTS):
-        raise InvalidRequest(f"{name} is not a part; use Text, Image, ToolCall, ToolResult, …")
+    check_part(part, _PARTS)
     if isinstance(part, Opaque) and part.provider != WIRE:
         why = f"a {part.kind} block of {part.provider} means nothing to Ollama; left out"
         return Notice("foreign_block", why)

@@ -39,7 +39,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.values.media import image_media_type
-from anaphora.wire.elements import SplitInput
+from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.openai import decode_base64, function_name, split_tools
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (

@@ -1,4 +1,5 @@
-"""A complete answer of Ollama's in both directions: bytes to `Reply` and back, losing nothing.
+"""A complete answer of Ollama's in both directions: bytes to `Reply` and back, losing nothing. Also
+its errors.
 
 Answers have no id. Their date and durations are kept in the extras.
 """
@@ -6,11 +7,16 @@ Answers have no id. Their date and durations are kept in the extras.
 from __future__ import annotations
 
 import datetime
+from functools import partial
+from typing import Any
 
 import msgspec
 
+from anaphora import errors
 from anaphora.canonical import dumps, string
+from anaphora.errors import Upstream
 from anaphora.values import Extras, Message, Notice, Reply, StopReason, ToolCall, Usage
+from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
 from anaphora.wire.parts import extra_members
 from anaphora.wire.reading import (
     LenientDecoder,
@@ -24,7 +30,6 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.replies import unreadable_usage
 
-from .errors import from_success
 from .messages import write_assistant
 from .parse import read_answer
 from .types import NULL, WIRE, ChatResponse
@@ -137,3 +142,63 @@ def write_end(
     if extras:
         members.append(encode_members(extras)[1:-1])
     return b"{" + b",".join(members) + b"}"
+
+
+# ── Errors: a status and a text ──────────────────────────────────────────────────────────────────
+
+#: The status that each class is written with; an error body has no code.
+_STATUS_OF: dict[type[Upstream], int] = {
+    errors.RequestRejected: 400,
+    errors.ContentRefused: 400,
+    errors.ContextOverflow: 400,
+    errors.Unauthenticated: 401,
+    errors.QuotaExhausted: 402,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.TooLarge: 413,
+    errors.RateLimited: 429,
+    errors.Overloaded: 503,
+}
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error: Any
+
+
+_decode_error = msgspec.json.Decoder(_ErrorBody).decode
+
+
+def _read_error(body: bytes, status: int) -> Upstream:
+    message = _message(_decode_error(body).error)
+    return overflow_class(error_class(status, None, {}), message)(message, status=status)
+
+
+read_error = partial(read_response, _read_error, {})
+
+
+def from_success(error: Any) -> Upstream:
+    """The error in a body that came with status 200: generation failed after it had begun."""
+    message = _message(error)
+    return overflow_class(errors.Overloaded, message)(message, status=200)
+
+
+def _message(error: Any) -> str:
+    """The text of an error; hosts in front of Ollama may put it in an object."""
+    if isinstance(error, dict):
+        error = error.get("message")
+    return error if isinstance(error, str) and error else "an error without a message"
+
+
+def write_error(error: Upstream) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body as Ollama would send them."""
+    status = _STATUS_OF.get(type(error), 500)
+    # Another provider's status is kept only where it means the same class here.
+    original = error.status
+    if original is not None and original >= 400 and error_class(original, None, {}) is type(error):
+        status = original
+    return status, error_headers(error), write_failure(str(error))
+
+
+def write_failure(message: str) -> bytes:
+    """The error object; a stream ends with it, too."""
+    return dumps({"error": message})

@@ -47,8 +47,7 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .markers import MARKERS
-from .types import MEMO, NULL, PATH, WIRE, ChatRequest, ResponseFormat
+from .types import MARKERS, MEMO, NULL, PATH, WIRE, ChatRequest, ResponseFormat
 
 _SENT_APART = ("model", "messages", "tools")
 

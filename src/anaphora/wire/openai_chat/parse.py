@@ -59,7 +59,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.elements import SplitInput
+from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.markers import (
     DialectMarkers,
     PlacedMark,
@@ -106,10 +106,20 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
-from .markers import MARKABLE, MARKERS
 from .params import PARAMS, read_params
 from .render import close, glue
-from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, NULL, OTHER_CALL, PATH, REASONING_FIELDS, WIRE
+from .types import (
+    IN_CONTENT,
+    MARKABLE,
+    MARKERS,
+    MEMO,
+    MESSAGE_FIELDS,
+    NULL,
+    OTHER_CALL,
+    PATH,
+    REASONING_FIELDS,
+    WIRE,
+)
 
 #: A message's role, its parts and its breakpoints.
 _ReadMessage: TypeAlias = tuple[Role, tuple[Part, ...], Sequence[PlacedMark[Ttl]]]

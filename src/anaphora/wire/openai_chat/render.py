@@ -40,21 +40,17 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.markers import policy_notices
+from anaphora.wire.markers import ONLY_MARKS, policy_notices
 from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import (
-    ONLY_MARKS,
     MarkPlace,
     arguments_text,
     block_log,
     changed_role,
-    check_part,
-    closing,
     data_url,
     file_id,
     key_slot,
     locate,
-    opaque_json,
     options_free,
     place_of,
     role_of,
@@ -62,13 +58,17 @@ from anaphora.wire.openai import (
 )
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
+    check_part,
+    closing,
     encode_at,
     fields_in_parts,
     following,
     following_extras,
     inner_and_outer,
     note_foreign_fields,
+    opaque_json,
     own_members,
+    unknown_role,
 )
 from anaphora.wire.reading import decode_members, known_text
 from anaphora.wire.rendering import (
@@ -80,9 +80,17 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
-from .markers import AUTOMATIC, MARKABLE
 from .params import Traits, envelope, traits_of
-from .types import IN_CONTENT, MEMO, MESSAGE_FIELDS, OTHER_CALL, REASONING_FIELDS, WIRE
+from .types import (
+    AUTOMATIC,
+    IN_CONTENT,
+    MARKABLE,
+    MEMO,
+    MESSAGE_FIELDS,
+    OTHER_CALL,
+    REASONING_FIELDS,
+    WIRE,
+)
 
 Notices: TypeAlias = list[Notice]
 #: Encodes a part; None where Chat has no way to send it.
@@ -292,9 +300,7 @@ def lay_out(message: Message, notices: Notices, traits: Traits) -> list[Piece]:
         pieces = _result_pieces(message, notices) if has_results else []
         pieces += _content_pieces(message, "user", notices)
     else:
-        raise InvalidRequest(
-            f"{message.role!r} is not a role; use system, user, assistant or tool", path="role"
-        )
+        raise unknown_role(message.role)
     if not pieces and not notices:
         notices.append(Notice("empty_message", "a message without content is left out"))
     return pieces
@@ -490,7 +496,7 @@ def is_fields(part: Part) -> bool:
     return type(part) is Opaque and part.kind == MESSAGE_FIELDS and part.provider == WIRE
 
 
-_opaque = partial(opaque_json, wire=WIRE)
+_opaque = partial(opaque_json, owners=(WIRE,), host="OpenAI")
 
 # ── Content parts ────────────────────────────────────────────────────────────────────────────────
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from anaphora.values import Ttl
 from anaphora.wire.memo import Memo
 from anaphora.wire.openai import Breakpoint, ReasoningCount
 from anaphora.wire.reading import Partial, Whole
@@ -27,6 +28,16 @@ OTHER_CALL = "tool_call"
 #: Message fields in which hosts send reasoning, and the name for reasoning in a content part.
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 IN_CONTENT = "content"
+
+#: The bytes that mark a part. Without a TTL it has the request's, which is always 30 minutes.
+MARKERS: dict[Ttl, bytes] = {
+    "30m": b',"prompt_cache_breakpoint":{"mode":"explicit"}',
+    "12h": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"12h"}',
+}
+#: The breakpoint that OpenAI sets by itself takes a slot, but no bytes in the request.
+AUTOMATIC: dict[Ttl, bytes] = {"30m": b""}
+#: Types of content parts that may carry a breakpoint.
+MARKABLE = frozenset({"text", "image_url", "input_audio", "file"})
 
 #: The default of `Raw` fields: msgspec accepts no union of `Raw` and None.
 NULL = msgspec.Raw(b"null")

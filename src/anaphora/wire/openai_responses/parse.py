@@ -57,7 +57,7 @@ from anaphora.values import (
     Ttl,
     Url,
 )
-from anaphora.wire.elements import SplitInput
+from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.markers import PlacedMark
 from anaphora.wire.openai import (
     SystemPlace,
@@ -100,7 +100,6 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
-from .markers import AUTOMATIC, MARKERS
 from .params import PARAMS, read_params
 from .render import (
     CLOSED,
@@ -113,7 +112,18 @@ from .render import (
     is_content,
     message_opening,
 )
-from .types import APP_ITEMS, ITEM, MEMO, NULL, PATH, ROLES, UNSET, WIRE
+from .types import (
+    APP_ITEMS,
+    AUTOMATIC,
+    ITEM,
+    MARKERS,
+    MEMO,
+    NULL,
+    PATH,
+    ROLES,
+    UNSET,
+    WIRE,
+)
 
 #: An item's role, its parts, and its breakpoints.
 ReadItem: TypeAlias = tuple[Role, tuple[Part, ...], Sequence[PlacedMark[Ttl | None]]]
@@ -122,7 +132,6 @@ _PLACES = {
     "system": SystemPlace("system", "message"),
     "developer": SystemPlace("developer", "message"),
 }
-_NO_UNKNOWN: dict[int, Unknown] = {}
 
 _REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(types.ResponsesRequest)
 _CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)

@@ -42,23 +42,19 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire.markers import MarkLocation, policy_notices
+from anaphora.wire.markers import ONLY_MARKS, MarkLocation, policy_notices
 from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import (
     NEAREST,
-    ONLY_MARKS,
     MarkPlace,
     SystemPlace,
     arguments_text,
     block_log,
     changed_role,
-    check_part,
-    closing,
     data_url,
     file_id,
     key_slot,
     locate,
-    opaque_json,
     options_free,
     place_of,
     role_of,
@@ -67,11 +63,15 @@ from anaphora.wire.openai import (
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
     ReasoningFollowed,
+    check_part,
+    closing,
     encode_at,
     extra_members,
     following_extras,
     note_foreign_fields,
     notices_below,
+    opaque_json,
+    unknown_role,
 )
 from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wire.rendering import (
@@ -83,9 +83,8 @@ from anaphora.wire.rendering import (
 )
 from anaphora.wire.splitting import BEFORE_BRACE
 
-from .markers import AUTOMATIC, MARKERS
 from .params import Traits, automatic_ttl, continues, envelope, traits_of
-from .types import APP_ITEMS, ITEM, MEMO, WIRE
+from .types import APP_ITEMS, AUTOMATIC, ITEM, MARKERS, MEMO, WIRE
 
 Notices: TypeAlias = list[Notice]
 #: Encodes a part; None where OpenAI has no way to send it.
@@ -357,8 +356,7 @@ def lay_out(
     an item of the model."""
     role = _ROLES.get(message.role)
     if role is None:
-        why = f"{message.role!r} is not a role; use system, user, assistant or tool"
-        raise InvalidRequest(why, path="role")
+        raise unknown_role(message.role)
     name: str = role
     if role == "system":
         place = place_of(message.parts)
@@ -687,7 +685,7 @@ def _not_output(part: Image | Document | Audio, notices: Notices) -> None:
     notices.append(Notice(f"{kind}_unsupported", why))
 
 
-_opaque = partial(opaque_json, wire=WIRE)
+_opaque = partial(opaque_json, owners=(WIRE,), host="OpenAI")
 
 _SUFFIXES = {
     "application/pdf": ".pdf",

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from anaphora.values import Role
+from anaphora.values import Role, Ttl
 from anaphora.wire.memo import Memo
 from anaphora.wire.openai import Breakpoint, ReasoningCount
 from anaphora.wire.openai_errors import ErrorObject
@@ -47,6 +47,14 @@ APP_ITEMS = frozenset(
         "shell_call_output",
     }
 )
+
+#: The bytes that mark a part.
+MARKERS: dict[Ttl, bytes] = {
+    "30m": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}',
+    "12h": b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"12h"}',
+}
+#: The breakpoint that OpenAI sets by itself takes no bytes; its TTL is among the cache options.
+AUTOMATIC: dict[Ttl, bytes] = {"30m": b"", "12h": b""}
 
 UNSET = msgspec.UNSET
 OptionalText: TypeAlias = str | msgspec.UnsetType
