@@ -21,7 +21,7 @@ from anaphora import errors
 from anaphora import wire as wires
 from anaphora.client.session import Session
 from anaphora.emulator.faults import KINDS
-from anaphora.emulator.replies.stream import stream_events
+from anaphora.emulator.replies.text import stream_events
 from anaphora.emulator.server import Emulator
 from anaphora.values import (
     Event,

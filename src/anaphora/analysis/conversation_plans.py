@@ -86,11 +86,7 @@ class PlannedCall(msgspec.Struct, kw_only=True, eq=False):
 
 
 def read_request(
-    method: str,
-    provider: str,
-    path: str,
-    headers: Mapping[str, str],
-    body: bytes,
+    method: str, provider: str, path: str, headers: Mapping[str, str], body: bytes
 ) -> ReadRequest | None:
     """None where it is not a call of a model, or of a provider that is not known. Header names are
     in lower case. Raises `InvalidRequest` for one that cannot be read."""

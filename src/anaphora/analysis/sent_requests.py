@@ -192,10 +192,7 @@ def read_request(
 
 
 def _read(
-    line: LogLine,
-    fields: dict[str, Any],
-    defaults: RequestDefaults,
-    chains: ResponseChains | None,
+    line: LogLine, fields: dict[str, Any], defaults: RequestDefaults, chains: ResponseChains | None
 ) -> SentRequest:
     if not _is_logged(fields):
         name = defaults.origin or detect(line.data)
@@ -378,12 +375,7 @@ def judge_request(
     sent, rules = request.sent, request.rules
     before = comparable(earlier, sent.rendered, rules, at=sent.at)
     verdict, expected = judge_and_predict(
-        before,
-        sent,
-        rules,
-        price=price,
-        profile=request.profile,
-        diagnosis=request.diagnosis,
+        before, sent, rules, price=price, profile=request.profile, diagnosis=request.diagnosis
     )
     marked = (each.marks.marks or each.marks.automatic for each in (before, sent) if each)
     if not rules.slots.value and any(marked):

@@ -19,9 +19,7 @@ _CONVERSATION_HEADERS = (
 _CONVERSATION_FIELDS = ("conversation", "session_id", "prompt_cache_key")
 _USER_FIELDS = ("user", "safety_identifier")
 _HEADERS = frozenset(_CONVERSATION_HEADERS)
-_FIELDS = frozenset(
-    (*_CONVERSATION_FIELDS, *_USER_FIELDS, "metadata", "previous_response_id"),
-)
+_FIELDS = frozenset((*_CONVERSATION_FIELDS, *_USER_FIELDS, "metadata", "previous_response_id"))
 
 
 class CallHints(msgspec.Struct, frozen=True, kw_only=True):

@@ -194,10 +194,7 @@ def _priced(provider: str, model: str, found: PriceList, rules: CacheRules) -> P
 
 
 def _rates(
-    level: PriceLevel,
-    rules: CacheRules,
-    assumed: list[str],
-    differences: list[PriceDifference],
+    level: PriceLevel, rules: CacheRules, assumed: list[str], differences: list[PriceDifference]
 ) -> Rates:
     """Adds to `assumed` and `differences`."""
     base = level.input

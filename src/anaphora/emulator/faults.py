@@ -44,14 +44,7 @@ from anaphora.wire import sse
 from anaphora.wire.reply_events import reply_events
 from anaphora.yaml_values import read_yaml, seconds_in
 
-from .exchange import (
-    JSON,
-    NDJSON,
-    SSE,
-    EmulatorRequest,
-    EmulatorResponse,
-    ResponseChunk,
-)
+from .exchange import JSON, NDJSON, SSE, EmulatorRequest, EmulatorResponse, ResponseChunk
 from .hosts import DEFAULT_WIRE, HOSTS
 from .strict import overflow_row
 

@@ -15,11 +15,7 @@ from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import for_model
-from anaphora.values import (
-    Message,
-    Reply,
-    Usage,
-)
+from anaphora.values import Message, Reply, Usage
 from anaphora.wire.reading import Members
 
 from .billing import Billing, ModelFacts
@@ -29,8 +25,7 @@ from .journal import CallRecord, Journal
 from .replies import GeneratedReply, generate_reply
 from .replies.schema_value import SchemaGenerator
 from .replies.script import ScriptInput
-from .replies.stream import stream_events
-from .replies.text import IdGenerator, join_seed
+from .replies.text import IdGenerator, join_seed, stream_events
 
 if TYPE_CHECKING:
     from .engine import EmulatorOptions, Latency
@@ -192,12 +187,7 @@ class Generator:
         self._schemas.begin_request()
         seeds = [seed, *(seed + join_seed(b"%d" % index) for index in range(1, count))]
         generate = partial(
-            generate_reply,
-            call,
-            host,
-            profile,
-            self._schemas,
-            tool_calls=self._options.tool_calls,
+            generate_reply, call, host, profile, self._schemas, tool_calls=self._options.tool_calls
         )
         replies = [scripted or generate(seeds[0]), *map(generate, seeds[1:])]
         signed: list[GeneratedReply] = []

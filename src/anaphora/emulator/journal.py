@@ -27,7 +27,7 @@ from .billing import ModelFacts
 if TYPE_CHECKING:
     from anaphora.dashboard.values import ShownCall
 
-    from .shown_calls import ShownCalls
+    from .page import ShownCalls
 
 #: Bytes of prompts that are kept, over all calls.
 _MAX_BYTES = 64 * 1024 * 1024
@@ -177,7 +177,7 @@ class Journal:
 
     def _shown_call(self, entry: JournalEntry) -> ShownCall | None:
         if self._shown is None:
-            from .shown_calls import ShownCalls
+            from .page import ShownCalls
 
             self._shown = ShownCalls()
         if entry.shown is None:

@@ -7,13 +7,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from anaphora.prompt import Segment
-from anaphora.rendered import (
-    ChunkRun,
-    Rendered,
-)
-from anaphora.values import (
-    Notice,
-)
+from anaphora.rendered import ChunkRun, Rendered
+from anaphora.values import Notice
 
 from .rendering import AddMessages, extend_log, previous_run
 

@@ -314,11 +314,6 @@ def data_url(source: Bytes) -> str:
     return f"data:{source.media_type};base64,{base64.b64encode(source.data).decode()}"
 
 
-def object_text(json: str, path: str) -> bytes:
-    """A JSON object's members without the braces."""
-    return check_object(json, path=path).strip()[1:-1].strip().encode()
-
-
 def file_id(file: FileId, notices: list[Notice]) -> bytes | None:
     """The field of an uploaded file; None for one of another provider."""
     if file.provider in OPENAI:

@@ -275,7 +275,7 @@ def common_notices(call: Call, wire: str, providers: tuple[str, ...]) -> list[No
     return [
         *system_text_notices(call),
         *continuation_notices(call),
-        *foreign_field_notices(call, wire),
+        *foreign_extras(call.extras, wire, "extras"),
         *foreign_comparison_notices(call, providers),
     ]
 
@@ -284,11 +284,6 @@ def system_text_notices(call: Call) -> list[Notice]:
     why = "system_text is not the system blocks joined by a blank line; the blocks are sent"
     wanted = not call.ir.system_fields_agree()
     return [Notice("system_blocks_sent", why, "system")] if wanted else []
-
-
-def foreign_field_notices(call: Call, wire: str) -> list[Notice]:
-    """Extras of the request that belong to another wire."""
-    return foreign_extras(call.extras, wire, "extras")
 
 
 def comparison_id(call: Call, providers: tuple[str, ...]) -> str | None:

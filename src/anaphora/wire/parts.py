@@ -3,7 +3,7 @@ extras of other wires, and reasoning that nothing follows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -80,11 +80,16 @@ def object_arguments(text: str, notices: list[Notice]) -> bytes:
         raise problem.within("arguments") from None
 
 
+def bare_members(json: str, path: str) -> bytes:
+    """The members of a JSON object without its braces."""
+    return check_object(json, path=path).strip()[1:-1].strip().encode()
+
+
 def extra_members(extras: Extras | None, wire: str) -> bytes:
     """The extras of that wire, as members of an object without its braces."""
     if extras is None or wire not in extras:
         return b""
-    return check_object(extras[wire], path=f"extras.{wire}").strip()[1:-1].strip().encode()
+    return bare_members(extras[wire], f"extras.{wire}")
 
 
 def closing(extras: Extras | None, wire: str) -> bytes:
@@ -197,6 +202,22 @@ def render_items(
             raise problem.within(f"{section}[{index}]") from None
         append.chunk(kind, b"," + data if index else data, splice)
     return append
+
+
+def leading_results(
+    parts: Sequence[Part], is_fields: Callable[[Part], bool], notices: list[Notice]
+) -> Iterator[tuple[int, ToolResult]]:
+    """The tool results of a message and their positions, where a wire has them before all other
+    parts. `is_fields`: a part holds fields of the message, and has no place of its own."""
+    behind_other = False
+    for index, part in enumerate(parts):
+        if not isinstance(part, ToolResult):
+            behind_other = behind_other or not is_fields(part)
+            continue
+        if behind_other:
+            why = "tool results come first here"
+            notices.append(Notice("parts_reordered", why, f"parts[{index}]"))
+        yield index, part
 
 
 # ── Unknown fields of a message ──────────────────────────────────────────────────────────────────

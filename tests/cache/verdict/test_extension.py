@@ -11,7 +11,7 @@ from support.planted import PLACES, body, spec, split
 from anaphora import catalog
 from anaphora.cache.sent_call import updated_bills
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.cache.simulator.extension import simulate_extension
+from anaphora.cache.simulator.prefixes import simulate_extension
 from anaphora.cache.simulator.simulator import made_call
 from anaphora.cache.verdict import SentCall
 from anaphora.cache.verdict.prediction import _simulate_pair

@@ -186,12 +186,7 @@ class Replay:
         sent.count(account.lengths(self.trace.group), account.scale.per_token)
         return sent
 
-    def prompt(
-        self,
-        call: TraceCall,
-        params: dict[str, bytes],
-        account: Account,
-    ) -> CallPrompt:
+    def prompt(self, call: TraceCall, params: dict[str, bytes], account: Account) -> CallPrompt:
         """Where no markers are recorded, one is assumed behind the last message, and one before the
         messages; on a beginning that is not recorded once a bill has shown it."""
         rules = self.rules
@@ -248,12 +243,7 @@ class Replay:
         return self._early.get(in_loop) if account.early_reads.repeat else None
 
     def chances(
-        self,
-        call: TraceCall,
-        prompt: CallPrompt,
-        account: Account,
-        simulator: Simulator,
-        at: float,
+        self, call: TraceCall, prompt: CallPrompt, account: Account, simulator: Simulator, at: float
     ) -> tuple[Chance, ...]:
         """The other outcomes that a call may have, and how often."""
         chances = simulator.chances(prompt, at=at)
@@ -426,11 +416,7 @@ class Replay:
             )
 
     def _learn_beginning(
-        self,
-        call: TraceCall,
-        billed: TraceUsage,
-        expected: int,
-        account: Account,
+        self, call: TraceCall, billed: TraceUsage, expected: int, account: Account
     ) -> None:
         begun, first = self.begun, self.before is None
         lead = self._learn_ttls(billed, account)

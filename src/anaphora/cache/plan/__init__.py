@@ -11,14 +11,7 @@ how long, and that the next call finds it: within the look-back, and before it e
 
 from __future__ import annotations
 
-from .advice import (
-    Advice,
-    at_compaction,
-    before_fan_out,
-    refresh_margin,
-    refreshes,
-    until_next,
-)
+from .advice import Advice, at_compaction, before_fan_out, refresh_margin, refreshes, until_next
 from .memory import AppMemory, Gaps
 from .planner import Planner, reuse_requested
 from .single_calls import MatchedCallPlanner, SingleCallPlanner, is_conversation, plan_once

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anaphora.cache.simulator import Chance, Outcome, PromptView, Simulator
+from anaphora.cache.simulator import Outcome, PromptView, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
 
@@ -217,7 +217,7 @@ class AppMemory:
         self.beginnings: OrderedDict[Hashable, ConversationUses] = OrderedDict()
         self.open_calls: OrderedDict[int, tuple[float, Hashable]] = OrderedDict()
         """Conversations that may continue: the time of the last call, and the beginning."""
-        self._recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
+        self.recent: deque[float] = deque(maxlen=_MOST_BEGINNINGS)
         self.single_calls: SingleCallStore | None = None
         self.all_uses = ConversationUses()
         self.pauses = Gaps()
@@ -249,21 +249,14 @@ class AppMemory:
         return min(_SUREST, (1 - 1 / usual + count - 1) / count)
 
     def calls_per_minute(self, at: float) -> int:
-        while self._recent and self._recent[0] < at - 60:
-            self._recent.popleft()
+        while self.recent and self.recent[0] < at - 60:
+            self.recent.popleft()
         calls, since = self._elsewhere
-        return max(len(self._recent), calls if at - since < 60 else 0)
-
-    def count_call(self, at: float) -> None:
-        """Counts a call of which nothing else is remembered."""
-        self._recent.append(at)
+        return max(len(self.recent), calls if at - since < 60 else 0)
 
     def count_everywhere(self, calls: int, at: float) -> None:
         """The calls of the last minute in all processes."""
         self._elsewhere = calls, at
-
-    def is_known(self, beginning: Hashable) -> bool:
-        return beginning in self.beginnings
 
     def uses(self, beginning: Hashable) -> Gaps:
         """The pauses between the calls of all conversations with this beginning."""
@@ -284,23 +277,15 @@ class AppMemory:
             self.pauses.add(max(0.0, at - state.gaps.last))
         beginning = self._record(prompt, shared, at)
         self._continue(state, beginning, at)
-        self._simulate_pending()
-        return self.simulator.call(prompt, at=at, began=began, reasoning=reasoning)
+        return self.current().call(prompt, at=at, began=began, reasoning=reasoning)
 
-    def refresh(self, prompt: PromptView, at: float, began: float | None) -> Outcome:
-        """Simulates a call that only keeps a prefix alive. It is no use of the conversation."""
-        self._simulate_pending()
-        return self.simulator.call(prompt, at=at, began=began)
-
-    def predict(self, prompt: PromptView, at: float) -> Outcome:
-        """What a call would read and write now. Records nothing."""
-        self._simulate_pending()
-        return self.simulator.predict(prompt, at=at)
-
-    def chances(self, prompt: PromptView, at: float) -> tuple[Chance, ...]:
-        """The other outcomes that a call may have now."""
-        self._simulate_pending()
-        return self.simulator.chances(prompt, at=at)
+    def current(self) -> Simulator:
+        """The simulator with all calls so far: single calls are simulated when a session needs
+        it."""
+        while self.single_calls is not None and self.single_calls.pending:
+            prompt, at, began = self.single_calls.pending.popleft()
+            self.simulator.call(prompt, at=at, began=began)
+        return self.simulator
 
     def single_call(
         self, prompt: PromptView, shared: int | None, state: ConversationState, at: float
@@ -324,14 +309,8 @@ class AppMemory:
         if same is not None and not same.continued and same.gaps.count > _SINGLE_CALLS:
             same.ended = same.gaps.count  # none of them went on: single calls with tools
 
-    def _simulate_pending(self) -> None:
-        """Single calls are simulated when a session needs a prediction."""
-        while self.single_calls is not None and self.single_calls.pending:
-            prompt, at, began = self.single_calls.pending.popleft()
-            self.simulator.call(prompt, at=at, began=began)
-
     def _record(self, prompt: PromptView, shared: int | None, at: float) -> Hashable:
-        self._recent.append(at)
+        self.recent.append(at)
         self.calls_per_minute(at)
         if shared is None:
             return None

@@ -102,8 +102,7 @@ class Planner:
         reasoning: int | None = None,
     ) -> Outcome:
         """Records a call of the conversation; returns what it reads and writes by the rules."""
-        prompt = self._prompt_of(rendered)
-        prompt.mark(plan)
+        prompt = self._marked(rendered, plan)
         shared = self._candidates_of(rendered).shared
         outcome = self._memory.call(prompt, shared, self.state, at, began, reasoning)
         self._record(prompt, plan, at)
@@ -113,10 +112,9 @@ class Planner:
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
     ) -> Outcome:
         """Records a call that kept the prefix of the last one alive."""
-        prompt = self._prompt_of(rendered)
-        prompt.mark(plan)
+        prompt = self._marked(rendered, plan)
         self._write(prompt, plan, at)
-        return self._memory.refresh(prompt, at, began)
+        return self._memory.current().call(prompt, at=at, began=began)
 
     @property
     def pauses(self) -> Gaps:
@@ -125,21 +123,15 @@ class Planner:
 
     def goes_on(self, rendered: Rendered) -> float:
         """P(the conversation has another call); `rendered` is its last prompt."""
-        shared = self._candidates_of(rendered).shared
-        beginning = None if shared is None else self._prompt_of(rendered).key(shared)
-        return self._memory.goes_on(self.state.gaps, beginning)
+        return self._memory.goes_on(self.state.gaps, self._beginning_of(rendered))
 
     def predict(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
         """What the call would read and write now. Records nothing."""
-        prompt = self._prompt_of(rendered)
-        prompt.mark(plan)
-        return self._memory.predict(prompt, at)
+        return self._memory.current().predict(self._marked(rendered, plan), at=at)
 
     def chances(self, rendered: Rendered, plan: Plan, *, at: float) -> tuple[Chance, ...]:
         """The other outcomes that the call may have now, where its provider misses at random."""
-        prompt = self._prompt_of(rendered)
-        prompt.mark(plan)
-        return self._memory.chances(prompt, at)
+        return self._memory.current().chances(self._marked(rendered, plan), at=at)
 
     def counts(self, rendered: Rendered) -> Counts:
         """The estimated tokens of the prompt, chunk by chunk."""
@@ -150,15 +142,11 @@ class Planner:
 
     def save(self, rendered: Rendered) -> SavedPlanner:
         """The conversation for another process; `rendered` is its last prompt."""
-        shared = self._candidates_of(rendered).shared
-        beginning = None if shared is None else self._prompt_of(rendered).key(shared)
-        return save_conversation(self._memory, self.state, beginning)
+        return save_conversation(self._memory, self.state, self._beginning_of(rendered))
 
     def save_cache(self, rendered: Rendered, plan: Plan, before: SavedCache) -> SavedCache:
         """What the provider keeps of the last prompt; `before` is the same of the call before."""
-        prompt = self._prompt_of(rendered)
-        prompt.mark(plan)
-        return self._memory.simulator.save(prompt, before)
+        return self._memory.simulator.save(self._marked(rendered, plan), before)
 
     def fork(self) -> Planner:
         """For a conversation that continues separately from here. The handle stays with the one
@@ -180,7 +168,7 @@ class Planner:
             if ttl != requested:
                 notices.append(marking.ttl_changed(rendered, position, requested, ttl))
             wanted[position] = ttl
-        beginning = None if candidates.shared is None else prompt.key(candidates.shared)
+        beginning = self._beginning_of(rendered)
         history = self._history_ttl(rendered, beginning, at)
         if history is None and self._caches_unmarked:
             if not wanted and not rendered.marks:
@@ -336,6 +324,16 @@ class Planner:
             prompt = RenderedPrompt(rendered, Plan(), None if known is None else known[1])
             known = self._prompt = rendered, prompt
         return known[1]
+
+    def _marked(self, rendered: Rendered, plan: Plan) -> RenderedPrompt:
+        prompt = self._prompt_of(rendered)
+        prompt.mark(plan)
+        return prompt
+
+    def _beginning_of(self, rendered: Rendered) -> bytes | None:
+        """The key of what the prompt shares with others."""
+        shared = self._candidates_of(rendered).shared
+        return None if shared is None else self._prompt_of(rendered).key(shared)
 
     def _candidates_of(self, rendered: Rendered) -> Candidates:
         if self._candidates is None or self._candidates[0] is not rendered:

@@ -85,7 +85,7 @@ class SingleCallPlanner(Planner):
             return
         shared = self._candidates_of(rendered).shared
         if shared is not None and prompt.tokens(shared) >= minimum:
-            self.reuse_expected |= memory.is_known(prompt.key(shared))
+            self.reuse_expected |= prompt.key(shared) in memory.beginnings
 
     def sent_single(
         self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
@@ -120,13 +120,13 @@ class MatchedCallPlanner(Planner):
         part of a conversation: it has tools, or a reply in it."""
         if not self.reuse_expected and (long_enough := self._long_prompt(rendered)) is not None:
             prompt, shared = long_enough
-            self.reuse_expected = shared is not None and memory.is_known(prompt.key(shared))
+            self.reuse_expected = shared is not None and prompt.key(shared) in memory.beginnings
 
     def sent_matched(self, rendered: Rendered, plan: Plan, *, at: float) -> None:
         """Records the call, for later ones of the conversation or with the same beginning."""
         long_enough = self._long_prompt(rendered)
         if long_enough is None:
-            self._memory.count_call(at)
+            self._memory.recent.append(at)
             return
         prompt, shared = long_enough
         self.beginning = None if shared is None else prompt.key(shared)

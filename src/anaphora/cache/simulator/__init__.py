@@ -12,11 +12,11 @@ from __future__ import annotations
 from anaphora.rendered import Mark
 
 from .chances import Chance, ExpectedUsage
-from .open_call import OpenCall
 from .outcome import Fate, Outcome, Reason, Span
 from .prompt import RenderedPrompt
 from .simulator import Simulator
 from .slot_predictor import SlotPredictor
+from .state import OpenCall
 from .view import PromptView, TokenRuns
 
 __all__ = [

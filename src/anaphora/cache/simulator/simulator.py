@@ -12,9 +12,8 @@ from blake3 import blake3
 from anaphora.catalog import CacheRules, LookbackUnit, Moment
 
 from .chances import Chance, find_chances
-from .open_call import OpenCall, Written
 from .outcome import Outcome, Span
-from .state import SimulatedCaches
+from .state import OpenCall, SimulatedCaches, Written
 from .view import KeyOf, MadeCall, PromptView
 
 
@@ -80,12 +79,7 @@ class Simulator(SimulatedCaches):
         return self._make(prompt, made, scope)[0]
 
     def start(
-        self,
-        prompt: PromptView,
-        *,
-        at: float,
-        reasoning: int | None = None,
-        scope: Hashable = "",
+        self, prompt: PromptView, *, at: float, reasoning: int | None = None, scope: Hashable = ""
     ) -> OpenCall:
         """A call whose response is still to come: until `OpenCall.respond`, what it writes cannot
         be read."""

@@ -13,8 +13,7 @@ from anaphora.rendered import Plan
 from anaphora.values import Usage
 
 from .diagnosis import agrees
-from .losses import Loss, explain_loss
-from .prediction import predict
+from .prediction import Loss, explain_loss, predict
 from .values import Diagnosis, Result, Verdict
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.

@@ -14,8 +14,16 @@ from anaphora.emulator.replies.text import IdGenerator
 from anaphora.errors import RequestRejected
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .batches import Batch, BatchedRequest, BatchStore
-from .files import FILE_OPERATIONS, FileStore, StoredFile, page_of, uploaded_file
+from .files import (
+    FILE_OPERATIONS,
+    Batch,
+    BatchedRequest,
+    BatchStore,
+    FileStore,
+    StoredFile,
+    page_of,
+    uploaded_file,
+)
 from .host import Operation, RoutedRequest
 
 _BATCHES = "/messages/batches"

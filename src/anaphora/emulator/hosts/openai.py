@@ -50,8 +50,7 @@ from .host import (
     thinking_text,
 )
 from .openai_files import OpenAIFiles
-from .stored_completions import StoredCompletions
-from .stored_responses import StoredResponse
+from .stored_replies import StoredCompletions, StoredResponse
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
 #: Hosts that report usage in every stream, without `include_usage`.

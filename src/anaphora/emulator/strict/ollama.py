@@ -79,6 +79,5 @@ def _overflow(request: CheckedRequest) -> None:
 
 
 CHECKS = WireChecks(
-    messages_field="messages",
-    checks=(_model, _types, _arguments, _images, _overflow),
+    messages_field="messages", checks=(_model, _types, _arguments, _images, _overflow)
 )

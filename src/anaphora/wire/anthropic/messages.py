@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from anaphora.canonical import check_object, string
+from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Params, Segment
@@ -32,6 +32,7 @@ from anaphora.values import (
 from anaphora.wire.parts import (
     UNFINISHED_REASONING,
     ReasoningFollowed,
+    bare_members,
     has_extras,
     is_fields_part,
     note_foreign_fields,
@@ -153,7 +154,7 @@ class MessageEncoder:
         """The role of a message with unknown fields. A system message that is sent as user text
         goes without them."""
         path = f"{self.place}.parts[{len(message.parts) - 1}].json"
-        members = check_object(fields.json, path=path).strip()[1:-1].strip().encode()
+        members = bare_members(fields.json, path)
         if message.role == "system" and role != "system":
             whose = "a system message that is sent as user text"
             self.append.notice(_fields_left_out(whose, self.place))

@@ -60,6 +60,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.body_memory import SplitInput
+from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     ErrorFactory,
     LenientDecoder,
@@ -295,8 +296,8 @@ def _conversation(
             reader.message = index
             inner = own.take_elements("content") if own is not None else _NOTHING
             parts = reader.content(content, inner)
-        if own is not None and (rest := own.remaining()):
-            parts += (Opaque(WIRE, MESSAGE_FIELDS, encode_members(rest).decode()),)
+        if own is not None:
+            parts += tuple(fields_part(WIRE, MESSAGE_FIELDS, own.remaining()))
         messages.append(Message(id=ids[index], role=message.role, parts=parts))
     return Conversation(messages)
 

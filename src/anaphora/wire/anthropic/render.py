@@ -39,15 +39,7 @@ from .messages import (
     unmoved,
 )
 from .params import envelope_of
-from .parts import (
-    BEFORE_BRACE,
-    ENCODERS,
-    TEXT,
-    deferred_tools,
-    loaded_tools,
-    system_log,
-    tool_log,
-)
+from .parts import BEFORE_BRACE, ENCODERS, TEXT, deferred_tools, loaded_tools, system_log, tool_log
 from .types import MEMO, WIRE
 
 # Looked up once: access to an enum member is slow, and every turn needs it.

@@ -19,12 +19,7 @@ from anaphora.values import Message, Reply, Usage
 from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.errors import with_retry_hints
 from anaphora.wire.markers import marker_bytes
-from anaphora.wire.reading import (
-    converts_errors,
-    encode_members,
-    object_members,
-    request_error,
-)
+from anaphora.wire.reading import converts_errors, encode_members, object_members, request_error
 
 from .replies import (
     DialectReader,

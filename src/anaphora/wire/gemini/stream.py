@@ -18,7 +18,8 @@ import msgspec
 
 from anaphora.canonical import dumps
 from anaphora.errors import AnaphoraError, Parse, Transport
-from anaphora.values import Event, Opaque, Part, Reply, Text, Thinking, ToolCall
+from anaphora.values import Event, Part, Reply, Text, Thinking, ToolCall
+from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
@@ -213,10 +214,9 @@ class _CandidateBuilder:
     def end(self) -> list[Event]:
         """The candidate is complete: its parts end, and unknown fields of its content come last."""
         events = self._end_open()
-        if self._content:
-            json = encode_members(self._content).decode()
-            events += self._whole(Opaque(WIRE, CONTENT_FIELDS, json))
-            self._content = {}
+        for part in fields_part(WIRE, CONTENT_FIELDS, self._content):
+            events += self._whole(part)
+        self._content = {}
         return events
 
     def written(self, index: int) -> bytes:

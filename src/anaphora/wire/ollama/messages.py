@@ -41,6 +41,7 @@ from anaphora.wire.parts import (
     fields_in_parts,
     inner_and_outer,
     is_fields_part,
+    leading_results,
     note_foreign_fields,
     object_arguments,
     unknown_role,
@@ -189,15 +190,8 @@ def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
 def _results(message: Message, calls: Calls, notices: Notices) -> list[Piece]:
     """The tool results, each a message of its own, before the other parts."""
     pieces: list[Piece] = []
-    other = False
-    for index, part in enumerate(message.parts):
-        if not isinstance(part, ToolResult):
-            other = other or not is_message_fields(part)
-            continue
-        place = f"parts[{index}]"
-        if other:
-            notices.append(Notice("parts_reordered", "tool results come first here", place))
-        data = encode_at(place, _result, part, notices, calls.get(part.call_id))
+    for index, part in leading_results(message.parts, is_message_fields, notices):
+        data = encode_at(f"parts[{index}]", _result, part, notices, calls.get(part.call_id))
         pieces.append(("tool", Kind.TOOL_RESULT, data))
     return pieces
 

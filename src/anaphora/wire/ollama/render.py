@@ -7,21 +7,14 @@ one text, each of them a chunk of it. Every other message is one chunk with a co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
-from anaphora.values import (
-    AnyTool,
-    CachePolicy,
-    Message,
-    Notice,
-    SegmentRole,
-    Thinking,
-    Tool,
-)
+from anaphora.values import AnyTool, CachePolicy, Message, Notice, SegmentRole, Thinking, Tool
 from anaphora.wire.message_runs import message_runs
 from anaphora.wire.openai import tool_log
 from anaphora.wire.parts import extra_members, inner_and_outer
@@ -181,10 +174,9 @@ def _system_log(blocks: tuple[PromptBlock, ...]) -> ChunkLog:
 # ── Tools ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _tool_log(tools: tuple[AnyTool, ...]) -> ChunkLog:
-    return tool_log(tools, _tool_definition)
-
-
 def _tool_definition(tool: Tool, members: bytes) -> bytes:
     inner, outer = inner_and_outer(tool.extras, WIRE, "function")
     return b'{"type":"function","function":{%b%b}%b}' % (members, inner, outer)
+
+
+_tool_log = partial(tool_log, encode=_tool_definition)

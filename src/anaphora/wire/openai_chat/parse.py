@@ -60,12 +60,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.body_memory import SplitInput
-from anaphora.wire.markers import (
-    DialectMarkers,
-    PlacedMark,
-    marker_bytes,
-    take_dialect_marker,
-)
+from anaphora.wire.markers import DialectMarkers, PlacedMark, marker_bytes, take_dialect_marker
 from anaphora.wire.openai import (
     decode_base64,
     decode_data_url,
@@ -76,7 +71,7 @@ from anaphora.wire.openai import (
     take_breakpoint,
     with_role,
 )
-from anaphora.wire.parts import following
+from anaphora.wire.parts import fields_part, following
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     ErrorFactory,
@@ -363,11 +358,7 @@ def _read_reasoning(
 def message_fields(unknown: Unknown | None, others: Members | None = None) -> list[Part]:
     """Unknown fields of a message, as a part that other wires leave out."""
     members = unknown.remaining() if unknown is not None else {}
-    if others:
-        members |= others
-    if not members:
-        return []
-    return [Opaque(WIRE, MESSAGE_FIELDS, encode_members(members).decode())]
+    return fields_part(WIRE, MESSAGE_FIELDS, members | (others or {}))
 
 
 def _read_call(call: types.FunctionCall | OtherBlock, unknown: Unknown | None) -> Part:

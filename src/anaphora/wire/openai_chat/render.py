@@ -65,6 +65,7 @@ from anaphora.wire.parts import (
     following,
     following_extras,
     inner_and_outer,
+    leading_results,
     note_foreign_fields,
     opaque_json,
     own_members,
@@ -314,15 +315,8 @@ def _mark_places(message: Message, traits: Traits) -> list[MarkPlace]:
 def _result_pieces(message: Message, notices: Notices) -> list[Piece]:
     """The tool results, each a message of its own, before the other parts."""
     pieces: list[Piece] = []
-    behind_other = False
-    for index, part in enumerate(message.parts):
-        if not isinstance(part, ToolResult):
-            behind_other = behind_other or not is_fields(part)
-            continue
-        path = f"parts[{index}]"
-        if behind_other:
-            notices.append(Notice("parts_reordered", "tool results come first here", path))
-        result = encode_at(path, _result, part, notices)
+    for index, part in leading_results(message.parts, is_fields, notices):
+        result = encode_at(f"parts[{index}]", _result, part, notices)
         pieces += [piece._replace(path=(index, *piece.path)) for piece in result]
     return pieces
 

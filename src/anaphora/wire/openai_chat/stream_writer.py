@@ -23,9 +23,8 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.openai import object_text
 from anaphora.wire.openai_errors import write_failure
-from anaphora.wire.parts import own_members
+from anaphora.wire.parts import bare_members, own_members
 from anaphora.wire.reading import Members, decode_members, encode_members
 from anaphora.wire.sse import encode_event
 
@@ -145,7 +144,7 @@ class StreamWriter:
         if part.provider != WIRE:
             return b""
         if part.kind == MESSAGE_FIELDS:
-            members = object_text(part.json, "json")
+            members = bare_members(part.json, "json")
             return self._delta(members) if members else b""
         if part.kind == OTHER_CALL:
             key = -1 - len(self._calls)

@@ -32,12 +32,12 @@ from anaphora.wire.params import (
     ParamTable,
     closing_members,
     foreign_comparison_notices,
-    foreign_field_notices,
     foreign_tier_notices,
     joined_fields,
     system_text_notices,
     whole_number,
 )
+from anaphora.wire.parts import foreign_extras
 from anaphora.wire.reading import Members, Unknown, extras_of
 
 from .types import MEMO, PATH, WIRE, ResponsesRequest, TextFormat
@@ -141,13 +141,7 @@ def envelope(
     call: Call, profile: Profile, traits: Traits, place: SystemPlace, last: Envelope | None
 ) -> Envelope:
     """Everything but the runs; the last turn's if nothing in it changed."""
-    context = (
-        traits,
-        call.ir.system_fields_agree(),
-        place,
-        _stays_in_chain(call),
-        profile,
-    )
+    context = (traits, call.ir.system_fields_agree(), place, _stays_in_chain(call), profile)
     return MEMO.envelope(call, context, last, partial(_envelope, call, profile, traits))
 
 
@@ -216,7 +210,7 @@ def _notices(call: Call, traits: Traits) -> list[Notice]:
     return [
         *notices,
         *foreign_comparison_notices(call, OPENAI),
-        *foreign_field_notices(call, WIRE),
+        *foreign_extras(call.extras, WIRE, "extras"),
         *foreign_tier_notices(call),
     ]
 

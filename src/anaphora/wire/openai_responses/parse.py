@@ -15,12 +15,8 @@ breakpoints become the caller's marks, unknown fields become extras. Normalised 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
-
 import msgspec
 
-from anaphora.canonical import string
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
     BlockMark,
@@ -36,45 +32,33 @@ from anaphora.prompt import (
 from anaphora.rendered import Kind, Rendered
 from anaphora.values import (
     AnyTool,
-    Bytes,
     Conversation,
-    Document,
-    FileId,
-    Image,
     Message,
     Opaque,
     Part,
     ProviderTool,
-    Refusal,
     Role,
     SegmentRole,
-    Source,
     Text,
     Thinking,
     Tool,
     ToolCall,
     ToolResult,
     Ttl,
-    Url,
 )
 from anaphora.wire.body_memory import SplitInput
-from anaphora.wire.markers import PlacedMark
 from anaphora.wire.openai import (
     SystemPlace,
-    decode_data_url,
     keep_place,
-    read_breakpoint,
     split_tools,
     system_blocks,
     take_breakpoint,
 )
 from anaphora.wire.reading import (
     DECODE_ERRORS,
-    ErrorFactory,
     LenientDecoder,
     Members,
     OtherBlock,
-    Unknown,
     converts_errors,
     decode_elements,
     decode_members,
@@ -100,44 +84,15 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
+from .item_reader import ItemReader, ReadItem
+from .items import CLOSED, goes_on, message_opening
 from .params import PARAMS, read_params
-from .render import (
-    CLOSED,
-    INPUT,
-    INSTRUCTIONS,
-    TOOLS,
-    close,
-    glue,
-    goes_on,
-    is_content,
-    message_opening,
-)
-from .types import (
-    APP_ITEMS,
-    AUTOMATIC,
-    ITEM,
-    MARKERS,
-    MEMO,
-    NULL,
-    PATH,
-    ROLES,
-    UNSET,
-    WIRE,
-)
-
-#: An item's role, its parts, and its breakpoints.
-ReadItem: TypeAlias = tuple[Role, tuple[Part, ...], Sequence[PlacedMark[Ttl | None]]]
-
-_PLACES = {
-    "system": SystemPlace("system", "message"),
-    "developer": SystemPlace("developer", "message"),
-}
+from .render import INPUT, INSTRUCTIONS, TOOLS, close, glue
+from .types import AUTOMATIC, ITEM, MARKERS, MEMO, NULL, PATH, ROLES, UNSET, WIRE
 
 _REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(types.ResponsesRequest)
-_CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
 _TOOL: LenientDecoder[types.FunctionTool | OtherBlock] = LenientDecoder(types.FunctionTool)
 
-_decode_text = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -314,213 +269,6 @@ def _read_usual(item: types.Item, index: int) -> ReadItem | None:
     if not fields and type(output) is str:
         return "tool", (ToolResult(call_id, output),), ()
     return ItemReader(f"$.input[{index}]", request_error).output(call_id, output, {}, fields)
-
-
-class ItemReader:
-    """Reads one item of a request or a reply; errors name its path."""
-
-    def __init__(self, path: str, fail: ErrorFactory) -> None:
-        self._path = path
-        self._fail = fail
-        self._marks: list[PlacedMark[Ttl | None]] = []
-
-    def read(self, raw: msgspec.Raw) -> ReadItem:
-        """Members that are not read become extras; an item of another type is kept whole."""
-        members = object_members(raw, self._path, self._fail)
-        kind = _take_text(members, "type")
-        if kind is None:
-            if bytes(members.pop("type", NULL)) != b"null":
-                raise self._fail("expected a text", f"{self._path}.type")
-            # Only messages and references may lack a type.
-            kind = "item_reference" if "id" in members and "role" not in members else "message"
-        role: Role = "user" if kind in APP_ITEMS else "assistant"
-        item: ReadItem | None = None
-        if kind == "reasoning":
-            return "assistant", (self._reasoning(members),), ()
-        if kind == "message":
-            name = self._take(members, "role")
-            role = ROLES.get(name, "user")
-            item = self.message(name, *self._take_content(members, "content"), members)
-        elif kind == "function_call" and members.keys() >= {"call_id", "name", "arguments"}:
-            call_id = self._take(members, "call_id")
-            name, arguments = self._take(members, "name"), self._take(members, "arguments")
-            call = ToolCall(call_id, name, arguments, extras_of(WIRE, members))
-            item = "assistant", (call,), ()
-        elif kind == "function_call_output":
-            content, unknown = self._take_content(members, "output")
-            role, own_id = "user", _take_text(members, "call_id")
-            if own_id is not None:
-                item = self.output(own_id, content, unknown, members)
-        return item or (role, (Opaque(WIRE, kind, bytes(raw).decode()),), ())
-
-    def message(
-        self, name: str, content: types.Content, unknown: dict[int, Unknown], fields: Members
-    ) -> ReadItem | None:
-        """A message; None if it has to be kept whole. `fields` are those of the item itself."""
-        role = ROLES.get(name)
-        if role is None:
-            return None
-        is_text = isinstance(content, str)
-        parts: list[Part] | None = [Text(content)] if isinstance(content, str) else None
-        if parts is None:
-            parts = self._content(content, unknown, role, "content")  # type: ignore[arg-type]
-        if not parts:
-            return None
-        extras = extras_of(ITEM, fields)
-        if extras is None and role == "assistant" and not is_text:
-            extras = {ITEM: "{}"}  # keeps the item apart from its neighbours
-        if role == "system":
-            extras = keep_place(extras, _PLACES[name])
-        if extras is not None:
-            first = parts[0]
-            if isinstance(first, Opaque):
-                return None
-            parts[0] = msgspec.structs.replace(first, extras={**(first.extras or {}), **extras})
-        return role, tuple(parts), self._marks
-
-    def output(
-        self, call_id: str, output: types.Content, unknown: dict[int, Unknown], fields: Members
-    ) -> ReadItem:
-        content: Any = output
-        if not isinstance(output, str):
-            content = tuple(self._content(output, unknown, "tool", "output", (0,)) or ())
-        result = ToolResult(call_id, content, extras=extras_of(WIRE, fields))
-        return "tool", (result,), self._marks
-
-    def _reasoning(self, members: Members) -> Thinking:
-        """Reasoning with its fields as they came; its text is its summary and its content."""
-        data = _take_text(members, "encrypted_content")
-        raw = encode_members(members)
-        fields = decode_value(raw, types.ReasoningFields, self._path, self._fail)
-        texts = [piece.text for piece in (*(fields.summary or ()), *(fields.content or ()))]
-        extras = extras_of(WIRE, members)
-        return Thinking("\n\n".join(texts), data=data, provider=WIRE, extras=extras)
-
-    def _take(self, members: Members, name: str) -> str:
-        """Takes a text field that is required."""
-        text = _take_text(members, name)
-        if text is None:
-            why = "expected a text" if name in members else "is missing"
-            raise self._fail(why, f"{self._path}.{name}")
-        return text
-
-    def _take_content(
-        self, members: Members, name: str
-    ) -> tuple[types.Content, dict[int, Unknown]]:
-        if name not in members:
-            raise self._fail("is missing", f"{self._path}.{name}")
-        return _CONTENT.decode_list(members.pop(name), f"{self._path}.{name}", self._fail)
-
-    def _content(
-        self,
-        content: Sequence[types.ContentPart | OtherBlock],
-        unknown: dict[int, Unknown],
-        role: Role,
-        field: str,
-        below: tuple[int, ...] = (),
-    ) -> list[Part] | None:
-        """The parts of a message or of a tool's output; None if one of them looks like an item."""
-        parts: list[Part] = []
-        for index, part in enumerate(content):
-            path = f"{self._path}.{field}[{index}]"
-            read = self._part(part, unknown.get(index), role, path, (*below, index))
-            if read is None:
-                return None
-            parts.append(read)
-        return parts
-
-    def _part(
-        self,
-        part: types.ContentPart | OtherBlock,
-        unknown: Unknown | None,
-        role: Role,
-        path: str,
-        position: tuple[int, ...],
-    ) -> Part | None:
-        if isinstance(part, OtherBlock):
-            members = dict(part.members)
-            marked, ttl, extras = take_breakpoint(members, path, WIRE, self._fail)
-            if marked:
-                self._marks.append((position, ttl, extras))
-            return _read_other(part.tag, members, role)
-        if part.prompt_cache_breakpoint is not None:
-            mark = read_breakpoint(part, unknown, WIRE, path, self._fail)
-            self._marks.append((position, *mark))
-        members = unknown.remaining(nulls=True) if unknown is not None else {}
-        if isinstance(part, types.InputText):
-            return Text(part.text, extras_of(WIRE, members))
-        if isinstance(part, types.OutputText):
-            for name in ("logprobs", "annotations"):
-                if (raw := getattr(part, name)) is not NULL:
-                    members = {name: raw, **members}
-            if role == "assistant":
-                return Text(part.text, extras_of(WIRE, members))
-            members = {"text": msgspec.Raw(string(part.text)), **members}
-        elif role == "assistant":
-            return Refusal(part.refusal, extras_of(WIRE, members))
-        else:
-            members = {"refusal": msgspec.Raw(string(part.refusal)), **members}
-        kind = str(type(part).__struct_config__.tag)
-        return _opaque(kind, {"type": msgspec.Raw(string(kind)), **members})
-
-
-def _read_other(kind: str, members: Members, role: Role) -> Part | None:
-    """An image, a file, or a part of another type, which is kept whole."""
-    rest = {name: raw for name, raw in members.items() if name != "type"}
-    part: Part | None = None
-    if role != "assistant" and kind == "input_image":
-        part = _read_image(rest)
-    elif role != "assistant" and kind == "input_file":
-        part = _read_file(rest)
-    if part is not None:
-        return part
-    return _opaque(kind, members) if is_content(kind) or role == "tool" else None
-
-
-def _opaque(kind: str, members: Members) -> Opaque:
-    return Opaque(WIRE, kind, encode_members(members).decode())
-
-
-def _take_text(members: Members, name: str) -> str | None:
-    """Takes a text field; any other value stays."""
-    try:
-        text = _decode_text(members[name])
-    except (KeyError, *DECODE_ERRORS):
-        return None
-    del members[name]
-    return text
-
-
-def _read_image(members: Members) -> Image | None:
-    url = _take_text(members, "image_url")
-    source: Source
-    if url is not None:
-        source = _at(url)
-    elif (file_id := _take_text(members, "file_id")) is not None:
-        source = FileId("openai", file_id)
-    else:
-        return None
-    return Image(source, _take_text(members, "detail"), extras_of(WIRE, members))
-
-
-def _read_file(members: Members) -> Document | None:
-    names = [name for name in ("file_data", "file_url", "file_id") if name in members]
-    value = _take_text(members, names[0]) if len(names) == 1 else None
-    if value is None:
-        return None
-    source: Source = Url(value)
-    if names == ["file_data"]:
-        source = _at(value)
-        if not isinstance(source, Bytes):
-            return None
-    elif names == ["file_id"]:
-        source = FileId("openai", value)
-    return Document(source, _take_text(members, "filename"), extras=extras_of(WIRE, members))
-
-
-def _at(url: str) -> Source:
-    source = decode_data_url(url)
-    return source if source is not None and source.media_type.isascii() else Url(url)
 
 
 # ── Splitting ────────────────────────────────────────────────────────────────────────────────────

@@ -40,8 +40,8 @@ from anaphora.wire.reading import (
 )
 from anaphora.wire.replies import positive_counts, read_counts, valid_count
 
-from .parse import ItemReader
-from .render import (
+from .item_reader import ItemReader
+from .items import (
     OUTPUT,
     begins_item,
     function_call,

@@ -23,7 +23,7 @@ from anaphora.values import (
 )
 from anaphora.wire.sse import encode_event
 
-from .render import goes_on, in_message, message_opening
+from .items import goes_on, in_message, message_opening
 from .reply import (
     content_part,
     item_fields,
