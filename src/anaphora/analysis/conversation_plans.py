@@ -176,8 +176,8 @@ class ConversationPlans:
         own = _own_scope(request, scope)
         return self._plan(self._start(request, own), request, found, own, at)
 
-    def _start(self, request: ReadRequest, scope: Hashable) -> PlannedCall:
-        memory = self._memory(scope, request.rules)
+    def _start(self, request: ReadRequest, own: Hashable) -> PlannedCall:
+        memory = self._memory(own, request.rules)
         return PlannedCall(plan=None, state=memory.start(), chunks=len(request.rendered))
 
     def _plan(
@@ -218,38 +218,36 @@ class ConversationPlans:
 
     def save(self, call: PlannedCall, request: ReadRequest, *, scope: Hashable) -> SavedPlanner:
         """What another process needs to plan the next call of the conversation."""
-        memory = self._memory(_own_scope(request, scope), request.rules)
-        return save_conversation(memory, call.state, call.beginning)
+        return save_conversation(self._memory_of(request, scope), call.state, call.beginning)
 
     def adopt(self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable) -> PlannedCall:
         """The last call of a conversation that another process saved, which `request` may
         continue."""
-        memory = self._memory(_own_scope(request, scope), request.rules)
-        return PlannedCall(
-            plan=None, state=adopt_conversation(memory, saved), chunks=0, beginning=saved.beginning
-        )
+        state = adopt_conversation(self._memory_of(request, scope), saved)
+        return PlannedCall(plan=None, state=state, chunks=0, beginning=saved.beginning)
 
     def adopt_beginning(
         self, saved: SavedPlanner, request: ReadRequest, *, scope: Hashable
     ) -> None:
         """What another process knows of conversations that begin like `request`."""
-        memory = self._memory(_own_scope(request, scope), request.rules)
-        adopt_beginning(memory, saved)
+        adopt_beginning(self._memory_of(request, scope), saved)
 
     def count_everywhere(
         self, calls: int, request: ReadRequest, *, scope: Hashable, at: float
     ) -> None:
         """The calls of the last minute in all processes."""
-        memory = self._memory(_own_scope(request, scope), request.rules)
-        memory.count_everywhere(calls, at)
+        self._memory_of(request, scope).count_everywhere(calls, at)
 
-    def _memory(self, scope: Hashable, rules: CacheRules) -> AppMemory:
-        memory = self._memories.get(scope)
+    def _memory_of(self, request: ReadRequest, scope: Hashable) -> AppMemory:
+        return self._memory(_own_scope(request, scope), request.rules)
+
+    def _memory(self, own: Hashable, rules: CacheRules) -> AppMemory:
+        memory = self._memories.get(own)
         if memory is None:
-            memory = self._memories[scope] = AppMemory(rules, self._numbers())
+            memory = self._memories[own] = AppMemory(rules, self._numbers())
             if len(self._memories) > _MOST_MEMORIES:
                 self._memories.popitem(last=False)
-        self._memories.move_to_end(scope)
+        self._memories.move_to_end(own)
         return memory
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .call_hints import CallHints, hints_of
+from .compared_prompt import CallHints, hints_of
 from .fingerprint import PrefixDifference, WireFingerprint, fingerprint
 from .prefix_index import EarlierCall, PrefixIndex
 

@@ -21,8 +21,7 @@ from blake3 import blake3
 
 from anaphora.rendered import Plan, Rendered
 
-from .call_hints import CallHints
-from .compared_prompt import ComparedPrompt
+from .compared_prompt import CallHints, ComparedPrompt
 
 Call = TypeVar("Call")
 

@@ -17,7 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.values import Ttl
 
 from .load import SHIPPED
-from .price_data import Amount, PriceRow, PriceRows
+from .price_data import PRICE_SLOT, Amount, PriceRow, PriceRows
 from .prices import EXACT, Price, PriceDifference, Rates, Tier
 from .rows import without_prefix
 from .values import CacheRules, Figure
@@ -250,3 +250,43 @@ def _agree(figure: Figure[float], listed: Decimal, base: Decimal) -> bool:
 def _decimal(value: float) -> Decimal:
     """The decimal as written, not the nearest double."""
     return Decimal(repr(value))
+
+
+class PriceBook:
+    """The prices of many calls, each looked up once, and the models that have none."""
+
+    def __init__(self, now: float) -> None:
+        """`now` is the time of calls whose own is not known, in unix seconds."""
+        self._now = datetime.datetime.fromtimestamp(now, datetime.UTC)
+        self._prices: dict[tuple[object, ...], Price | None] = {}
+        self._unpriced: dict[str, None] = {}
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Models without a known price, as `provider/model`."""
+        return tuple(self._unpriced)
+
+    def price(
+        self,
+        provider: str,
+        model: str,
+        at: float | None,
+        wire: str | None = None,
+        service_tier: str = "",
+    ) -> Price | None:
+        """The price at a time in unix seconds."""
+        slot = None if at is None else at // PRICE_SLOT
+        key = provider, model, wire, service_tier, slot
+        if key not in self._prices:
+            when = self._moment(at)
+            found = price(provider, model, when, wire=wire, service_tier=service_tier)
+            self._prices[key] = found
+            if found is None:
+                self._unpriced[f"{provider}/{model}"] = None
+        return self._prices[key]
+
+    def _moment(self, at: float | None) -> datetime.datetime:
+        try:
+            return self._now if at is None else datetime.datetime.fromtimestamp(at, datetime.UTC)
+        except (OverflowError, OSError, ValueError):
+            return self._now

@@ -51,17 +51,10 @@ class Figure(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True
 
 
 Feature: TypeAlias = Literal[
-    "sampling",
-    "forced_tools",
-    "disabled_thinking",
-    "budgeted_thinking",
-    "assistant_documents",
-    "user_text_citations",
-    "altered_sampling",
-    "stop",
-    "unsigned_calls",
-    "unbound_thinking",
-]
+    "sampling", "forced_tools", "disabled_thinking", "budgeted_thinking",
+    "assistant_documents", "user_text_citations", "altered_sampling", "stop",
+    "unsigned_calls", "unbound_thinking",
+]  # fmt: skip
 """Parts of a request that some model or API version refuses with a 400: temperature, top_p and
 top_k; tool choice any or a named tool; thinking turned off; thinking with a token budget;
 documents in assistant messages; citations on user text; temperature or top_p other than their
@@ -69,16 +62,9 @@ default 1; stop sequences; tool calls of the current turn without the signature 
 signed thinking behind another prompt than the one it was written for."""
 
 Capability: TypeAlias = Literal[
-    "images",
-    "documents",
-    "audio",
-    "video",
-    "tools",
-    "parallel_tools",
-    "structured_output",
-    "reasoning",
-    "adaptive_thinking",
-]
+    "images", "documents", "audio", "video", "tools", "parallel_tools", "structured_output",
+    "reasoning", "adaptive_thinking",
+]  # fmt: skip
 """Input besides text, and features: tool calls, several of them in one reply, replies that follow a
 schema, reasoning, reasoning of a length that the model chooses."""
 
@@ -185,22 +171,10 @@ Prewarm: TypeAlias = Literal["max_tokens", "option"]
 """How to cache a prompt without a reply: by `max_tokens` 0, or by an option."""
 
 CacheParam: TypeAlias = Literal[
-    "model",
-    "tools",
-    "tool_choice",
-    "parallel_tools",
-    "thinking",
-    "effort",
-    "verbosity",
-    "output_format",
-    "speed",
-    "service_tier",
-    "cache_key",
-    "betas",
-    "web_search",
-    "citations",
-    "images",
-]
+    "model", "tools", "tool_choice", "parallel_tools", "thinking", "effort", "verbosity",
+    "output_format", "speed", "service_tier", "cache_key", "betas", "web_search",
+    "citations", "images",
+]  # fmt: skip
 """Parameters whose change invalidates cached sections although no block changed."""
 
 
@@ -330,10 +304,6 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         granule = self.granule_tokens.value
         whole = tokens // granule * granule
         return whole if whole >= self.minimum_tokens.value else 0
-
-    def may_mark(self, kind: str) -> bool:
-        """Whether a block of that kind is known to accept a marker."""
-        return kind in self.markable.value
 
     def voided_by(self, param: CacheParam) -> tuple[Section, ...]:
         """The sections that are invalidated when that parameter changes."""

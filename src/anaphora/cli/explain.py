@@ -14,7 +14,6 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.analysis import trace
-from anaphora.analysis.price_book import PriceBook
 from anaphora.analysis.request_log import why_unbilled
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
@@ -32,6 +31,7 @@ from anaphora.cache import EarlierCall
 from anaphora.cache.verdict import Verdict
 from anaphora.cache.verdict.causes import format_duration
 from anaphora.cache.verdict.values import format_loss
+from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 

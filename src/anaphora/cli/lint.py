@@ -30,7 +30,6 @@ from anaphora.analysis.lint.findings import (
     sarif,
     suppressed,
 )
-from anaphora.analysis.price_book import PriceBook
 from anaphora.analysis.sent_requests import (
     RequestDefaults,
     SentRequest,
@@ -38,6 +37,7 @@ from anaphora.analysis.sent_requests import (
     read_request,
 )
 from anaphora.analysis.trace.format import LogLine, numbered
+from anaphora.catalog.pricing import PriceBook
 from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 

@@ -12,7 +12,6 @@ import click
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.price_book import PriceBook
 from anaphora.analysis.trace.format import FoundTrace, Problem
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, HitClass, Predicted, Predictor
 from anaphora.cache.simulator.chances import (
@@ -23,6 +22,7 @@ from anaphora.cache.simulator.chances import (
 )
 from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
+from anaphora.catalog.pricing import PriceBook
 from anaphora.values import Usage
 from anaphora.wording import counted
 

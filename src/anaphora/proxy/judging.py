@@ -19,7 +19,6 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from anaphora.analysis.price_book import PriceBook
 from anaphora.analysis.request_log import wire_at
 from anaphora.analysis.sent_requests import (
     RequestPairs,
@@ -33,6 +32,7 @@ from anaphora.cache import EarlierCall
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.verdict import Verdict, predict_usage, predicted_usage
 from anaphora.catalog import Price
+from anaphora.catalog.pricing import PriceBook
 from anaphora.client.in_flight import cost_of
 from anaphora.client.transport.decoding import InvalidCompression, UnknownCompression
 from anaphora.errors import AnaphoraError

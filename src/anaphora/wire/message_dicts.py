@@ -33,16 +33,9 @@ _FIELDS = {
     "system": ("content", "name"),
     "developer": ("content", "name"),
     "user": ("content", "name"),
-    "assistant": (
-        "content",
-        "tool_calls",
-        "refusal",
-        "name",
-        "reasoning_content",
-        "reasoning",
-        "audio",
-        "annotations",
-        "function_call",
+    "assistant": tuple(
+        "content tool_calls refusal name reasoning_content reasoning audio annotations"
+        " function_call".split()
     ),
     "tool": ("content", "tool_call_id", "name"),
 }
@@ -51,15 +44,9 @@ _ELSEWHERE = {"text": "content", "parts": "content", "body": "content", "call_id
 
 #: Types of content parts of Chat Completions, and those of Anthropic.
 _CHAT_TYPES = ("text", "image_url", "input_audio", "file", "refusal", "thinking")
-_ANTHROPIC_TYPES = (
-    "image",
-    "document",
-    "tool_use",
-    "tool_result",
-    "redacted_thinking",
-    "search_result",
-    "server_tool_use",
-    "web_search_tool_result",
+_ANTHROPIC_TYPES = tuple(
+    "image document tool_use tool_result redacted_thinking search_result server_tool_use"
+    " web_search_tool_result".split()
 )
 #: Types of the Responses API, and those of Chat Completions that they stand for.
 _RESPONSES_TYPES = {

@@ -338,15 +338,9 @@ _OPENAI_RESPONSES = WireRules(
 
 #: Fields whose content is the app's own, or a schema: names and nulls inside are left alone.
 _OPAQUE = (
-    "args",
-    "labels",
-    "parameters",
-    "parametersJsonSchema",
-    "partMetadata",
-    "response",
-    "responseJsonSchema",
-    "responseSchema",
-)
+    "args labels parameters parametersJsonSchema partMetadata response responseJsonSchema"
+    " responseSchema"
+).split()
 _FUNCTIONS = "tools[].functionDeclarations[]"
 #: Every part of a request or reply, and those inside function responses.
 _TOP_PARTS = ("contents[].parts[]", "systemInstruction.parts[]", "candidates[0].content.parts[]")

@@ -27,14 +27,9 @@ _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compact
 
 #: Items that the model writes; their results come from elsewhere.
 _MODEL_ITEMS = (
-    "reasoning",
-    "function_call",
-    "custom_tool_call",
-    "local_shell_call",
-    "web_search_call",
-    "image_generation_call",
-    "tool_search_call",
-)
+    "reasoning function_call custom_tool_call local_shell_call web_search_call"
+    " image_generation_call tool_search_call"
+).split()
 
 
 def recognises(fields: dict[str, Any]) -> bool:

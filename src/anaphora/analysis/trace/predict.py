@@ -333,9 +333,6 @@ def _left_by(call: TraceCall, rules: CacheRules) -> int | None:
     """What a call left in the cache by its bill: what it read and wrote at markers, or else all of
     its prompt in whole granules."""
     assert call.usage is not None
-    tokens = call.usage.cached
-    if not _is_marked(call, rules):
-        granule = rules.granule_tokens.value
-        tokens = call.usage.total // granule * granule
-        tokens = 0 if tokens < rules.minimum_tokens.value else tokens
-    return tokens or None
+    if _is_marked(call, rules):
+        return call.usage.cached or None
+    return rules.whole_granules(call.usage.total) or None

@@ -20,9 +20,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.price_book import PriceBook
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.cache.simulator.chances import estimate
+from anaphora.catalog.pricing import PriceBook
 from anaphora.dashboard.figures import plain_name
 from anaphora.values import Ttl
 from anaphora.wording import counted

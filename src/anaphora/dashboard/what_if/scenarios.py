@@ -15,13 +15,13 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from anaphora import catalog
-from anaphora.analysis.price_book import PriceBook
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.cache.plan import AppMemory
 from anaphora.cache.plan.memory import ConversationState
 from anaphora.cache.simulator import Mark
 from anaphora.cache.simulator.chances import Distribution, distribution
 from anaphora.catalog import CacheRules, Price
+from anaphora.catalog.pricing import PriceBook
 from anaphora.values import TTL_SECONDS, Ttl, Usage
 
 from .prompts import AuditedCall

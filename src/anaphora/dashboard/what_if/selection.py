@@ -10,9 +10,9 @@ from zlib import crc32
 
 import msgspec
 
-from anaphora.analysis.price_book import PriceBook
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.catalog import Price
+from anaphora.catalog.pricing import PriceBook
 
 from .scenarios import ProviderModel, model_of
 

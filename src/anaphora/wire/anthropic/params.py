@@ -101,14 +101,7 @@ PARAMS = ParamTable(
     *(
         Param(name, None, reason=f"Anthropic has no {name}")
         for name in (
-            "seed",
-            "n",
-            "frequency_penalty",
-            "presence_penalty",
-            "verbosity",
-            "store",
-            "include",
-            "truncation",
+            "seed n frequency_penalty presence_penalty verbosity store include truncation".split()
         )
     ),
     *(

@@ -144,15 +144,8 @@ def _read_contents(
 
 #: Members that stand beside what a part is.
 _BESIDE = frozenset(
-    {
-        "thought",
-        "thoughtSignature",
-        "mediaProcessing",
-        "mediaResolution",
-        "partMetadata",
-        "speechMetadata",
-        "videoMetadata",
-    }
+    "thought thoughtSignature mediaProcessing mediaResolution partMetadata speechMetadata"
+    " videoMetadata".split()
 )
 _OWN_FILES = ("gs://", "files/", "https://generativelanguage.googleapis.com/")
 
