@@ -11,7 +11,7 @@ by galloping back from the end of the prompt, and remembering a call costs what 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -22,6 +22,7 @@ from blake3 import blake3
 from anaphora.rendered import Plan, Rendered
 
 from .compared_prompt import CallHints, ComparedPrompt
+from .prefix import deepest_known
 
 Call = TypeVar("Call")
 
@@ -269,22 +270,10 @@ class PrefixIndex(Generic[Call]):
         return found
 
     def _deepest(self, prompt: ComparedPrompt, salt: bytes) -> _Place:
-        """The deepest chunk that an earlier prompt had, by galloping back from the end."""
+        """The deepest chunk that an earlier prompt had."""
         branches, key = self._branches, prompt.key
-        high, step = len(prompt), 1
-        low = high - step
-        while low >= 0 and salt + key(low) not in branches:
-            high, step = low, step * 2
-            low = high - step
-        if low < 0:
-            if high == 0 or salt + key(0) not in branches:
-                return -1, None
-            low = 0
-        if low + 1 < high:
-            low += bisect_left(
-                range(low + 1, high), True, key=lambda index: salt + key(index) not in branches
-            )
-        return low, branches[salt + key(low)]
+        position = deepest_known(len(prompt), lambda index: salt + key(index) in branches)
+        return position, None if position < 0 else branches[salt + key(position)]
 
     def _continued(
         self, prompt: ComparedPrompt, hints: CallHints, places: dict[bytes, _Place]

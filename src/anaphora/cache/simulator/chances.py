@@ -191,9 +191,7 @@ def _halved(rules: CacheRules, prompt: PromptView, outcome: Outcome) -> Outcome:
     """A read that is cut short. Where is not known: between the end of the system prompt and tools,
     which others have in common, and what would be read in full. Half way is expected."""
     full, lead = outcome.read, prompt.tokens(prompt.leading)
-    granule = rules.granule_tokens.value
-    read = (full + (lead if lead < full else 0)) // 2 // granule * granule
-    read = read if read >= rules.minimum_tokens.value else 0
+    read = rules.whole_granules((full + (lead if lead < full else 0)) // 2)
     return Outcome(
         spans_of(Span(0, read, "read", "found"), Span(read, outcome.total, "uncached", "lost"))
     )

@@ -49,17 +49,16 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def read(self) -> int:
-        tokens = 0
-        for span in self.spans:
-            if span.fate == "read":
-                tokens += span.end - span.start
-        return tokens
+        return self._tokens("read")
 
     @property
     def uncached(self) -> int:
+        return self._tokens("uncached")
+
+    def _tokens(self, fate: Fate) -> int:
         tokens = 0
         for span in self.spans:
-            if span.fate == "uncached":
+            if span.fate == fate:
                 tokens += span.end - span.start
         return tokens
 

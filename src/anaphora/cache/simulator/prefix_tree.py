@@ -19,7 +19,7 @@ from collections.abc import Hashable
 
 import msgspec
 
-from anaphora.cache.prefix import common_bytes
+from anaphora.cache.prefix import common_bytes, deepest_known
 
 from .prompt import salt_of
 from .view import KeyOf, PromptView
@@ -190,19 +190,8 @@ class PrefixTree:
     def match(self, prompt: PromptView, key_of: KeyOf) -> PrefixMatch:
         """The deepest block that an earlier prompt had."""
         chains = self._chains
-        high = len(prompt)  # the first block known to be new
-        step = 1
-        low = high - step
-        while low >= 0 and key_of(low) not in chains:
-            high, step = low, step * 2
-            low = high - step
-        if low < 0:
-            if high == 0 or key_of(0) not in chains:
-                return PrefixMatch(-1, None)
-            low = 0
-        known = range(low + 1, high)
-        low += bisect_left(known, True, key=lambda position: key_of(position) not in chains)
-        return PrefixMatch(low, chains[key_of(low)])
+        position = deepest_known(len(prompt), lambda position: key_of(position) in chains)
+        return PrefixMatch(position, None if position < 0 else chains[key_of(position)])
 
     def add(self, prompt: PromptView, key_of: KeyOf, match: PrefixMatch, at: float) -> Chain | None:
         """Adds a prompt that agrees with the tree up to the match."""

@@ -23,7 +23,7 @@ from anaphora.emulator.exchange import (
 )
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, join_seed
-from anaphora.emulator.strict.gemini import CHECKS, camel
+from anaphora.emulator.strict.gemini import CHECKS
 from anaphora.errors import Forbidden, RequestRejected, Upstream
 from anaphora.prompt import Call
 from anaphora.prompt.call import Reasoning
@@ -31,6 +31,7 @@ from anaphora.rendered import CacheHandle
 from anaphora.tokens import Counts, for_model
 from anaphora.values import Part, Reply, Thinking, ToolCall, Usage
 from anaphora.wire.gemini.reply import write_candidate, write_content
+from anaphora.wire.gemini.types import camel
 
 from .host import (
     CompleteBody,

@@ -3,12 +3,12 @@ protocol buffers."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from anaphora.errors import Upstream
+from anaphora.wire.gemini.types import camel
 
 from . import (
     CheckedRequest,
@@ -37,10 +37,6 @@ _SNAKE = {
     "functionResponse": "function_response",
     "thoughtSignature": "thought_signature",
 }
-
-
-def camel(name: str) -> str:
-    return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
 
 
 def _get(found: Object, name: str) -> Any:
