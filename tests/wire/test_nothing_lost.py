@@ -277,7 +277,7 @@ def _usage(name: str, usage: dict[str, Any]) -> Any:
     import importlib
 
     module = importlib.import_module(f"anaphora.wire.{name}.reply")
-    return module.read_usage(json.dumps(usage).encode(), "usage")
+    return module.read_usage(json.dumps(usage).encode())
 
 
 # ── Arguments while they come ────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from anaphora.canonical import check_object, is_object, string
-from anaphora.errors import InvalidRequest, Parse
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Kind, LogAppend
 from anaphora.values import (
@@ -127,12 +127,12 @@ def following(members: Members) -> bytes:
     return b"," + encode_members(members)[1:-1] if members else b""
 
 
-def own_usage(usage: Usage, read: Callable[[bytes, str], Usage]) -> bytes | None:
+def own_usage(usage: Usage, read: Callable[[bytes], Usage]) -> bytes | None:
     """The provider's own usage object, where it means the same here."""
     try:
-        if usage.raw is not None and read(usage.raw.encode(), "usage") == usage:
+        if usage.raw is not None and read(usage.raw.encode()) == usage:
             return usage.raw.encode()
-    except Parse:
+    except DECODE_ERRORS:
         pass
     return None
 

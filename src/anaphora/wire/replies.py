@@ -161,7 +161,7 @@ class ReplyBuilder:
         self._parts[index] = part
         return [*events, PartStart(index, kind), PartEnd(index, part)]
 
-    def read_usage(self, read: Callable[[bytes, str], Usage], raw: bytes, path: str) -> list[Event]:
+    def read_usage(self, read: Callable[[bytes], Usage], raw: bytes, path: str) -> list[Event]:
         """New counts; those of a usage that cannot be read are unknown, and that is a notice."""
         usage, notices = read_counts(read, raw, path)
         self.notices |= {notice.path: notice for notice in notices}
@@ -219,14 +219,16 @@ class ReplyBuilder:
 
 
 def read_counts(
-    read: Callable[[bytes, str], Usage], raw: bytes, path: str
+    read: Callable[[bytes], Usage], raw: bytes, path: str
 ) -> tuple[Usage, tuple[Notice, ...]]:
-    """The usage in `raw`. Where it cannot be read the counts are unknown: the answer beside it is
-    paid for, and is not lost."""
+    """The usage in `raw`. Where it is null or cannot be read the counts are unknown: the answer
+    beside it is paid for, and is not lost."""
+    if raw == b"null":
+        return Usage(), ()
     try:
-        return read(raw, path), ()
-    except Parse as problem:
-        return Usage(), (unreadable_usage(str(problem).removeprefix(f"{path}: "), path),)
+        return read(raw), ()
+    except DECODE_ERRORS as problem:
+        return Usage(), (unreadable_usage(decode_reason(problem), path),)
 
 
 def unreadable_usage(reason: str, path: str) -> Notice:

@@ -115,6 +115,7 @@ CASE = ReplyCase(
     unreadable_usage=(
         (minimal(usage=[]), "$.usage"),
         (minimal(usage={"input_tokens": "many"}), "$.usage"),
+        (minimal(usage={"note": "?"}).replace(b"?", b"\xff"), "$.usage"),
     ),
     error_reply=None,
     text=sse(START, BLOCK, DELTA),

@@ -134,7 +134,7 @@ CASE = ReplyCase(
     ],
     unreadable_usage=[
         (b'{"candidates":[{}],"usageMetadata":%s}' % usage, "$.usageMetadata")
-        for usage in (b"[]", b'{"promptTokenCount":"x"}')
+        for usage in (b"[]", b'{"promptTokenCount":"x"}', b'{"note":"\xff"}')
     ],
     error_reply=(
         b'{"error":{"code":503,"status":"UNAVAILABLE","message":"why"}}',

@@ -83,6 +83,7 @@ CASE = ReplyCase(
     unreadable_usage=(
         (minimal(usage=[]), "$.usage"),
         (minimal(usage={"prompt_tokens": "many"}), "$.usage"),
+        (minimal(usage={"note": "?"}).replace(b"?", b"\xff"), "$.usage"),
     ),
     error_reply=(b'{"error":{"message":"why","code":429}}', errors.RateLimited),
     text=TEXT,

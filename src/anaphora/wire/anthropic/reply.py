@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from anaphora.errors import Parse
-from anaphora.values import Message, Notice, Reply, StopReason, Usage, WriteTtl
+from anaphora.values import Message, Reply, StopReason, Usage, WriteTtl
 from anaphora.wire.reading import LenientDecoder, converts_errors, reply_error
 from anaphora.wire.replies import positive_counts, read_counts, valid_count
 
 from .parse import BlockReader
-from .types import NULL, WIRE, MessageReply, UsageCounts
+from .types import WIRE, MessageReply, UsageCounts
 
 STOPS: dict[str, StopReason] = {
     "end_turn": "end",
@@ -32,9 +31,7 @@ def read_reply(body: bytes) -> Reply:
     reply, unknown = _REPLY.decode(body, "$", reply_error)
     inner = unknown.take_elements("content") if unknown is not None else {}
     parts = BlockReader("$", reply_error).content(reply.content, inner)
-    usage, notices = Usage(), tuple[Notice, ...]()
-    if reply.usage != NULL:
-        usage, notices = read_counts(read_usage, bytes(reply.usage), "$.usage")
+    usage, notices = read_counts(read_usage, bytes(reply.usage), "$.usage")
     return Reply(
         id=reply.id,
         model=reply.model,
@@ -55,12 +52,9 @@ def read_stop(reason: str | None, sequence: str | None) -> StopReason:
     return STOPS.get(reason or "", "other")
 
 
-def read_usage(raw: bytes, path: str) -> Usage:
+def read_usage(raw: bytes) -> Usage:
     """Anthropic's counts are a partition already; counts that are missing stay unknown."""
-    try:
-        usage = _decode_usage(raw)
-    except (msgspec.DecodeError, RecursionError) as problem:
-        raise Parse(str(problem), path=path) from None
+    usage = _decode_usage(raw)
     details = usage.output_tokens_details
     return Usage(
         uncached=valid_count(usage.input_tokens),

@@ -17,7 +17,6 @@ from anaphora.errors import InvalidRequest, Parse
 from anaphora.values import (
     Event,
     Message,
-    Notice,
     Part,
     PartDelta,
     PartEnd,
@@ -135,9 +134,7 @@ def read_reply(body: bytes) -> Reply:
             # Blocked without a reason: only the usage is known.
             stop = "other"
             rest["candidates"] = Raw(b"[]")
-    counts, notices = Usage(), tuple[Notice, ...]()
-    if usage != b"null":
-        counts, notices = read_counts(read_usage, usage, "$.usageMetadata")
+    counts, notices = read_counts(read_usage, usage, "$.usageMetadata")
     return Reply(
         id=reply_id,
         model=response.modelVersion or "",
@@ -321,13 +318,10 @@ def _without_text(part: Text | Refusal | Thinking) -> Part | None:
 _usage = msgspec.json.Decoder(UsageMetadata).decode
 
 
-def read_usage(raw: bytes, path: str) -> Usage:
+def read_usage(raw: bytes) -> Usage:
     """`promptTokenCount` includes cached tokens; tool prompts are counted beside it, thoughts
     beside the candidates. Cache writes are not reported."""
-    try:
-        usage = _usage(raw)
-    except DECODE_ERRORS as problem:
-        raise Parse(str(problem), path=path) from None
+    usage = _usage(raw)
     prompt = _sum(usage.promptTokenCount, usage.toolUsePromptTokenCount)
     cached = valid_count(usage.cachedContentTokenCount)
     uncached, read, _, overlap = partition(prompt, cached, None)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.errors import Parse
-from anaphora.values import Message, Notice, Refusal, Reply, StopReason, Text, Usage
+from anaphora.values import Message, Refusal, Reply, StopReason, Text, Usage
 from anaphora.wire.openai import counted_usage
 from anaphora.wire.openai_errors import from_json
 from anaphora.wire.parts import following, own_members, own_usage
@@ -51,7 +50,6 @@ _FINISH_REASONS: dict[StopReason, str] = {
 
 _CHOICE: LenientDecoder[Choice] = LenientDecoder(Choice)
 
-_NO_USAGE = Usage()
 _decode_usage = msgspec.json.Decoder(ChatUsage).decode
 
 
@@ -78,10 +76,7 @@ def read_reply(body: bytes) -> Reply:
     parts = MessageReader("$.choices[0].message", reply_error).assistant(message, inner)
     reply_id = take_text(fields, "id", "$")
     model = take_text(fields, "model", "$")
-    usage = bytes(fields.pop("usage", NULL))
-    counts, notices = _NO_USAGE, tuple[Notice, ...]()
-    if usage != b"null":
-        counts, notices = read_counts(read_usage, usage, "$.usage")
+    usage, notices = read_counts(read_usage, bytes(fields.pop("usage", NULL)), "$.usage")
     fields.pop("object", None)
     fields = {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
     if unknown is not None and (beside := unknown.remaining()):
@@ -94,7 +89,7 @@ def read_reply(body: bytes) -> Reply:
         message=Message(id=reply_id, role="assistant", parts=parts),
         stop_reason=read_stop(choice.finish_reason),
         stop_reason_raw=choice.finish_reason,
-        usage=counts,
+        usage=usage,
         notices=notices,
         extras=extras_of(WIRE, fields),
     )
@@ -179,11 +174,8 @@ def _write_message(message: Message) -> bytes:
     return b'{"role":"assistant",' + b",".join(written) + b"}"
 
 
-def read_usage(raw: bytes, path: str) -> Usage:
-    try:
-        usage = _decode_usage(raw)
-    except DECODE_ERRORS as problem:
-        raise Parse(str(problem), path=path) from None
+def read_usage(raw: bytes) -> Usage:
+    usage = _decode_usage(raw)
     details = usage.prompt_tokens_details or InputDetails()
     reported = (
         details.cached_tokens,

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from anaphora.canonical import dumps, string
-from anaphora.errors import Parse, Upstream
+from anaphora.errors import Upstream
 from anaphora.values import (
     Message,
-    Notice,
     Opaque,
     Part,
     Reply,
@@ -51,7 +50,7 @@ from .items import (
     message_opening,
     reasoning_item,
 )
-from .types import ITEM, WIRE, IncompleteDetails, InputDetails, ReplyFields, ResponsesUsage
+from .types import ITEM, NULL, WIRE, IncompleteDetails, InputDetails, ReplyFields, ResponsesUsage
 
 #: Why a reply is incomplete.
 _REASONS: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
@@ -85,9 +84,8 @@ def read_reply(body: bytes) -> Reply:
     for index, raw in enumerate(reply.output or ()):
         parts += read_output(raw, f"$.output[{index}]")
     # A usage that is no object stays among the other fields.
-    usage, notices = Usage(), tuple[Notice, ...]()
-    if bytes(reply.usage)[:1] == b"{":
-        usage, notices = read_counts(read_usage, bytes(rest.pop("usage")), "$.usage")
+    counted = rest.pop("usage") if bytes(reply.usage)[:1] == b"{" else NULL
+    usage, notices = read_counts(read_usage, bytes(counted), "$.usage")
     stop, stop_reason_raw = _read_stop(reply.status, reply.incomplete_details, parts)
     return Reply(
         id=reply.id or "",
@@ -239,11 +237,8 @@ def item_id(prefix: str, reply_id: str, index: int) -> str:
     return f"{prefix}_{reply_id.removeprefix('resp_')}_{index}"
 
 
-def read_usage(raw: bytes, path: str) -> Usage:
-    try:
-        usage = _decode_usage(raw)
-    except DECODE_ERRORS as problem:
-        raise Parse(str(problem), path=path) from None
+def read_usage(raw: bytes) -> Usage:
+    usage = _decode_usage(raw)
     details = usage.input_tokens_details or InputDetails()
     read, written = valid_count(details.cached_tokens), _written(details)
     output = usage.output_tokens
