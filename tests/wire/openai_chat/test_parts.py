@@ -33,7 +33,7 @@ from anaphora.values import (
 )
 from anaphora.wire.openai_chat.params import Traits
 from anaphora.wire.openai_chat.parse import PART, MessageReader, parse
-from anaphora.wire.openai_chat.render import assistant_message, encoder_of
+from anaphora.wire.openai_chat.render import assistant_message, encode_part
 from anaphora.wire.openai_chat.types import MARKABLE
 from anaphora.wire.reading import request_error
 
@@ -54,8 +54,7 @@ TRAITS = Traits(
 
 def say(part: Part, role: str = "user") -> tuple[bytes | None, list[Notice]]:
     notices: list[Notice] = []
-    _, _, encoded = encoder_of(role, part)
-    return encoded(part, notices), notices
+    return encode_part(part, notices, role)[2], notices
 
 
 def read(data: bytes) -> Part:
@@ -141,7 +140,7 @@ def test_the_bytes_survive_storage(part: Part, data: bytes) -> None:
 
 @pytest.mark.parametrize("part, data", ENCODED)
 def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> None:
-    _, markable, _ = encoder_of("user", part)
+    _, markable, _ = encode_part(part, [], "user")
     if not markable:
         assert part == Text("") or isinstance(part, Opaque)
         return
@@ -349,7 +348,7 @@ def test_arguments_with_a_lone_surrogate_name_their_field() -> None:
 
 def test_value_that_is_no_part_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="Url is not a part"):
-        encoder_of("user", Url("u"))
+        encode_part(Url("u"), [], "user")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -376,6 +375,6 @@ def test_markable_parts_are_the_rules_tables() -> None:
     """The wire and the catalog agree on the parts that may carry a breakpoint."""
     markable = set(rules("openai", "gpt-5.6").markable.value)
     assert markable >= MARKABLE
-    kinds: dict[Any, Kind] = {type(p): encoder_of("user", p)[0] for p, _ in ENCODED}
+    kinds: dict[Any, Kind] = {type(p): encode_part(p, [], "user")[0] for p, _ in ENCODED}
     assert kinds[Document] is Kind.DOCUMENT
     assert kinds[Audio] is Kind.AUDIO

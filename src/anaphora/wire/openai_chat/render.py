@@ -333,7 +333,7 @@ def _result(part: ToolResult, notices: Notices) -> list[Piece]:
     pieces: list[Piece] = []
     for index, inner in enumerate(content):
         path = f"content[{index}]"
-        _, markable, data = encode_at(path, _encode_part, inner, notices, "tool")
+        _, markable, data = encode_at(path, encode_part, inner, notices, "tool")
         if data is not None:
             pieces.append(Piece((index,), _RESULT, data, markable, "tool", opening))
             opening = None
@@ -351,7 +351,7 @@ def _content_pieces(message: Message, role: str, notices: Notices) -> list[Piece
         if is_fields(part) or (isinstance(part, ToolResult) and role == "user"):
             continue
         path = f"parts[{index}]"
-        kind, markable, data = encode_at(path, _encode_part, part, notices, role)
+        kind, markable, data = encode_at(path, encode_part, part, notices, role)
         if data is not None:
             pieces.append(Piece((index,), kind, data, markable, role, opening))
             opening = None
@@ -424,7 +424,7 @@ def _sort_part(
             fields.calls.append(data)
             data = None
     else:
-        data = encoder_of("assistant", part)[2](part, notices)
+        data = _encoder_of("assistant", part)[2](part, notices)
     if data is not None:
         if fields.calls:
             notices.append(Notice("parts_reordered", "content stands before tool calls here"))
@@ -495,19 +495,17 @@ _opaque = partial(opaque_json, owners=(WIRE,), host="OpenAI")
 # ── Content parts ────────────────────────────────────────────────────────────────────────────────
 
 
-def _encode_part(part: Part, notices: Notices, role: str) -> tuple[Kind, bool, bytes | None]:
+def encode_part(part: Part, notices: Notices, role: str) -> tuple[Kind, bool, bytes | None]:
     """A part's kind, whether it may be marked, and its bytes."""
     if type(part) is Text:  # nearly always
         return _TEXT, bool(part.text), text_part(part.text, part.extras)
-    kind, markable, encode = encoder_of(role, part)
+    kind, markable, encode = _encoder_of(role, part)
     return kind, markable, encode(part, notices)
 
 
-def encoder_of(role: str, part: object) -> tuple[Kind, bool, Encode]:
-    """A part's kind for the cache rules, whether it may carry a breakpoint, and its encoder in a
+def _encoder_of(role: str, part: object) -> tuple[Kind, bool, Encode]:
+    """The kind of a part other than text, whether it may carry a breakpoint, and its encoder in a
     message of that role. Roles other than the user take only text and opaque parts."""
-    if isinstance(part, Text):
-        return _TEXT, bool(part.text), _text
     if isinstance(part, Opaque):
         misplaced = part.provider == WIRE and part.kind in (MESSAGE_FIELDS, OTHER_CALL)
         markable = part.kind in MARKABLE and part.kind != "text"
@@ -521,10 +519,6 @@ def encoder_of(role: str, part: object) -> tuple[Kind, bool, Encode]:
 
 def text_part(text: str, extras: Extras | None = None) -> bytes:
     return b'{"type":"text","text":' + string(text) + closing(extras, WIRE)
-
-
-def _text(part: Text, _: Notices) -> bytes:
-    return text_part(part.text, part.extras)
 
 
 def _image(part: Image, notices: Notices) -> bytes | None:
