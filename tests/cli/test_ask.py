@@ -17,6 +17,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
+from support.emulated_client import AT_ONCE
 
 from anaphora import emulator
 from anaphora.cli.main import main
@@ -73,7 +74,9 @@ class CommandResult(NamedTuple):
 @pytest.fixture(scope="module")
 def running() -> Iterator[Emulator]:
     with emulator.running(
-        EmulatorOptions(fault_headers=True, script=Script.decode(SCRIPT, "script.yaml"))
+        EmulatorOptions(
+            latency=AT_ONCE, fault_headers=True, script=Script.decode(SCRIPT, "script.yaml")
+        )
     ) as emu:
         yield emu
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.emulated_client import AT_ONCE
 
 from anaphora import emulator
 from anaphora.client.config.environment import default_rows, key_variables
@@ -17,7 +18,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def emu() -> Any:
-    with emulator.running(emulator.EmulatorOptions(any_model=True)) as running:
+    with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE, any_model=True)) as running:
         yield running
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.emulated_client import AT_ONCE
 
 from anaphora import emulator
 from anaphora.emulator.server import Emulator
@@ -50,7 +51,7 @@ NO_NETWORK = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://1
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running() as started:
+    with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE)) as started:
         yield started
 
 

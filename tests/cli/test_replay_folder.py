@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.emulated_client import AT_ONCE
 from support.recordings import key_of, recorded_folder, small_fixture
 
 from anaphora import emulator
@@ -199,7 +200,7 @@ def test_record_and_replay_a_command_with_a_signature(
     folder, key = tmp_path / "recordings", tmp_path / "replay.key"
     public = run("replay", "keygen", str(key)).stdout.strip()
     agent = ["--", sys.executable, "-c", AGENT]
-    with emulator.running() as emu:
+    with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE)) as emu:
         first = run(
             "record", "--dir", str(folder), "--sign", str(key), *agent, ANTHROPIC_BASE_URL=emu.url
         )

@@ -24,6 +24,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from support import watched_agent
+from support.emulated_client import AT_ONCE
 
 from anaphora.cli.main import main
 from anaphora.cli.watch_output import export_lines
@@ -100,7 +101,9 @@ for day in ("2026-11-15", "2026-11-15", "2026-11-16"):
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Json], Emulator]]:
     """The objects of one run of the agent, and the emulator that has answered it. The report of the
     run is beside its log."""
-    options = EmulatorOptions(faults=Faults.decode(FAULTS, "faults"), fault_headers=True)
+    options = EmulatorOptions(
+        latency=AT_ONCE, faults=Faults.decode(FAULTS, "faults"), fault_headers=True
+    )
     log = tmp_path_factory.getbasetemp() / "watched" / "calls.jsonl"
     log.parent.mkdir()
     with running(options) as emulator, pytest.MonkeyPatch.context() as patch:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.emulated_client import LONG, MODELS, WIRES
+from support.emulated_client import AT_ONCE, LONG, MODELS, WIRES
 from support.kept_turns import in_one_session, in_processes, in_sessions, opened, transport_of
 
 from anaphora import (
@@ -358,7 +358,7 @@ def test_value_that_cannot_be_read_starts_anew(emu: Emulator, value: Any) -> Non
 @pytest.fixture(scope="module")
 def stored() -> Iterator[tuple[Emulator, dict[str, dict[str, bytes]], dict[str, list[bytes]]]]:
     """Conversations of two turns on all wires."""
-    with emulator.running() as emu:
+    with emulator.running(EmulatorOptions(latency=AT_ONCE)) as emu:
         values: dict[str, dict[str, bytes]] = {}
         rows: dict[str, list[bytes]] = {}
 
@@ -866,7 +866,9 @@ def breaking(*values: Any) -> Any:
 def test_prompts_with_tools_and_documents_continue_alike(
     wire: str, prompt: Any, options: dict[str, Any]
 ) -> None:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as emu:
+    with emulator.running(
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
+    ) as emu:
         one = asyncio.run(run_all(emu, wire, prompt, kept=False, **options))
         emu.reset()
         several = asyncio.run(run_all(emu, wire, prompt, kept=True, **options))

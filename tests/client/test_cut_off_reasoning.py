@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from support.emulated_client import LONG, MODELS, connected
+from support.emulated_client import AT_ONCE, LONG, MODELS, connected
 
 from anaphora import emulator
 from anaphora.client.response import Response
@@ -66,7 +66,9 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"]
 
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
+    ) as running:
         yield running
 
 

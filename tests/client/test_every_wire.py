@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from blake3 import blake3
-from support.emulated_client import LONG, MODELS, Connected, connected
+from support.emulated_client import AT_ONCE, LONG, MODELS, Connected, connected
 
 from anaphora import AsyncClient, emulator, errors
 from anaphora.cache.prefix import first_difference
@@ -95,7 +95,9 @@ class Trip:
 
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
+    ) as running:
         yield running
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.emulated_client import KEY, LONG, connected, settings
+from support.emulated_client import AT_ONCE, KEY, LONG, connected, settings
 
 from anaphora import AsyncClient, emulator
 from anaphora.catalog.api_limits import batch_limits
@@ -39,7 +39,9 @@ PROVIDERS = ("anthropic", "openai_responses", "openai_chat")
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(background=30.0, fault_headers=True)) as running:
+    with emulator.running(
+        EmulatorOptions(latency=AT_ONCE, background=30.0, fault_headers=True)
+    ) as running:
         yield running
 
 
@@ -171,7 +173,7 @@ def test_a_provider_without_batches_is_refused(emu: Emulator) -> None:
 
 
 def test_a_batch_that_cannot_be_submitted_is_an_error_of_each_item() -> None:
-    with emulator.running(EmulatorOptions(keys=frozenset(["another"]))) as strict:
+    with emulator.running(EmulatorOptions(latency=AT_ONCE, keys=frozenset(["another"]))) as strict:
 
         async def main() -> None:
             async with connected(strict, ["anthropic"]) as emulated:
@@ -486,7 +488,7 @@ def test_a_batch_is_not_submitted_to_another_provider_before_it_is_known_not_to_
         async with AsyncClient.from_config(config, environ={"KEY": KEY}) as client:
             return await client.map(QUESTIONS, results=file, batch=True)
 
-    with emulator.running(EmulatorOptions()) as other:
+    with emulator.running(EmulatorOptions(latency=AT_ONCE)) as other:
         result = asyncio.run(run("another", other.url))
         assert {type(item.error) for item in result.items} == {InvalidRequest}
         assert "has sent this request to anthropic" in str(result.items[0].error)

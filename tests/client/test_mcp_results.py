@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.emulated_client import WIRES, connected
+from support.emulated_client import AT_ONCE, WIRES, connected
 
 from anaphora import emulator
 from anaphora.emulator.engine import EmulatorOptions
@@ -79,7 +79,7 @@ RESULTS: list[tuple[dict[str, Any], str, int]] = [
 
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[Emulator]:
-    options = EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))
+    options = EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
     with emulator.running(options) as running:
         yield running
 

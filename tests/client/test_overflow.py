@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from support.emulated_client import KEY, RecordingTransport, settings
+from support.emulated_client import AT_ONCE, KEY, RecordingTransport, settings
 from support.raw_server import answering, raw_server, reply
 
 from anaphora import AsyncClient, catalog, emulator, errors, wire
@@ -35,7 +35,9 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"]
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(fault_headers=True, any_model=True)) as running:
+    with emulator.running(
+        EmulatorOptions(latency=AT_ONCE, fault_headers=True, any_model=True)
+    ) as running:
         yield running
 
 

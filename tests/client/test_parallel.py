@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.emulated_client import connected
+from support.emulated_client import AT_ONCE, connected
 
 from anaphora import emulator
 from anaphora.emulator.engine import EmulatorOptions
@@ -39,7 +39,9 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
+    ) as running:
         yield running
 
 

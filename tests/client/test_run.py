@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from support.emulated_client import LONG, WIRES, Connected, connected
+from support.emulated_client import AT_ONCE, LONG, WIRES, Connected, connected
 
 from anaphora import emulator, errors
 from anaphora.client.session import Session
@@ -55,7 +55,9 @@ HOME = "anthropic"
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
     with emulator.running(
-        EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"), fault_headers=True)
+        EmulatorOptions(
+            latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"), fault_headers=True
+        )
     ) as running:
         yield running
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from support.emulated_client import AT_ONCE
 from support.raw_server import RawServer, raw_server
 
 from anaphora import ToolRegistry, emulator, errors
@@ -26,7 +27,7 @@ LONG = "A beginning that stays the same. " * 600
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[emulator.Emulator]:
-    with emulator.running() as emu:
+    with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE)) as emu:
         yield emu
 
 

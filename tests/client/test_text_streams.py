@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.emulated_client import WIRES, Connected, connected
+from support.emulated_client import AT_ONCE, WIRES, Connected, connected
 
 from anaphora import Client, ToolRegistry, emulator, errors
 from anaphora.client.text_stream import TextStream
@@ -30,7 +30,9 @@ replies:
 
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
+    ) as running:
         yield running
 
 

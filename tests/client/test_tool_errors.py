@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.emulated_client import WIRES, connected
+from support.emulated_client import AT_ONCE, WIRES, connected
 
 from anaphora import Message, ToolRegistry, emulator, errors
 from anaphora.client.session import Session
@@ -41,7 +41,9 @@ HOME = "anthropic"
 
 @pytest.fixture(scope="module")
 def _scripted() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))) as running:
+    with emulator.running(
+        EmulatorOptions(latency=AT_ONCE, script=Script.decode(SCRIPT, "script.yaml"))
+    ) as running:
         yield running
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.emulated_client import AT_ONCE
 
 from anaphora import AsyncClient, ToolRegistry, emulator
 from anaphora.errors import Throttled
@@ -49,6 +50,6 @@ def test_a6_every_provider_answers_calls_tools_and_is_limited(name: str) -> None
             with pytest.raises(Throttled):
                 await client.complete("One more?", "one", model=model, timeout=1)
 
-    with emulator.running() as emu:
+    with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE)) as emu:
         asyncio.run(run(emu.url))
         assert [call["status"] for call in emu.requests()] == [200, 200]

@@ -23,6 +23,7 @@ from anaphora.client.config.secrets import SecretHeaders
 from anaphora.client.response import Record
 from anaphora.client.transport import HttpRequest, HttpResponse
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
+from anaphora.emulator import Latency
 from anaphora.emulator.faults import HEADER
 
 KEY = "sk-canary-4711"
@@ -39,6 +40,9 @@ MODELS: dict[str, str] = {
     "openrouter": "openai/gpt-5.2",
 }
 WIRES = ("anthropic", "openai_chat", "openai_responses", "gemini", "ollama")
+
+AT_ONCE = Latency(first=0.0)
+"""For tests without concurrent calls: those that write cache entries do not wait for others."""
 
 LONG = "You are terse and to the point. " * 450
 """Longer than every provider's cache minimum."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from blake3 import blake3
 from support.byte_server import byte_server
+from support.emulated_client import AT_ONCE
 
 from anaphora import emulator, errors
 from anaphora.client.adapter import ClientAdapter, LlmMessage, LlmRequest, StreamChunk, TokenUsage
@@ -56,7 +57,9 @@ PERSON = {
 @pytest.fixture(scope="module")
 def url() -> Any:
     with emulator.running(
-        EmulatorOptions(fault_headers=True, script=Script.decode(SCRIPT, "script.yaml"))
+        EmulatorOptions(
+            latency=AT_ONCE, fault_headers=True, script=Script.decode(SCRIPT, "script.yaml")
+        )
     ) as running:
         yield running.url
 

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
+from support.emulated_client import AT_ONCE
 
 from anaphora import AsyncClient, emulator, errors
 from anaphora.client.observe import Logs, Metrics, Traces, Watcher
@@ -51,7 +52,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[emulator.Emulator]:
-    with emulator.running(emulator.EmulatorOptions(fault_headers=True)) as emu:
+    with emulator.running(emulator.EmulatorOptions(latency=AT_ONCE, fault_headers=True)) as emu:
         yield emu
 
 
