@@ -190,6 +190,8 @@ def serve(path: Path, slots: int, aside: int) -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.use_jinja = True
     params.warmup = False
+    # Allows clients to erase a slot.
+    params.slot_save_path = f"{path.parent}/"
     params.sampling.temp = 0.0
     server = xllamacpp.Server(params)
     sys.stdout.write(f"{server.listening_address}\n")

@@ -21,14 +21,37 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llama]:
         yield server
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a server of the test's own, with `slots`, `aside`, `template`."""
+@pytest.fixture(scope="session")
+def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Servers with empty slots: of each kind one is started, and emptied when it is used again."""
     if reason := missing_package():
         pytest.skip(reason)
+    kept: dict[tuple[Any, ...], Llama] = {}
     with ExitStack() as stack:
 
-        def one(**how: Any) -> Llama:
-            return stack.enter_context(running(tmp_path, **how))
+        def one(slots: int = 1, template: str | None = None) -> Llama:
+            if (server := kept.get((slots, template))) is None:
+                folder = tmp_path_factory.mktemp("llama")
+                server = stack.enter_context(running(folder, slots=slots, template=template))
+                kept[slots, template] = server
+            else:
+                for number in range(slots):
+                    erased = server.post(f"/slots/{number}?action=erase", b"{}")
+                    assert erased.status == 200, erased.body
+            return server
+
+        yield one
+
+
+@pytest.fixture
+def start(_started: Start, tmp_path: Path) -> Iterator[Start]:
+    """A server with empty slots, with `slots`, `aside`, `template`."""
+    with ExitStack() as stack:
+
+        def one(aside: int = 0, **how: Any) -> Llama:
+            if not aside:
+                return _started(**how)
+            # What is kept without a slot cannot be erased.
+            return stack.enter_context(running(tmp_path, aside=aside, **how))
 
         yield one

@@ -15,10 +15,10 @@ from support.llama_client import apart, with_client
 from anaphora.client.client import AsyncClient
 from anaphora.client.response import Response
 
-ROUNDS = 6
+ROUNDS = 5
 #: Two of these have little in common.
-PEOPLE = [f"{letter * 3} is who you are, and who you were before. " * 20 for letter in "ABCDEF"]
-RULES = "Everybody has to keep these rules. " * 30
+PEOPLE = [f"{letter * 3} is who you are, and who you were before. " * 14 for letter in "ABCDEF"]
+RULES = "Everybody has to keep these rules. " * 12
 
 
 def in_turn(llama: Llama, systems: list[str]) -> list[list[Response]]:
