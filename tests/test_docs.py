@@ -121,8 +121,11 @@ def test_every_guide_runs_as_one_program(
         exec(compile(program, str(page), "exec"), module.__dict__)
 
 
+@pytest.mark.parametrize(
+    "number", [0, pytest.param(1, marks=pytest.mark.long)], ids=["breaks", "fixed"]
+)
 def test_the_guide_to_watch_prints_its_output(
-    emu: emulator.Emulator, reader: None, tmp_path: Path
+    emu: emulator.Emulator, reader: None, tmp_path: Path, number: int
 ) -> None:
     """All but the figures. The second program is the first one with another `converse`."""
     page = ROOT / "docs" / "guides" / "watch.md"
@@ -131,17 +134,16 @@ def test_the_guide_to_watch_prints_its_output(
     command, *outputs = fenced(page, "text")
     words = shlex.split(command)
     assert words[:3] == ["anaphora", "watch", "--"]
-    for program, expected in zip((first, second), outputs, strict=False):
-        emu.reset()
-        (tmp_path / "agent.py").write_text(program)
-        run = subprocess.run(
-            [sys.executable, "-m", *words[:3], sys.executable, *words[4:]],
-            env={name: os.environ[name] for name in os.environ if name != "COLUMNS"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert without_figures(run.stderr) == without_figures(expected)
+    emu.reset()
+    (tmp_path / "agent.py").write_text((first, second)[number])
+    run = subprocess.run(
+        [sys.executable, "-m", *words[:3], sys.executable, *words[4:]],
+        env={name: os.environ[name] for name in os.environ if name != "COLUMNS"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert without_figures(run.stderr) == without_figures(outputs[number])
 
 
 def test_a_provider_is_added_as_documented(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,15 +216,10 @@ def test_other_pages_hold_no_untested_snippet(page: Path) -> None:
         exec(compile(program, str(page), "exec"), {"__name__": "docs"})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_fence_names_its_language(page: Path) -> None:
-    assert {tag for tag, _ in FENCE.findall(page.read_text())} <= {
-        "python",
-        "sh",
-        "toml",
-        "yaml",
-        "text",
-    }
+def test_every_fence_names_its_language() -> None:
+    known = {"python", "sh", "toml", "yaml", "text"}
+    for page in PAGES:
+        assert {tag for tag, _ in FENCE.findall(page.read_text())} <= known, name(page)
 
 
 @pytest.mark.parametrize(
@@ -252,13 +249,20 @@ def test_every_command_works(
     elif words[0] == "python":
         words[0] = sys.executable
     elif words == ["anaphora", "demo"]:  # its conversations break their prefixes
-        words = [sys.executable, "-m", *words]
+        words = [sys.executable, "-m", *words, "--providers", "anthropic", "--no-engine"]
     elif words[0] == "anaphora":
         monkeypatch.chdir(ROOT)
         assert main(words[1:]) == 0, capfd.readouterr().err
         return
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.long  # 1,200 calls; tests/cli/test_demo_tour.py makes some at each provider
+def test_the_whole_demo_runs() -> None:
+    demo = [sys.executable, "-m", "anaphora", "demo"]
+    run = subprocess.run(demo, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 def test_the_benchmark_named_in_the_docs_runs_and_ends_with_its_ratios() -> None:
@@ -271,15 +275,20 @@ def test_the_benchmark_named_in_the_docs_runs_and_ends_with_its_ratios() -> None
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]+)?\)", page.read_text()):
+def test_links_inside_the_repository_lead_somewhere() -> None:
+    links = [
+        (page, *link)
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)#:]*)(#[^)]+)?\)", page.read_text())
+    ]
+    assert len(links) > 100
+    for page, target, anchor in links:
         file = page.parent / target if target else page
-        assert file.exists(), target
+        assert file.exists(), f"{name(page)}: {target}"
         if anchor:
             titles = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
             slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
-            assert anchor[1:] in slugs, f"{target}{anchor}"
+            assert anchor[1:] in slugs, f"{name(page)}: {target}{anchor}"
 
 
 def test_the_architecture_page_names_real_files_and_a_short_reading_list() -> None:

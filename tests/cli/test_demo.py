@@ -27,7 +27,7 @@ from tour.play import TourReport
 
 ESCAPE = "\x1b"
 BREAKS = "prompts that break their prefix are what the demo shows"
-#: Enough to see everything there is to see; `make demo`, which test_docs runs, has all of them.
+#: Enough to see everything there is to see; test_demo_tour calls all of them.
 SOME = ("--providers", "anthropic,ollama,cerebras", "--no-engine")
 #: For a process: enough to see how it is written.
 ONE = ("--providers", "anthropic", "--no-engine")

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.emulated_client import AT_ONCE
 
 from anaphora import AsyncClient, catalog, emulator, wire
 from anaphora.client.transport import HttpRequest
@@ -29,7 +30,7 @@ from tour.play import (
     play,
     tour,
 )
-from tour.story import INDEXED, STORY, TURNS, TourStop, Workspace, script, state
+from tour.story import INDEXED, STORY, TURNS, Workspace, script, state
 
 TODAY = datetime.datetime.now(datetime.UTC)
 
@@ -51,7 +52,7 @@ def toured() -> Toured:
         assert {len(cost.turns) for one in providers for cost in one.costs} == {turn}
         watched.append(turn)
 
-    with emulator.running(EmulatorOptions(script=script())) as emu:
+    with emulator.running(EmulatorOptions(script=script(), latency=AT_ONCE)) as emu:
         providers, broken = asyncio.run(tour(emu, STORY.stops[:5], watch))
         return Toured(providers, broken, watched, emu.requests()[::-1])
 
@@ -160,7 +161,7 @@ def test_one_marker_at_the_end_of_the_system_prompt(agent: type[UsualAgent]) -> 
 
     with (
         pytest.MonkeyPatch.context() as patch,
-        emulator.running(EmulatorOptions(script=script())) as emu,
+        emulator.running(EmulatorOptions(script=script(), latency=AT_ONCE)) as emu,
     ):
         patch.setattr(AiohttpTransport, "send", send)
         asyncio.run(three_turns(emu.url))
@@ -237,11 +238,21 @@ def test_every_provider_with_a_price_is_visited() -> None:
     assert priced <= {stop.provider for stop in STORY.stops}
 
 
-@pytest.mark.parametrize("stop", STORY.stops, ids=lambda stop: stop.dialect)
-def test_models_are_not_retired(stop: TourStop) -> None:
-    profile = catalog.profile(stop.provider, stop.model)
-    retires = profile.retires
-    assert retires is None or retires.value > TODAY.date()
+@pytest.mark.breaks_prefix(reason="a prompt that breaks its prefix is what the tour shows")
+def test_every_provider_answers_in_every_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three turns; `make soak` has all of them."""
+    short = msgspec.structs.replace(STORY, steps=STORY.steps[:3])
+    monkeypatch.setattr("tour.play.STORY", short)
+    report = play(STORY.stops, Display(), llama=False)
+    assert [one.dialect for one in report.providers] == [stop.dialect for stop in STORY.stops]
+    for one in report.providers:
+        assert [len(cost.turns) for cost in one.costs] == [3, 3, 3], one.dialect
+
+
+def test_models_are_not_retired() -> None:
+    for stop in STORY.stops:
+        retires = catalog.profile(stop.provider, stop.model).retires
+        assert retires is None or retires.value > TODAY.date(), stop.dialect
 
 
 # ── The story ────────────────────────────────────────────────────────────────────────────────────

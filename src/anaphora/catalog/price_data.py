@@ -33,6 +33,7 @@ from __future__ import annotations
 import datetime
 import re
 from decimal import Decimal
+from functools import cached_property
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -117,10 +118,35 @@ class PricedModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         )
 
 
-class PricedProvider(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PricedProvider(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     fallback: tuple[str, ...] = ()
     """Providers whose models are also available here, at the same price."""
     models: tuple[PricedModel, ...]
+
+    def find(self, name: str) -> PricedModel | None:
+        """The first model that matches."""
+        exact, patterns = self._index
+        found = exact.get(name, len(self.models))
+        for number in patterns:
+            if number >= found:
+                break
+            if self.models[number].matches(name):
+                return self.models[number]
+        return self.models[found] if found < len(self.models) else None
+
+    @cached_property
+    def _index(self) -> tuple[dict[str, int], list[int]]:
+        """The first model of each name without a wildcard, and the models that have other patterns:
+        most patterns are names, and a gateway has a thousand of them."""
+        exact: dict[str, int] = {}
+        patterns = []
+        for number, model in enumerate(self.models):
+            names = [one for one in model.match if isinstance(one, str) and _is_name(one)]
+            for name in names:
+                exact.setdefault(name, number)
+            if len(names) < len(model.match):
+                patterns.append(number)
+        return exact, patterns
 
 
 class PriceTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -146,9 +172,8 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _match(self, provider: str, name: str) -> tuple[PricedModel, bool] | None:
         for spelling in dict.fromkeys((name, _COMPACT_DATE.sub(_dashed, name))):
             for owner in (provider, *self._provider(provider).fallback):
-                for row in self._provider(owner).models:
-                    if row.matches(spelling):
-                        return row, owner == provider
+                if (row := self._provider(owner).find(spelling)) is not None:
+                    return row, owner == provider
         return None
 
     def _provider(self, name: str) -> PricedProvider:
@@ -167,6 +192,10 @@ def _decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
         raise InvalidCatalog(f"{error}; run `make prices`", file=TABLE_FILE) from error
+
+
+def _is_name(pattern: str) -> bool:
+    return not pattern.startswith(("!", "*")) and not pattern.endswith("*") and "#" not in pattern
 
 
 def matches(pattern: str, name: str) -> bool:
