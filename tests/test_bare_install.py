@@ -94,8 +94,9 @@ def installed(site: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Ru
     """`installed("cli,emulator")` is a way to run Python with that."""
 
     def install(extras: str) -> Run:
-        home = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-        environment = home | {"PYTHONPATH": str(site(extras)), "PYTHONUTF8": "1"}
+        kept = {name: os.environ[name] for name in ("PATH", "SSL_CERT_FILE")}
+        home = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+        environment = kept | home | {"PYTHONPATH": str(site(extras)), "PYTHONUTF8": "1"}
 
         # `-S`: no site-packages, neither this environment's nor the user's.
         return Run([sys.executable, "-S"], environment, tmp_path)

@@ -41,7 +41,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Like `run_process`, in this process: for what depends on arguments and environment only."""
 
     def run(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
-        streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
+        encoding = extra.get("PYTHONIOENCODING", "utf-8")
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
         with monkeypatch.context() as patch:
             for name in (*_LOOKS, "PYTHONUTF8", "TERM"):
                 patch.delenv(name, raising=False)

@@ -144,7 +144,7 @@ def test_continue_with_the_emulator(run: Any, two: Path, options: str, message: 
     "arguments, asked",
     [
         ([], "from the pipe"),
-        (["-"], "from the pipe"),
+        pytest.param(["-"], "from the pipe", marks=pytest.mark.long),
         (["from", "the", "arguments"], "from the arguments"),
     ],
 )

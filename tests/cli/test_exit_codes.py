@@ -91,48 +91,46 @@ def long(*values: object) -> Any:
 
 def failed(done: Any, code: int, name: str = "") -> None:
     """The exit code, nothing on standard output, and a message without a traceback."""
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    assert done.stderr.strip()
-    assert name in done.stderr
-    assert "internal error" not in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (code, ""), (done.args, done.stderr)
+    assert done.stderr.strip(), done.args
+    assert name in done.stderr, done.args
+    assert "internal error" not in done.stderr, done.args
+    assert "Traceback" not in done.stderr, done.args
 
 
-@pytest.mark.parametrize("name", UNREADABLE)
 @pytest.mark.parametrize("command", READERS)
-def test_nothing_readable_is_2(run: Any, folder: Path, command: str, name: str) -> None:
-    file = str(folder / name)
-    named = "" if command.startswith("translate") else name
-    failed(run(*command.split(), file), 2, named)
+def test_nothing_readable_is_2(run: Any, folder: Path, command: str) -> None:
+    options: list[list[str]] = [[]]
     if command != "lint" and "--json" in run(*command.split(), "--help").stdout:
-        failed(run(*command.split(), "--json", file), 2, named)
+        options.append(["--json"])
+    for name in UNREADABLE:
+        for option in options:
+            done = run(*command.split(), *option, str(folder / name))
+            failed(done, 2, "" if command.startswith("translate") else name)
 
 
-@pytest.mark.parametrize("name", ["missing.json", "folder", "notes"])
 @pytest.mark.parametrize("command", READERS)
-def test_no_file_and_folder_without_logs_are_2(
-    run: Any, folder: Path, command: str, name: str
-) -> None:
-    failed(run(*command.split(), str(folder / name)), 2, name)
+def test_no_file_and_folder_without_logs_are_2(run: Any, folder: Path, command: str) -> None:
+    for name in ("missing.json", "folder", "notes"):
+        failed(run(*command.split(), str(folder / name)), 2, name)
 
 
-@pytest.mark.parametrize("name", [name for name in UNREADABLE if name != "binary.dat"])
 @pytest.mark.parametrize("command", GOOD)
-@pytest.mark.parametrize("first", [True, False], ids=["good first", "bad first"])
-def test_one_unreadable_file_of_two_is_1(
-    run: Any, folder: Path, command: str, name: str, first: bool
-) -> None:
+def test_one_unreadable_file_of_two_is_1(run: Any, folder: Path, command: str) -> None:
     """The other one is worked on, and the unreadable one is named."""
-    files = [str(folder / GOOD[command]), str(folder / name)]
-    alone = run(*command.split(), files[0])
+    good = str(folder / GOOD[command])
+    alone = run(*command.split(), good)
     assert alone.returncode in (0, 1)
-    done = run(*command.split(), *(files if first else files[::-1]))
-    assert done.returncode == 1
-    assert str(folder / name) in done.stdout + done.stderr
-    assert alone.stdout.splitlines()[0] in done.stdout
-    both = run(*command.split(), "--json", *files)
-    assert both.returncode == 1
-    assert json.loads(both.stdout)
+    for name in UNREADABLE.keys() - {"binary.dat"}:
+        bad = str(folder / name)
+        for files in ((good, bad), (bad, good)):
+            done = run(*command.split(), *files)
+            assert done.returncode == 1, done.args
+            assert bad in done.stdout + done.stderr
+            assert alone.stdout.splitlines()[0] in done.stdout, done.args
+        both = run(*command.split(), "--json", good, bad)
+        assert both.returncode == 1, both.args
+        assert json.loads(both.stdout), both.args
 
 
 @pytest.mark.parametrize("command", READERS)
@@ -278,7 +276,7 @@ def test_missing_package_is_7(run: Any, monkeypatch: pytest.MonkeyPatch, command
 @pytest.mark.parametrize(
     "command, code",
     [
-        ("ask --emulate --no-keep hi <&-", 0),
+        long("ask --emulate --no-keep hi <&-", 0),
         ("ask --emulate --no-keep <&-", 2),
         long("ask --emulate --no-keep - <&-", 2),
         long("ask --emulate --no-keep -f - hi <&-", 2),

@@ -108,18 +108,36 @@ def test_width_of_a_terminal(
     assert all(squeezed(text) in squeezed(shown) for text in texts)
 
 
+COLOURED = {
+    "explain": ["explain", *TURNS],
+    "lint": ["lint", *TURNS],
+    "translate": ["translate", "--to", "gemini", TURNS[0]],
+}
+
+
 @pytest.mark.parametrize(
-    "extra, coloured",
-    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+    "extra, coloured, command",
+    [
+        *(({}, True, command) for command in COLOURED),
+        ({"NO_COLOR": "1"}, False, "explain"),
+        ({"NO_COLOR": ""}, True, "lint"),
+        ({"TERM": "dumb"}, False, "translate"),
+        *(
+            pytest.param(extra, coloured, command, marks=pytest.mark.long)
+            for extra, coloured in (
+                ({"NO_COLOR": "1"}, False),
+                ({"NO_COLOR": ""}, True),
+                ({"TERM": "dumb"}, False),
+            )
+            for command in COLOURED
+        ),
+    ],
 )
-def test_colours_on_a_terminal(environment: Any, extra: dict[str, str], coloured: bool) -> None:
-    request = str(EXAMPLES / "turn-1.json")
-    for arguments in (
-        ["explain", *TURNS],
-        ["lint", *TURNS],
-        ["translate", "--to", "gemini", request],
-    ):
-        assert ("\x1b[" in on_terminal(arguments, 100, environment(**extra))) == coloured, arguments
+def test_colours_on_a_terminal(
+    environment: Any, extra: dict[str, str], coloured: bool, command: str
+) -> None:
+    shown = on_terminal(COLOURED[command], 100, environment(**extra))
+    assert ("\x1b[" in shown) == coloured
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -161,15 +179,22 @@ def test_json_is_all_there_is_on_stdout(run: Any, tmp_path: Path, arguments: lis
 ASCII = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "ask"])
-def test_locale_without_unicode(run_process: Any, command: str) -> None:
-    arguments = (
-        COMMANDS[command][0]
-        if command in COMMANDS
-        else "ask --emulate --no-keep -s Grüße Ça?".split()
-    )
-    shown = run_process(*arguments, **ASCII)
+def check_ascii(shown: subprocess.CompletedProcess[str]) -> None:
     assert shown.returncode in (0, 1)
     assert "Unicode" not in shown.stderr
     assert "internal error" not in shown.stderr
     assert shown.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [COMMANDS["explain"][0], "ask --emulate --no-keep -s Grüße Ça?".split()],
+    ids=["explain", "ask"],
+)
+def test_locale_without_unicode(run_process: Any, arguments: list[str]) -> None:
+    check_ascii(run_process(*arguments, **ASCII))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_output_without_unicode(run: Any, command: str) -> None:
+    check_ascii(run(*COMMANDS[command][0], PYTHONIOENCODING="ascii"))
