@@ -108,6 +108,8 @@ DELIVERED = {
     "broken-json",
     "broken-utf8",
 }
+#: Wires that say when an answer is complete.
+ENDING = ("anthropic", "openai_chat", "openai_responses", "ollama")
 #: Text that comes twice is text, unless the wire numbers its events or tells all of it at the end.
 TWICE = {"anthropic", "openai_chat", "gemini", "ollama"}
 
@@ -137,7 +139,7 @@ async def until(condition: Callable[[], object]) -> None:
     """Waits for a condition; only a hang takes longer than the limit."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - an event would need a hook in the transport
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
 
 async def failing(
@@ -155,15 +157,30 @@ async def failing(
     return None, events
 
 
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_fault(emu: Emulator, fault: str, wire: str) -> None:
+@pytest.fixture(scope="module")
+def plain(running_emulator: Emulator) -> dict[str, str]:
+    """The text of each wire's answer without a fault."""
+
+    async def main() -> dict[str, str]:
+        async with connected(running_emulator, WIRES, **BRISK) as emulated:
+            sessions = {wire: emulated.client.session(wire) for wire in WIRES}
+            return {wire: (await chat.send("Hello there")).text for wire, chat in sessions.items()}
+
+    return asyncio.run(main())
+
+
+def of_fault(fault: str) -> Iterator[Any]:
+    """The wires of a fault; what is late takes long, and is the same on each of them."""
+    for wire in WIRES:
+        late = FAULTS[fault][0] is LATE and wire not in ("anthropic", "openai_chat")
+        yield pytest.param(fault, wire, marks=[pytest.mark.long] if late else [])
+
+
+@pytest.mark.parametrize("fault, wire", [case for fault in FAULTS for case in of_fault(fault)])
+def test_fault(emu: Emulator, plain: dict[str, str], fault: str, wire: str) -> None:
     late = FAULTS[fault][0] is LATE
 
     async def main(stream: bool) -> None:
-        async with connected(emu, [wire], **BRISK) as emulated:
-            plain = await emulated.client.session(wire).send("Hello there")
-            emu.reset()
         async with connected(emu, [wire], **(HASTY if late else BRISK)) as emulated:
             chat = emulated.client.session(wire)
             emulated.transport.faults = [fault]
@@ -173,7 +190,7 @@ def test_fault(emu: Emulator, fault: str, wire: str) -> None:
             if problem is None:
                 assert chat.last is not None
                 twice = fault == "duplicate-events" and stream and wire in TWICE
-                assert (chat.last.text == plain.text) is not twice
+                assert (chat.last.text == plain[wire]) is not twice
             elif stream:
                 assert bool(events) is (fault in DELIVERED)
                 check_partial(problem, events)
@@ -435,19 +452,25 @@ async def cancelled(chat: Session, *, stream: bool, when: Callable[[], object]) 
     await cancel(task)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
-@pytest.mark.parametrize("wire", WIRES)
+CANCELLED = {
+    "timeout": ["CancelledError"],  # before the headers
+    "slow-drip; seconds=0.05": ["CancelledError"],  # in the middle of the answer
+    "rate-limit-ms; seconds=5": ["RateLimited"],  # while waiting to send again
+}
+
+
 @pytest.mark.parametrize(
-    "fault, tried",
+    "fault, wire, stream",
     [
-        ("timeout", ["CancelledError"]),  # before the headers
-        ("slow-drip; seconds=0.2", ["CancelledError"]),  # in the middle of the answer
-        ("rate-limit-ms; seconds=5", ["RateLimited"]),  # while waiting to send again
+        pytest.param(
+            fault, wire, stream, marks=[pytest.mark.long] if (number + at) % 2 == stream else []
+        )
+        for number, fault in enumerate(CANCELLED)
+        for at, wire in enumerate(WIRES)
+        for stream in (False, True)
     ],
 )
-def test_cancelled_call(
-    emu: Emulator, fault: str, tried: list[str], wire: str, stream: bool
-) -> None:
+def test_cancelled_call(emu: Emulator, fault: str, wire: str, stream: bool) -> None:
     async def main() -> None:
         async with connected(emu, [wire], **BRISK) as emulated:
             chat = emulated.client.session(wire)
@@ -464,7 +487,7 @@ def test_cancelled_call(
             )
             (record,) = emulated.records
             assert record.error == "CancelledError"
-            assert [attempt.error for attempt in record.attempts] == tried
+            assert [attempt.error for attempt in record.attempts] == CANCELLED[fault]
             assert emulated.transport.in_use == 0
             assert chat.messages == ()
             if "rate" in fault:
@@ -705,8 +728,14 @@ def test_no_fallback_after_the_first_event(emu: Emulator) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("then", ["reset", "silence"])
-@pytest.mark.parametrize("wire", ["anthropic", "openai_chat", "openai_responses", "ollama"])
+@pytest.mark.parametrize(
+    "wire, then",
+    [
+        *((wire, "reset") for wire in ENDING),
+        ("anthropic", "silence"),
+        *(pytest.param(wire, "silence", marks=pytest.mark.long) for wire in ENDING[1:]),
+    ],
+)
 def test_complete_reply_survives_a_broken_connection(wire: str, then: str) -> None:
     """The end of an answer comes before the end of its body, where the wire has a word for it."""
     reply = Reply(

@@ -68,6 +68,12 @@ def server(request: pytest.FixtureRequest) -> McpServer:
     return over_http(request.getfixturevalue("http_url"))
 
 
+#: A process takes a second to start: `test_tools_are_listed_sent_and_called` starts one.
+by_http = pytest.mark.parametrize(
+    "server", [pytest.param("stdio", marks=pytest.mark.long), "http"], indirect=True
+)
+
+
 def run(emu: Emulator, main: Callable[[Connected], Any], *names: str) -> None:
     async def connect() -> None:
         async with connected(emu, names or ["anthropic"]) as emulated:
@@ -150,6 +156,7 @@ def test_run_uses_the_tools_beside_functions_and_provider_tools(
     run(emu, main)
 
 
+@by_http
 @pytest.mark.breaks_prefix(reason="what is behind the tools moves when one is added")
 def test_changed_listing_keeps_what_was_sent_until_the_next_compaction(
     emu: Emulator, server: McpServer
@@ -196,9 +203,10 @@ def test_server_that_ended_is_started_by_the_next_call(emu: Emulator) -> None:
     run(emu, main)
 
 
-def test_call_that_takes_too_long_is_a_failed_result(emu: Emulator) -> None:
+def test_call_that_takes_too_long_is_a_failed_result(emu: Emulator, http_url: str) -> None:
     async def main(emulated: Connected) -> None:
-        async with emulated.client.session("anthropic", mcp=[stdio(timeout=0.2)]) as chat:
+        server = over_http(http_url, timeout=1.0)
+        async with emulated.client.session("anthropic", mcp=[server]) as chat:
             await chat.load()
             late = await call(chat, "slow", seconds=60)
             assert late.error

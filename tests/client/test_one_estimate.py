@@ -32,6 +32,8 @@ on_every_wire = pytest.mark.parametrize("name", WIRES)
 
 PICTURE = Image(Bytes(bytes(30_000), "image/png"))
 
+ONCE = {"max_attempts": 1}
+
 #: The emulator's endpoint that counts tokens, and the field of the count.
 COUNTING = {
     "anthropic": ("/v1/messages/count_tokens", "input_tokens"),
@@ -160,11 +162,11 @@ def test_limits_reserve_the_estimate_of_a_preview(emu: Emulator, name: str, room
         async with connected(emu, [name]) as emulated:
             counted = session(emulated, name).preview("Hello").usage.input or 0
         limits = {"tokens_per_minute": 2 * counted - room}
-        async with connected(emu, [name], limits=limits) as emulated:
-            emulated.transport.faults = ["timeout"]  # no bill: what was reserved counts
+        async with connected(emu, [name], limits=limits, retry=ONCE) as emulated:
+            emulated.transport.faults = ["reset"]  # no bill: what was reserved counts
             for _ in range(2):
                 with pytest.raises(AnaphoraError):
-                    await session(emulated, name).send("Hello", timeout=0.3)
+                    await session(emulated, name).send("Hello", timeout=20)
             assert len(emulated.transport.sent) == 2 - room
             assert session(emulated, name).preview("Hello").wait > 0
 
@@ -179,13 +181,13 @@ def test_limits_reserve_the_same_for_a_single_call(emu: Emulator, name: str) -> 
         counted = seen.usage.input or 0
         for room in (0, 1):
             limits = {"tokens_per_minute": 2 * counted - room}
-            async with connected(emu, [name], limits=limits) as emulated:
-                emulated.transport.faults = ["timeout"]
+            async with connected(emu, [name], limits=limits, retry=ONCE) as emulated:
+                emulated.transport.faults = ["reset"]
                 ir = PromptIR.chat([Message.user("Hello")], system=LONG)
                 call = Call(ir=ir, model=MODELS[name], params=Params(max_tokens=1024))
                 for _ in range(2):
                     with pytest.raises(AnaphoraError):
-                        await emulated.client.complete(call, name, timeout=0.3)
+                        await emulated.client.complete(call, name, timeout=20)
                 assert len(emulated.transport.sent) == 2 - room
 
     asyncio.run(main())

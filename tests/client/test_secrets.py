@@ -43,6 +43,11 @@ MODELS = {"anthropic": "claude-sonnet-4-5", "openai_chat": "gpt-5.2", "gemini": 
 Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+BRISK = {"first_byte": 0.2, "idle": 0.2, "connect": 2.0}
+#: For servers that never answer.
+HASTY = {"first_byte": 0.05, "idle": 0.05, "connect": 2.0}
+
+
 def settings(url: str, wire: str = "anthropic", **more: Any) -> ClientConfig:
     provider = {
         "wire": wire,
@@ -51,7 +56,7 @@ def settings(url: str, wire: str = "anthropic", **more: Any) -> ClientConfig:
         "headers": {"X-Gateway-Token": TOKEN},
         "model": MODELS[wire],
         "retry": {"max_attempts": 2, "first_wait": 0.001},
-        "timeouts": {"first_byte": 0.2, "idle": 0.2, "connect": 2.0},
+        "timeouts": BRISK,
         **more,
     }
     return ClientConfig.from_mapping({"providers": {"main": provider}})
@@ -264,6 +269,9 @@ async def quoting(server: RawServer, reader: asyncio.StreamReader, writer: Any) 
     writer.close()
 
 
+HANGING: tuple[Handler, ...] = (silent, stalling)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("handler", [silent, closing, resetting, stalling, quoting])
 def test_no_answer(handler: Handler, way: Way) -> None:
@@ -271,14 +279,21 @@ def test_no_answer(handler: Handler, way: Way) -> None:
         async with raw_server(handler) as server:
             # asyncio's log of slow callbacks has reprs of aiohttp's exceptions.
             slow = 60.0 if handler is quoting else 0.0
-            error = await failing(way, settings(server.url), server, slow=slow)()
+            config = settings(server.url, timeouts=HASTY if handler in HANGING else BRISK)
+            error = await failing(way, config, server, slow=slow)()
             assert isinstance(error, errors.Transport)
 
     run(main)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("handler", [silent, stalling])
+@pytest.mark.parametrize(
+    "handler, way",
+    [
+        pytest.param(handler, way, marks=[pytest.mark.long] if (number + at) % 2 else [])
+        for number, handler in enumerate(HANGING)
+        for at, way in enumerate(WAYS)
+    ],
+)
 def test_timeout(handler: Handler, way: Way) -> None:
     async def main() -> None:
         async with raw_server(handler) as server:

@@ -327,7 +327,17 @@ def run(steps: str, emu: Emulator) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+#: Programs that `both` and `threads` have a part of.
+LIKE_OTHERS = {"complete", "acomplete", "no call", "an error at the end"}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(steps, id=name, marks=[pytest.mark.long] if name in LIKE_OTHERS else [])
+        for name, steps in STEPS.items()
+    ],
+)
 def test_programs_end_without_noise(steps: str, emu: Emulator) -> None:
     run(steps, emu)
 
