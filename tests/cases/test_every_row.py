@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,10 +42,9 @@ def words(name: str) -> list[str]:
 def written() -> set[str]:
     """The names of all tests."""
     return {
-        node.name
+        name
         for file in (ROOT / "tests").rglob("test_*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        for name in re.findall(r"^ *def (test_\w+)\(", file.read_text(encoding="utf-8"), re.M)
     }
 
 

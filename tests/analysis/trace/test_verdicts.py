@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from anaphora.analysis.trace.verdicts import TraceVerdict, judge_traces
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
+@functools.cache
 def recorded(name: str) -> list[Trace]:
     with gzip.open(FOLDER / f"{name}.jsonl.gz") as lines:
         traces = [read_line(line, f"{name}:{number}") for number, line in enumerate(lines, 1)]
