@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 settings.register_profile(
     "suite",
-    max_examples=25,
+    max_examples=12,
     deadline=None,  # machines are noisy: no test asserts a time
     derandomize=True,  # the suite says the same each time; `make soak` looks for what is new
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -249,18 +249,28 @@ class PrefixGuard:
         return conversation._items if len(conversation) else None
 
 
-@pytest.fixture(autouse=True)
-def every_conversation_keeps_its_prefix(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    marker = request.node.get_closest_marker("breaks_prefix")
+RENDERS = {codec: codec.render for codec in GUARDED}
+
+
+# Hooks, because a fixture of every test would cost more than many tests do.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("breaks_prefix")
     if marker is not None and not str(marker.kwargs.get("reason", "")).strip():
         pytest.fail("breaks_prefix needs a reason: breaks_prefix(reason='…')")
-    guards = []
-    for codec in GUARDED:
-        guard = PrefixGuard(codec.render, exempt=marker is not None)
-        monkeypatch.setattr(codec, "render", guard)
-        guards.append(guard)
+    for codec, render in RENDERS.items():
+        codec.render = PrefixGuard(render, exempt=marker is not None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    guards = [codec.render for codec in GUARDED]
     yield
-    if marker is not None and not any(guard.broken for guard in guards):
+    if item.get_closest_marker("breaks_prefix") and not any(guard.broken for guard in guards):
         pytest.fail("marked breaks_prefix, but no prefix broke: take the mark away")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    for codec, render in RENDERS.items():
+        codec.render = render

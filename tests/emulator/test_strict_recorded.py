@@ -6,14 +6,11 @@ no headers, so the ones that every client of Anthropic's sends are added.
 
 from __future__ import annotations
 
-import gzip
 import json
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any
 
-import pytest
+from support.exchanges import Json, all_records, needs_exchanges, rows_of
+from support.tables import Row, table
 
 from anaphora import catalog, wire
 from anaphora.emulator import strict
@@ -22,8 +19,6 @@ from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.hosts import HOSTS
 from anaphora.errors import Upstream
 from anaphora.tokens import Counts, for_model
-
-FILE = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"
 
 PROVIDERS = {
     "api.anthropic.com": "anthropic",
@@ -50,19 +45,15 @@ BEYOND_THE_REQUEST = {
 }
 
 
-def recorded(*, good: bool) -> Iterator[Any]:
-    if not FILE.exists():
-        reason = f"no recorded exchanges at {FILE}"
-        yield pytest.param({}, id="none", marks=pytest.mark.skip(reason=reason))
-        return
-    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if record["wire"] in wire.WIRES and (record["status"] == 200) is good:
-                yield pytest.param(record, id=f"{record['wire']}-{record['id']}")
+def recorded(*, good: bool) -> list[Row]:
+    return rows_of(
+        record
+        for record in all_records()
+        if record["wire"] in wire.WIRES and (record["status"] == 200) is good
+    )
 
 
-def checked(record: dict[str, Any]) -> Upstream | None:
+def checked(record: Json) -> Upstream | None:
     name, host = record["wire"], record["host"]
     path = record["path"].split("?")[0]
     # A proxy in front of one of the five is held to that one's rules.
@@ -81,13 +72,15 @@ def checked(record: dict[str, Any]) -> Upstream | None:
     return None
 
 
-@pytest.mark.parametrize("record", list(recorded(good=True)))
-def test_recorded_success_is_accepted(record: dict[str, Any]) -> None:
+@needs_exchanges
+@table(recorded(good=True))
+def test_recorded_success_is_accepted(record: Json) -> None:
     assert checked(record) is None
 
 
-@pytest.mark.parametrize("record", list(recorded(good=False)))
-def test_recorded_error_is_reproduced(record: dict[str, Any]) -> None:
+@needs_exchanges
+@table(recorded(good=False))
+def test_recorded_error_is_reproduced(record: Json) -> None:
     error = checked(record)
     if record["id"] in BEYOND_THE_REQUEST:
         assert error is None

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tables import Check, Row, table
 
 Json = dict[str, Any]
 
@@ -36,21 +37,20 @@ def records(wire: str) -> Iterator[Json]:
 
 
 class Exchanges:
-    """Decorators that run a test for each exchange of a wire, as its argument `record`."""
+    """Decorators of a check of one exchange, its argument `record`: one test of each exchange of a
+    wire that is of that kind."""
 
     def __init__(self, wire: str) -> None:
         self._records = list(records(wire))
-        self.request = self._cases(lambda record: True)
-        self.reply = self._cases(lambda record: record["status"] == 200 and not record["stream"])
-        self.stream = self._cases(lambda record: record["status"] == 200 and record["stream"])
-        self.error = self._cases(lambda record: record["status"] != 200)
+        self.request = self._table(lambda record: True)
+        self.reply = self._table(lambda record: record["status"] == 200 and not record["stream"])
+        self.stream = self._table(lambda record: record["status"] == 200 and record["stream"])
+        self.error = self._table(lambda record: record["status"] != 200)
 
-    def _cases(self, wanted: Callable[[Json], bool]) -> pytest.MarkDecorator:
-        cases = [
-            pytest.param(record, id=f"{record['host']}-{record['id']}")
-            for record in self._records
-            if wanted(record)
-        ]
-        if not FILE.exists():
-            cases = [pytest.param({}, id="none", marks=needs_exchanges)]
-        return pytest.mark.parametrize("record", cases)
+    def _table(self, wanted: Callable[[Json], bool]) -> Callable[[Check], Callable[[], None]]:
+        rows = rows_of(filter(wanted, self._records))
+        return lambda check: needs_exchanges(table(rows)(check))
+
+
+def rows_of(found: Iterable[Json]) -> list[Row]:
+    return [(f"{record['wire']}-{record['host']}-{record['id']}", (record,)) for record in found]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from support.feature import Feature
 from support.features import FEATURES
-from support.outcomes import Outcome, Target, best
+from support.outcomes import Outcome, Target, best, made_outcome
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
@@ -79,7 +79,7 @@ def _by_feature() -> Iterator[str]:
 
 
 def _cell(name: str, feature: Feature) -> str:
-    found, same = best(targets(name), feature, feature.make(name))
+    found, same = best([made_outcome(target, feature, name) for target in targets(name)])
     return _told(found) + ("" if same else " \\*")
 
 
@@ -118,9 +118,12 @@ def differences(row: Dialect) -> tuple[list[str], list[str], list[str]]:
     """Features that the dialect adds, sends in another field, and leaves out."""
     added, elsewhere, left_out = [], [], []
     for feature in FEATURES:
-        call = feature.make(row.wire)
-        usual, _ = best(dialect_targets(row, row.wire), feature, call)
-        here, _ = best(dialect_targets(row, row.name), feature, call)
+        usual, here = (
+            best(
+                [made_outcome(target, feature, row.wire) for target in dialect_targets(row, name)]
+            )[0]
+            for name in (row.wire, row.name)
+        )
         if here.fate in ("left out", "refused", "silent loss"):
             if here.fate != usual.fate:
                 left_out.append(feature.name)

@@ -89,9 +89,14 @@ def outcome(target: Target, feature: Feature, call: Call) -> Outcome:
     return Outcome("left out" if _nothing(came) else "changed", codes, places)
 
 
-def best(targets: Sequence[Target], feature: Feature, call: Call) -> tuple[Outcome, bool]:
-    """The best that any of these gives, and whether all give the same."""
-    found = [outcome(target, feature, call) for target in targets]
+@functools.cache
+def made_outcome(target: Target, feature: Feature, wire_name: str) -> Outcome:
+    """The outcome of a feature of the call that is made for a wire: several tests ask for it."""
+    return outcome(target, feature, feature.make(wire_name))
+
+
+def best(found: Sequence[Outcome]) -> tuple[Outcome, bool]:
+    """The best of several outcomes, and whether all are the same."""
     top = min(found, key=lambda one: (_ORDER.index(one.fate), len(one.codes)))
     return top, len({one[:2] for one in found}) == 1
 

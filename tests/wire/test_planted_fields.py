@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from support import rich
 from support.rich import MODELS, NAME, PATHS, REQUESTS
+from support.tables import table
 
 from anaphora import catalog, wire
 from anaphora.analysis.roundtrip import RecordedExchange, check
@@ -19,20 +20,19 @@ from anaphora.cli import translate
 from anaphora.rendered import Plan
 from anaphora.values import Notice
 
-PLACES = [
-    pytest.param(name, place, id=f"{name} {rich.written(place)}")
+PLANTINGS = [
+    (f"{name} {rich.written(place)} {planting}", (name, place, planting))
     for name, request in REQUESTS.items()
     for place in rich.places(request)
+    for planting in ("kept", {"a": [1]})
 ]
-every_place = pytest.mark.parametrize("name, place", PLACES)
 
 
 def names(notices: tuple[Notice, ...]) -> bool:
     return any(NAME in notice.message for notice in notices)
 
 
-@pytest.mark.parametrize("planting", ["kept", {"a": [1]}], ids=["text", "object"])
-@every_place
+@table(PLANTINGS)
 def test_unknown_field_round_trips_in_place(
     name: str, place: tuple[str | int, ...], planting: Any
 ) -> None:
