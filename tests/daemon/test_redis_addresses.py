@@ -56,9 +56,9 @@ def server(
         yield started
 
 
-async def problem_of(url: str) -> str:
+async def problem_of(url: str, timeout: float = 10.0) -> str:
     """Why a node is not connected to this address, and counts for itself; "" where it is."""
-    node = RedisState(RedisAddress.parse(url), timeout=10.0)
+    node = RedisState(RedisAddress.parse(url), timeout=timeout)
     await node.start()
     try:
         assert not (await node.take("app", MinuteLimit(requests=1000), 1)).wait
@@ -113,7 +113,7 @@ def test_a_file_that_is_no_certificate_is_named(server: TlsRedisServer, tmp_path
 
 
 def test_a_port_without_tls_is_named(server: TlsRedisServer) -> None:
-    problem = asyncio.run(problem_of(f"rediss://127.0.0.1:{server.port}"))
+    problem = asyncio.run(problem_of(f"rediss://127.0.0.1:{server.port}", timeout=1.0))
     assert "rediss:// needs a port that offers TLS" in problem
 
 
