@@ -18,7 +18,7 @@ from support import traces
 from anaphora import catalog, emulator, wire
 from anaphora.cache.plan import plan_once
 from anaphora.cache.simulator import RenderedPrompt, Simulator
-from anaphora.emulator.engine import EmulatorOptions
+from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.generator import request_plan
 from anaphora.emulator.server import Emulator
 from anaphora.rendered import Plan, Rendered
@@ -70,7 +70,7 @@ def conversations(name: str) -> Iterator[Played]:
 
 @pytest.fixture(scope="module")
 def lenient() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(strict=False)) as running:
+    with emulator.running(EmulatorOptions(strict=False, latency=Latency(first=0.0))) as running:
         yield running
 
 
