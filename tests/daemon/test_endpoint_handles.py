@@ -20,7 +20,7 @@ from support.daemon_sdks import sdk_client
 from support.emulated_client import LONG
 
 from anaphora import catalog, emulator
-from anaphora.emulator import EmulatorOptions
+from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
@@ -39,7 +39,7 @@ LIMITED: dict[str, Any] = {**OPEN, "llm": {**OPEN["llm"], "usd_per_day": 5}}
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    with emulator.running(EmulatorOptions(background=0.0)) as running:
+    with emulator.running(EmulatorOptions(background=0.0, latency=Latency(first=0.0))) as running:
         yield running
 
 

@@ -22,7 +22,7 @@ from support.daemon import GRANT, TestedDaemon, running_daemon
 from support.daemon_sdks import SDKS, TOOL, sdk_client
 
 from anaphora import emulator
-from anaphora.emulator import EmulatorOptions
+from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.replies.script import Script
 from anaphora.emulator.server import Emulator
 
@@ -57,7 +57,9 @@ NO_STREAM: dict[str, Any] = {**GRANT, "capabilities_grant": ["llm_complete"]}
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    options = EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"))
+    options = EmulatorOptions(
+        script=Script.decode(SCRIPT, "script.yaml"), latency=Latency(first=0.0)
+    )
     with emulator.running(options) as running:
         yield running
 

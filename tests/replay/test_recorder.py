@@ -21,7 +21,7 @@ from support.emulated_client import KEY, LONG, MODELS, RecordingTransport, setti
 import anaphora
 from anaphora import AsyncClient, Client, emulator, errors
 from anaphora.client.transport.over_aiohttp import AiohttpTransport
-from anaphora.emulator import EmulatorOptions, Script
+from anaphora.emulator import EmulatorOptions, Latency, Script
 from anaphora.emulator.server import Emulator
 from anaphora.replay import FixtureStore, Recorder
 from anaphora.tools import ToolRegistry
@@ -57,7 +57,9 @@ def in_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
 @pytest.fixture(scope="module")
 def emu() -> Iterator[Emulator]:
-    options = EmulatorOptions(script=Script.decode(SCRIPT, "script.yaml"), fault_headers=True)
+    options = EmulatorOptions(
+        script=Script.decode(SCRIPT, "script.yaml"), fault_headers=True, latency=Latency(first=0.0)
+    )
     with emulator.running(options) as running:
         yield running
 
