@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import functools
 import pickle
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
+from support.tables import table
 
 from anaphora import errors
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, RenderedContext, Segment
@@ -41,7 +43,7 @@ def every_class(base: type = Value) -> Iterator[type[msgspec.Struct]]:
 
 CLASSES: list[Any] = [*every_class(), RenderedContext]
 FIELDS = [(kind, name) for kind in CLASSES for name in kind.__struct_fields__]
-IDS = [f"{kind.__name__}.{name}" for kind, name in FIELDS]
+FIELD_ROWS = [(f"{kind.__name__}.{name}", (kind, name)) for kind, name in FIELDS]
 
 
 class Word(str):
@@ -88,6 +90,7 @@ def new(make: Any, *args: Any, **fields: Any) -> Any:
     return make(*args, **fields)
 
 
+@functools.cache
 def hints_of(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)  # with class variables
     return {name: hints[name] for name in kind.__struct_fields__}  # type: ignore[attr-defined]
@@ -127,7 +130,7 @@ def belongs(value: Any, hint: Any) -> bool:
     return type(value) is hint
 
 
-@pytest.mark.parametrize("kind, name", FIELDS, ids=IDS)
+@table(FIELD_ROWS)
 def test_field_of_another_type_is_refused_by_name(kind: type, name: str) -> None:
     hint = hints_of(kind)[name]
     refused = 0
@@ -154,7 +157,7 @@ def test_values_are_equal_hashable_and_the_same_after_every_copy(kind: type) -> 
         assert hash(value) == hash(again)
 
 
-@pytest.mark.parametrize("kind, name", FIELDS, ids=IDS)
+@table(FIELD_ROWS)
 def test_what_was_given_may_change_later(kind: type, name: str) -> None:
     """Lists and dictionaries are copied: to change them does not change the value."""
     for hint in members(hints_of(kind)[name]):
