@@ -13,8 +13,8 @@ from anaphora.errors import ChainBroken
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_five_kills_of_each_kind_lose_no_committed_row(name: str, tmp_path: Path) -> None:
-    kill_writers(tmp_path / name, 5, seed=18)
+def test_fifteen_kills_of_each_kind_lose_no_committed_row(name: str, tmp_path: Path) -> None:
+    kill_writers(tmp_path / name, 15, seed=18)
 
 
 def test_an_unfinished_row_is_removed_and_marked_wherever_it_was_cut(tmp_path: Path) -> None:

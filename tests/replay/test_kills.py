@@ -17,7 +17,7 @@ from anaphora.replay.store import FixtureStore
 
 
 @pytest.mark.parametrize(
-    "kills, workers, signed", [(5, 1, False), (4, 1, True), (4, 2, False)], ids=str
+    "kills, workers, signed", [(14, 1, False), (8, 1, True), (8, 2, False)], ids=str
 )
 def test_kills_leave_a_valid_folder(tmp_path: Path, kills: int, workers: int, signed: bool) -> None:
     folder = tmp_path / "recordings"
