@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 settings.register_profile(
     "suite",
-    max_examples=12,
+    max_examples=20,
     deadline=None,  # machines are noisy: no test asserts a time
     derandomize=True,  # the suite says the same each time; `make soak` looks for what is new
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
