@@ -25,7 +25,6 @@ from _recorded import recordings
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory, Planner, SingleCallPlanner
-from anaphora.cache.plan.memory import unmarked_caching
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Mark, Plan, Rendered
@@ -99,9 +98,7 @@ def foresight(rules: CacheRules, requests: list[Request]) -> float:
     """A lower bound for any marking: each block by itself, at its best. Where a provider also
     caches unmarked prompts, the better of the two ways: each gives up what the other keeps."""
     marked = _marked_bound(rules, requests)
-    return (
-        marked if unmarked_caching(rules) is None else min(marked, bill(rules, requests, nothing))
-    )
+    return marked if rules.unmarked_caching is None else min(marked, bill(rules, requests, nothing))
 
 
 def _marked_bound(rules: CacheRules, requests: list[Request]) -> float:

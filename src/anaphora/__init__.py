@@ -142,7 +142,7 @@ _conversation.reader = _message
 
 
 def _file(path: str | Path) -> bytes:
-    data: bytes = import_module("anaphora.client.files").read_file(path)
+    data: bytes = import_module("anaphora.client.arguments").read_file(path)
     return data
 
 

@@ -18,18 +18,17 @@ first point to the last.
 from __future__ import annotations
 
 import math
-import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, TypeAlias
+from itertools import pairwise
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from anaphora.catalog import Profile, tool_overhead
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, Rendered
-from anaphora.rendered.media import LONG, TEXT, not_text
+from anaphora.rendered.media import LONG, TEXT, Odd, Size, not_text, with_definitions
 
 #: Tokens of framing without bytes: recorded prompts were billed up to 70 more.
 _FRAMING = 64
@@ -53,46 +52,6 @@ _LEAST, _GREATEST = 0.75, 1.33
 #: explained by a hidden system prompt of so many tokens.
 _FACTOR = 32
 _HIDDEN = 100_000
-
-#: Blocks that may refer to deferred tools, and the field with the name.
-_REFERRING = (Kind.TOOL_RESULT, Kind.OTHER)
-_TOOL_NAME = re.compile(rb'"tool_name"\s*:\s*"([^"\\]*+)"')
-
-
-class Size(NamedTuple):
-    """The size of some chunks."""
-
-    text: int = 0
-    """Bytes of text."""
-    other: int = 0
-    """Tokens of everything else."""
-
-    def tokens(self, per_token: float) -> int:
-        return tokens_in(self.text, per_token) + self.other
-
-
-class Odd:
-    """The chunks of a log that are not all text."""
-
-    __slots__ = ("before", "done", "ends", "totals")
-
-    def __init__(
-        self, done: int = 0, ends: Sequence[int] = (), totals: Sequence[tuple[int, int]] = ()
-    ) -> None:
-        self.done = done
-        """The number of chunks examined."""
-        self.ends = ends
-        """The end of each, in chunks."""
-        self.totals = totals
-        """Totals up to there: the bytes that are not text, and their tokens."""
-        self.before: Any = None
-        """The size of the runs before the log, as last computed."""
-
-    def upto(self, chunks: int) -> tuple[int, int]:
-        """The totals of the first chunks."""
-        index = bisect_right(self.ends, chunks)
-        return self.totals[index - 1] if index else (0, 0)
-
 
 _Row: TypeAlias = tuple[int, int, int, Sequence[int], Odd]
 """A run: its first chunk, the size before the first byte of its log (bytes of text, other tokens),
@@ -300,21 +259,6 @@ def bytes_in(tokens: int, per_token: float) -> int:
     return int(tokens * per_token)
 
 
-def ends(sizes: Iterable[Size], per_token: float) -> list[int]:
-    """The tokens up to the end of each block, rounded once."""
-    counted, text, other = [], 0, 0
-    for size in sizes:
-        text, other = text + size.text, other + size.other
-        counted.append(tokens_in(text, per_token) + other)
-    return counted
-
-
-def measured(data: bytes, kind: Kind | None = None) -> Size:
-    """The size of one block; without a kind, of any JSON that may contain images."""
-    away, tokens = not_text(Kind.TOOL_RESULT if kind is None else kind, len(data), lambda: data)
-    return Size(len(data) - away, tokens)
-
-
 def odd_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
     """The chunks of a log that are not all text, at least among its first `count`. `runs` are those
     of the prompt: where a block refers to a deferred tool, its definition is part of the prompt."""
@@ -323,42 +267,8 @@ def odd_chunks(log: ChunkLog, count: int, runs: Sequence[ChunkRun] = ()) -> Odd:
         odd = _examined(log, count)
     for run in runs:
         if run.deferred:
-            return _with_definitions(odd, log, count, runs)
+            return with_definitions(odd, log, count, runs)
     return odd
-
-
-def _with_definitions(odd: Odd, log: ChunkLog, count: int, runs: Sequence[ChunkRun]) -> Odd:
-    """The same with the deferred tools that the first `count` chunks refer to."""
-    referring = _references(log, count)
-    if not referring:
-        return odd
-    deferred = [tool for run in runs for tool in run.deferred]
-    sizes = {tool.name: len(tool.data) for tool in deferred}
-    added = {end: sum(sizes.get(name, 0) for name in names) for end, names in referring}
-    ends = sorted({*odd.ends, *added})
-    definitions = accumulate(added.get(end, 0) for end in ends)
-    totals = [
-        (odd.upto(end)[0] - bytes_, odd.upto(end)[1])
-        for end, bytes_ in zip(ends, definitions, strict=True)
-    ]
-    return Odd(odd.done, ends, totals)
-
-
-def _references(log: ChunkLog, count: int) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """The chunks that refer to tools, by their ends, and the names. Each is searched once."""
-    searched, found = log.tool_references
-    if searched < count:
-        ends, more = log.ends, []
-        for index in range(searched, count):
-            if log.kinds[index] not in _REFERRING:
-                continue
-            block = log.slice(ends[index - 1] if index else 0, ends[index])
-            if b'"tool_reference"' in block:
-                names = tuple(name.decode(errors="replace") for name in _TOOL_NAME.findall(block))
-                more.append((index + 1, names))
-        found = (*found, *more)
-        log.tool_references = count, found
-    return found
 
 
 def _examined(log: ChunkLog, count: int) -> Odd:

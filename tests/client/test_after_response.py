@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -22,6 +24,7 @@ from support.emulated_client import RecordingTransport
 import anaphora
 from anaphora import AsyncClient, Client, ToolRegistry, errors
 from anaphora.client.config import BreakerConfig
+from anaphora.client.failures import failure_notice
 from anaphora.client.response import Record, Response
 from anaphora.client.retry import CircuitBreaker
 from anaphora.client.session import Session
@@ -461,6 +464,7 @@ STEPS = {
     "anaphora.client.routing.SessionRoute.settle": "routing_failed",
     "anaphora.client.transport.over_aiohttp.AiohttpResponse.close": "connection_failed",
 }
+GUARDED = re.compile(r'guarded\(\s*"(\w+)"')
 #: Steps that only one kind of call has.
 _ELSEWHERE = {"oneshot": "client", "session.": "session", "routing": "session"}
 
@@ -479,6 +483,15 @@ class RecoveredBreaker(CircuitBreaker):
     def __init__(self, settings: BreakerConfig) -> None:
         super().__init__(settings)
         self.failed(errors.Transport("it failed"), time.monotonic())
+
+
+def test_every_guarded_step_has_words() -> None:
+    """A step without them would raise where it fails, and lose the response."""
+    sources = Path(anaphora.__file__).parent.rglob("*.py")
+    codes = {code for file in sources for code in GUARDED.findall(file.read_text())}
+    assert {"price_failed", "keep_warm_failed"} <= codes
+    for code in codes:
+        assert "failed after the answer arrived" in failure_notice(code, ValueError()).message
 
 
 @pytest.mark.parametrize(("way", "step"), CASES)

@@ -12,7 +12,7 @@ import pytest
 from support.emulated_client import WIRES, connected
 
 from anaphora import Document, Image, wire
-from anaphora.client import files
+from anaphora.client import arguments
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest
 from anaphora.values import Audio, Bytes, Url
@@ -105,7 +105,7 @@ def test_wrong_file_is_named(tmp_path: Path, case: str) -> None:
 
 def test_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
-    monkeypatch.setattr(files, "MAX_FILE_BYTES", 4)
+    monkeypatch.setattr(arguments, "MAX_FILE_BYTES", 4)
     (tmp_path / "large.png").write_bytes(PNG)
     cases = {
         "missing.png": "there is no such file",

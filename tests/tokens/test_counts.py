@@ -14,7 +14,8 @@ from anaphora import catalog
 from anaphora import tokens as estimates
 from anaphora.prompt import Call, OutputSchema, Params, PromptIR
 from anaphora.rendered import Kind, Plan, Rendered, media
-from anaphora.tokens import Counts, Size, ends, for_model, measured
+from anaphora.rendered.media import Size, measured
+from anaphora.tokens import Counts, for_model
 from anaphora.values import (
     Audio,
     Bytes,
@@ -107,8 +108,10 @@ def test_chunks_add_up_to_the_prompt(place: str, turns_added: list[tuple[str, st
         conversation = grown(conversation, *pair)
     rendered = render(place, conversation, tools=(WEATHER,))
     counts = Counts(rendered)
-    counted = ends(counts.sizes(), rendered.bytes_per_token)
-    assert counted == [counts.tokens(chunks) for chunks in range(1, len(counts) + 1)]
+    text = other = 0
+    for chunks, size in enumerate(counts.sizes(), start=1):
+        text, other = text + size.text, other + size.other
+        assert Size(text, other).tokens(rendered.bytes_per_token) == counts.tokens(chunks)
 
 
 @on_every_wire
@@ -278,7 +281,7 @@ def test_mismatching_cached_part_is_ignored() -> None:
 def test_image_is_examined_once(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the last chunk of a prompt, and without a copy of all that was found before it."""
     looked, copied = 0, 0
-    look, odd = media.not_text, estimates.Odd
+    look, odd = media.not_text, media.Odd
 
     def looking(*args: Any) -> tuple[int, int]:
         nonlocal looked

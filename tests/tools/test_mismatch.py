@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anaphora.errors import InvalidTool
-from anaphora.tools.mismatch import first_error, mismatch, schema_validator
+from anaphora.tools.schema import first_error, mismatch, schema_validator
 
 SCHEMA = {
     "type": "object",

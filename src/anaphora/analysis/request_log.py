@@ -33,7 +33,8 @@ from anaphora.analysis.trace.format import (
 )
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind, Rendered
-from anaphora.tokens import Counts, Size
+from anaphora.rendered.media import Size
+from anaphora.tokens import Counts
 from anaphora.values import Reply, ReplyEnd, ReplyFail, Usage
 from anaphora.wire import Wire
 from anaphora.wire.detect import detect

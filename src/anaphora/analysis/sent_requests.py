@@ -19,7 +19,8 @@ from anaphora.cache.verdict import (
     Verdict,
     comparable,
     diagnosis_of,
-    judge_and_predict,
+    judge,
+    predict_after,
 )
 from anaphora.catalog import CacheRules, Dialect, Price, Profile
 from anaphora.errors import AnaphoraError, InvalidRequest
@@ -374,8 +375,17 @@ def judge_request(
     where that was made for the verdict."""
     sent, rules = request.sent, request.rules
     before = comparable(earlier, sent.rendered, rules, at=sent.at)
-    verdict, expected = judge_and_predict(
-        before, sent, rules, price=price, profile=request.profile, diagnosis=request.diagnosis
+    later, expected = sent, None
+    if before is not None:
+        later, expected = predict_after(before, sent, rules)
+    verdict = judge(
+        before,
+        later,
+        rules,
+        expected=expected,
+        price=price,
+        profile=request.profile,
+        diagnosis=request.diagnosis,
     )
     marked = (each.marks.marks or each.marks.automatic for each in (before, sent) if each)
     if not rules.slots.value and any(marked):

@@ -13,7 +13,7 @@ from decimal import Context, Decimal
 
 import msgspec
 
-from anaphora.values import TTL_SECONDS, Ttl, Usage
+from anaphora.values import Ttl, Usage
 
 #: Enough for every count times every price without rounding.
 EXACT = Context(prec=60)
@@ -115,30 +115,6 @@ class Price(Rates, frozen=True, kw_only=True):
                     return None
                 total = _add(total, _times(rate, count))
         return total.scaleb(-6, EXACT)
-
-
-def lost_usd(usage: Usage | None, lost: int, price: Price | None) -> Decimal | None:
-    """The cost of lost tokens, less what reading them costs. They follow the tokens that were read,
-    so they were written again as far as anything was, longest TTL first, and else paid as input."""
-    if not lost:
-        return Decimal(0)
-    if usage is None or price is None:
-        return None
-    rates = price.at(usage.input or 0)
-    paid = [(lost, rates.input)]
-    by_ttl = {None if ttl == "unsplit" else ttl: n for ttl, n in (usage.written or {}).items()}
-    for ttl in sorted(by_ttl, key=lambda ttl: TTL_SECONDS[ttl] if ttl else 0):
-        paid.insert(0, (by_ttl[ttl], rates.writing(ttl)))
-    total, left = Decimal(0), lost
-    for tokens, rate in paid:
-        again = min(left, tokens)
-        if again and (rate is None or rates.read is None):
-            return None
-        if rate is not None and rates.read is not None:
-            more = EXACT.subtract(rate, rates.read)
-            total = EXACT.add(total, EXACT.multiply(more, again))
-        left -= again
-    return total.scaleb(-6, EXACT)
 
 
 def saved_usd(usage: Usage | None, price: Price | None) -> Decimal | None:

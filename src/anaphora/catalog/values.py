@@ -305,6 +305,22 @@ class CacheRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         whole = tokens // granule * granule
         return whole if whole >= self.minimum_tokens.value else 0
 
+    def writing(self, ttl: Ttl) -> float:
+        """The price of a write, in multiples of the input price."""
+        figure = self.write_price.get(ttl)
+        return 1.0 if figure is None else figure.value
+
+    @property
+    def unmarked_caching(self) -> tuple[float, float] | None:
+        """Lifetime in seconds and read price of unmarked requests, where a provider with markers
+        caches those too; None elsewhere."""
+        if self.mechanism.value != "both" or self.default_ttl is None:
+            return None
+        if self.automatic_breakpoint.value not in ("granules", "units"):
+            return None
+        price = self.read_price if self.automatic_read_price is None else self.automatic_read_price
+        return TTL_SECONDS[self.default_ttl.value], price.value
+
     def voided_by(self, param: CacheParam) -> tuple[Section, ...]:
         """The sections that are invalidated when that parameter changes."""
         figure = self.invalidates.get(param)

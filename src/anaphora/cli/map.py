@@ -23,8 +23,8 @@ from anaphora.client.fan_out import (
     FanOutSettings,
     MappedCall,
 )
-from anaphora.client.fan_out.arguments import split_options
 from anaphora.client.fan_out.kept import state_path
+from anaphora.client.fan_out.values import split_options
 from anaphora.client.options import MapOptions, WarmUp
 from anaphora.errors import AnaphoraError, MissingSecret, Unauthenticated
 from anaphora.wording import counted

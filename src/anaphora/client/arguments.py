@@ -1,4 +1,5 @@
-"""Checks of the arguments that an app passes: an error names the argument at fault."""
+"""Checks of the arguments that an app passes, and the files that it names. An error names the
+argument at fault."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -17,7 +18,7 @@ from anaphora.prompt import PromptBlock, PromptCachePlan, PromptIR, Segment
 from anaphora.redaction import shown_value
 from anaphora.tools import ToolRegistry
 from anaphora.tools.functions import is_async
-from anaphora.tools.ordered import OrderedRegistry
+from anaphora.tools.registry import OrderedRegistry
 from anaphora.values import (
     AnyTool,
     Conversation,
@@ -359,3 +360,32 @@ def missing_result(call: ToolCall) -> InvalidRequest:
         f" ToolResult({call.id!r}, …) first, or let `run()` of a session run the tools",
         path="content",
     )
+
+
+#: No provider takes a larger request.
+MAX_FILE_BYTES = 50 * 2**20
+
+
+def read_file(path: str | Path) -> bytes:
+    """The content; an error names the path."""
+    if not isinstance(path, str | Path):
+        raise InvalidRequest(f"must be a path, not {type(path).__name__}", path="path")
+    place = str(path)
+    try:
+        file = Path(path).expanduser()
+        if not file.exists():
+            raise InvalidRequest("there is no such file", path=place)
+        if not file.is_file():
+            raise InvalidRequest("is not a file", path=place)
+        with file.open("rb") as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError, RuntimeError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise InvalidRequest(f"cannot be read: {reason}", path=place) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InvalidRequest(
+            f"is larger than {MAX_FILE_BYTES >> 20} MB, which no provider takes in a request;"
+            " upload it to the provider and use its FileId, or a URL",
+            path=place,
+        )
+    return data

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 from blake3 import blake3
@@ -21,7 +21,6 @@ from blake3 import blake3
 from anaphora.errors import (
     AnaphoraError,
     Denied,
-    Parse,
     Throttled,
     Timeout,
     Transport,
@@ -32,7 +31,7 @@ from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, Usage
 
 from .config.secrets import SecretHeaders
 from .endpoint import Target
-from .failures import body_error, partial_of, reply_from_stream, status_error, stream_error
+from .failures import partial_of, read_reply, status_error, stream_error
 from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
 from .response import Attempt
@@ -43,6 +42,7 @@ from .transport.timer import Deadline, DeadlinePassed
 if TYPE_CHECKING:
     from anaphora.wire import Reader
 
+    from .observe import AttemptGuard
     from .turn import Caller
 
 T = TypeVar("T")
@@ -59,21 +59,6 @@ _LAST_BYTES = 0.5
 
 #: Headers in which providers name a request.
 REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
-
-
-class AttemptGuard(Protocol):
-    """Is asked before each attempt, and told how it ended."""
-
-    async def begin(self, flight: InFlight) -> None:
-        """Right before an attempt is sent. Raises `Denied` where it may not be."""
-        ...
-
-    def end(
-        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
-    ) -> None:
-        """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
-        reached the provider; `partial`: what was received of a reply that is not complete."""
-        ...
 
 
 class _RawPiece(msgspec.Struct, frozen=True):
@@ -182,20 +167,13 @@ class Attempts:
 
     async def _complete_once(self, index: int) -> None:
         target = self._flight.targets[index]
-        endpoint, prepared = target.endpoint, await self._prepare(index)
+        prepared = await self._prepare(index)
         async with self._admission(target, prepared) as admission:
             answer = await self._send(target, prepared, admission)
             try:
                 self._response_began(answer, admission)
                 data = await answer.read()
-                if answer.status >= 300:
-                    raise status_error(endpoint, answer, data)
-                try:
-                    reply = endpoint.wire.read_reply(data)
-                except Parse as problem:
-                    if (error := body_error(endpoint, answer, data)) is not None:
-                        raise error from None
-                    reply = reply_from_stream(endpoint, data, problem)
+                reply = read_reply(target.endpoint, answer, data)
                 self._flight.body = data
                 self._answered(reply, blake3(data).hexdigest(), answer, admission)
             finally:

@@ -237,6 +237,17 @@ def refuses(one: ResolvedProvider, model: str) -> str:
     return f"{model} is a model of {maker}, and {one.id!r} has only those of {one.system}"
 
 
+def checked_model(one: ResolvedProvider, model: object) -> str:
+    """The name of a model that the provider may be asked for."""
+    if model is None:
+        reason = f"no model is given for {one.id}; name one, or set `model` in llm.yaml"
+    elif not isinstance(model, str):
+        reason = f"must be the name of a model, not {model!r}"
+    elif not (reason := refuses(one, model)):
+        return model
+    raise InvalidRequest(reason, path="model")
+
+
 def unknown_model(one: ResolvedProvider, model: str) -> tuple[Notice, ...]:
     """A notice if the model's name may be misspelled."""
     if not one.own_models_only or one.provider.known_models:

@@ -20,7 +20,7 @@ import msgspec
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.redaction import hides_arguments
-from anaphora.tools.ordered import OrderedRegistry
+from anaphora.tools.registry import OrderedRegistry
 from anaphora.values import Conversation, Event, Extras, Notice
 from anaphora.values.fields import frozen
 
@@ -71,12 +71,11 @@ from .pool import ChosenTargets, ProviderPool, TargetChooser
 from .response import Output, Response
 from .routing import SessionRoute, conversation_key
 from .session import Session
-from .session.call_builder import CallBuilder
+from .session.call_builder import CallBuilder, PromptSource
 from .session.compaction import compact_at_of
 from .session.handles import Handles
 from .session.keep_warm import CacheRefresher, keep_warm_of
 from .session.keeper import ConversationKeeper
-from .session.prompt_source import PromptSource
 from .session.turn_prompt import prompt_of
 from .structured import Structured, output_of
 from .transport import HttpTransport
@@ -381,7 +380,7 @@ class AsyncClient:
         call.
         """
         from .fan_out import FanOut
-        from .fan_out.arguments import split_options
+        from .fan_out.values import split_options
 
         if options:
             check_keywords(options, MAP_KEYWORDS)

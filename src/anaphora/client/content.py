@@ -9,7 +9,7 @@ import msgspec
 
 from anaphora.errors import InvalidRequest
 from anaphora.tools import ToolRegistry
-from anaphora.tools.ordered import OrderedRegistry
+from anaphora.tools.registry import OrderedRegistry
 from anaphora.values import (
     AnyTool,
     Conversation,

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 from anaphora.errors import InvalidRequest, Io
 
-from .threads import in_thread
+from .dispatch import in_thread
 
 #: Seconds that a store may take for one operation.
 TIMEOUT = 2.0

@@ -1,14 +1,19 @@
-"""Runs the tool calls of a model; every failure becomes a result that the model can act on."""
+"""Runs the tool calls of a model; every failure becomes a result that the model can act on.
+
+Functions of the app that may block run in threads of their own (`in_thread`)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import logging
+import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from enum import Enum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,7 +24,6 @@ from anaphora.tools.registry import Bound, ToolRegistry
 from anaphora.values import ResultPart, Text, ToolCall, ToolResult
 
 from .failures import described, log
-from .threads import in_thread
 
 _log = logging.getLogger("anaphora.tools")
 
@@ -260,3 +264,48 @@ def _check(content: str | tuple[ResultPart, ...]) -> None:
                 f"lone surrogate at character {problem.start}; decode with errors='replace'",
                 path="result",
             ) from None
+
+
+T = TypeVar("T")
+
+
+async def in_thread(
+    act: Callable[[], T], what: str, *, name: str, late: Callable[[], None] | None = None
+) -> T:
+    """The result of `act`, which runs in a daemon thread: in the loop's executor, a few functions
+    that never return would block everything else that needs a thread, and the end of the program.
+
+    `what` names the function in errors, `name` the thread. `late` is called in the loop when `act`
+    ends after nothing waits for it any more.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def finish(values: tuple[T, ...], problem: BaseException | None) -> None:
+        if done.done():  # it was cancelled
+            if late is not None:
+                late()
+        elif problem is None:
+            done.set_result(*values)
+        else:
+            done.set_exception(problem)
+
+    def run() -> None:
+        values: tuple[T, ...] = ()
+        problem: BaseException | None = None
+        try:
+            values = (context.run(act),)
+        except StopIteration as stop:
+            # A future cannot carry StopIteration; Python 3.11 would wait forever.
+            problem = RuntimeError(f"{what} raised StopIteration")
+            problem.__cause__ = stop
+        except SystemExit as left:
+            problem = RuntimeError(f"{what} left with {left.code!r}")
+        except BaseException as raised:
+            problem = raised
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(finish, values, problem)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await done

@@ -17,7 +17,7 @@ from anaphora.redaction import shown_url
 from anaphora.rendered import Rendered, Request
 from anaphora.values import Notice
 
-from .choice import UnknownModelWarning, name_at, refuses, unknown_model
+from .choice import UnknownModelWarning, checked_model, name_at, unknown_model
 from .config.resolve import ResolvedProvider
 from .config.secrets import SecretHeaders
 from .limits import Gate
@@ -30,6 +30,9 @@ from .transport.timer import SharedTimer
 
 #: Models of one provider that are remembered: callers may name any.
 _MOST_TARGETS = 512
+
+#: Prices of one model that are remembered.
+_MOST_PRICES = 64
 
 #: Headers that hold a list: values of the configuration and of a call are joined.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
@@ -72,25 +75,18 @@ class Target(msgspec.Struct, frozen=True, eq=False):
     rules: CacheRules
     memory: AppMemory
     gate: Gate
-    prices: dict[str, tuple[int, Price | None]]
+    prices: dict[tuple[int, str, bool], Price | None]
+    """By quarter of an hour, service tier, and whether it is for batches."""
     notices: tuple[Notice, ...] = ()
     """About the model itself; on every response."""
 
     def price(self, at: float, tier: str = "", *, batch: bool = False) -> Price | None:
-        slot, key = int(at // catalog.PRICE_SLOT), f"{tier} batch" if batch else tier
-        known = self.prices.get(key)
-        if known is None or known[0] != slot:
-            known = self.prices[key] = slot, find_price(self, at, tier, batch=batch)
-        return known[1]
-
-    def next_price(self, at: float, tier: str = "") -> Price | None:
-        """The price a quarter of an hour later, at which a call may be billed that waits."""
-        later, key = at + catalog.PRICE_SLOT, f"{tier} later"
-        slot = int(later // catalog.PRICE_SLOT)
-        known = self.prices.get(key)
-        if known is None or known[0] != slot:
-            known = self.prices[key] = slot, find_price(self, later, tier)
-        return known[1]
+        key = int(at // catalog.PRICE_SLOT), tier, batch
+        if key not in self.prices:
+            if len(self.prices) >= _MOST_PRICES:
+                self.prices.clear()
+            self.prices[key] = find_price(self, at, tier, batch=batch)
+        return self.prices[key]
 
     def render(self, call: Call, previous: Rendered | None = None) -> Rendered:
         """The call as the provider gets it. An error names a parameter as the app wrote it:
@@ -189,12 +185,8 @@ class Endpoint:
         """Uses the key of the same provider as it is configured now; False where anything else has
         changed."""
         before = self.resolved
-        if (before.wire, before.base_url, before.dialect, before.provider) != (
-            resolved.wire,
-            resolved.base_url,
-            resolved.dialect,
-            resolved.provider,
-        ):
+        same = ("wire", "base_url", "dialect", "provider")
+        if any(getattr(before, name) != getattr(resolved, name) for name in same):
             return False
         self.resolved = resolved
         self.redactor = resolved.redactor()
@@ -236,16 +228,8 @@ class Endpoint:
         headers = SecretHeaders({**request.headers, **own})
         return msgspec.structs.replace(request, headers=headers, body=body)
 
-    def _new_target(self, name: object) -> Target:
-        if name is None:
-            raise InvalidRequest(
-                f"no model is given for {self.id}; name one, or set `model` in llm.yaml",
-                path="model",
-            )
-        if not isinstance(name, str):
-            raise InvalidRequest(f"must be the name of a model, not {name!r}", path="model")
-        if reason := refuses(self.resolved, name):
-            raise InvalidRequest(reason, path="model")
+    def _new_target(self, model: object) -> Target:
+        name = checked_model(self.resolved, model)
         notices = unknown_model(self.resolved, name)
         for notice in notices:
             warn(notice.message, UnknownModelWarning)

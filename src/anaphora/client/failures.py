@@ -46,6 +46,7 @@ _STEPS = {
     "batch_cancel_failed": "canceling the batch",
     "results_failed": "writing the results",
     "settle_failed": "settling what the call cost",
+    "keep_warm_failed": "keeping the cached prefix alive",
 }
 
 
@@ -91,7 +92,19 @@ def stream_error(
     return error
 
 
-def reply_from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
+def read_reply(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Reply:
+    """The reply of a response that is not streamed; raises the error that it is instead."""
+    if answer.status >= 300:
+        raise status_error(endpoint, answer, data)
+    try:
+        return endpoint.wire.read_reply(data)
+    except Parse as problem:
+        if (error := body_error(endpoint, answer, data)) is not None:
+            raise error from None
+        return _reply_from_stream(endpoint, data, problem)
+
+
+def _reply_from_stream(endpoint: Endpoint, data: bytes, problem: Parse) -> Reply:
     """The reply in a body that is an event stream although none was requested: some gateways
     always stream. `problem`: why the body could not be read as a single reply."""
     reader = endpoint.wire.reader()

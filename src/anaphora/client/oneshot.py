@@ -13,7 +13,7 @@ import msgspec
 from anaphora.cache import PrefixIndex
 from anaphora.cache.plan import SingleCallPlanner, is_conversation
 from anaphora.cache.prefix import comparable
-from anaphora.cache.verdict import SentCall, Verdict, judge_and_predict, saved_usd
+from anaphora.cache.verdict import SentCall, Verdict, judge, saved_usd
 from anaphora.catalog import Price
 from anaphora.errors import NotFound
 from anaphora.prompt import Call
@@ -48,10 +48,8 @@ class ComparedCalls:
         scope = endpoint.id, endpoint.wire_name, target.model
         earlier = self._index.add(rendered, _ComparedCall(sent), scope=scope, reply_id=reply_id)
         before = comparable(earlier, rendered, target.rules, at=sent.at)
-        verdict, expected = judge_and_predict(
-            before, sent, target.rules, price=price, profile=target.profile
-        )
-        return verdict, None if expected is None else expected.read
+        verdict = judge(before, sent, target.rules, price=price, profile=target.profile)
+        return verdict, verdict.predicted
 
 
 class OneShot(Caller):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from anaphora.errors import InvalidRequest
 
-from .text_stream import TextStream
+from .response import TextStream
 
 #: Packages whose frames are not the application's.
 _OWN = frozenset(

@@ -238,13 +238,4 @@ class Caller(ABC):
         return audit.call_ended(self._ended(flight, record))
 
     def _ended(self, flight: InFlight, record: Record) -> EndedCall:
-        prepared = flight.prepared.get(flight.index)
-        return EndedCall(
-            record=record,
-            raw_hash=flight.raw_hash,
-            rendered=None if prepared is None else prepared.rendered,
-            plan=None if prepared is None else prepared.plan,
-            adapter=flight.request.adapter,
-            prompt_hash=flight.request.prompt_hash,
-            output_usd=flight.guarded("price_failed", None, flight.output_usd, record.usage),
-        )
+        return EndedCall.of(flight, record)

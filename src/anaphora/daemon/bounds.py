@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anaphora.catalog import Price, Rates
+from anaphora.catalog import PRICE_SLOT, Price, Rates
 from anaphora.catalog.billing_bounds import (
     bounds_of,
     overhead_of,
@@ -228,7 +228,7 @@ def _dearest(
 def _prices(facts: RequestFacts, target: Target, at: float) -> list[Price]:
     """The prices of the target's model, now and soon, and of others that may answer."""
     tier = facts.service_tier
-    now, soon = target.price(at, tier), target.next_price(at, tier)
+    now, soon = target.price(at, tier), target.price(at + PRICE_SLOT, tier)
     if now is None or soon is None:
         raise _NoBound(_unpriced(target.model, target, tier))
     prices = [now] if soon is now else [now, soon]

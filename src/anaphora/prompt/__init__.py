@@ -7,14 +7,17 @@ from .blocks import (
     Continuation,
     Earlier,
     MarkRequest,
+    OutputSchema,
+    Params,
     PartMark,
     PromptBlock,
     PromptCachePlan,
+    Reasoning,
     ResponsesRequestOptions,
+    ToolChoice,
     ToolMark,
     flatten_blocks,
 )
-from .call import Call, OutputSchema, Params, Reasoning, ToolChoice
 from .context import (
     Compaction,
     ContextFingerprint,
@@ -23,7 +26,7 @@ from .context import (
     atomic_units,
     compact,
 )
-from .ir import PromptIR, Segment
+from .ir import Call, PromptIR, Segment
 
 __all__ = [
     "BlockMark",

@@ -1,4 +1,4 @@
-"""PromptIR: one prompt for every provider.
+"""PromptIR: one prompt for every provider; and the call that sends it, the input of `wire.render`.
 
 Wires use these views and do not read the fields:
 
@@ -19,14 +19,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
-from anaphora.values import Conversation, Message, MessageLike, SegmentRole, Value
+from anaphora.values import (
+    AnyTool,
+    Conversation,
+    Extras,
+    Message,
+    MessageLike,
+    SegmentRole,
+    Value,
+)
 from anaphora.values.fields import check_fields
 
-from .blocks import Continuation, PromptBlock, PromptCachePlan, ResponsesRequestOptions
+from .blocks import Continuation, Params, PromptBlock, PromptCachePlan, ResponsesRequestOptions
+
+_TOOLS = frozenset(get_args(AnyTool))
 
 
 class Segment(Value, frozen=True):
@@ -236,6 +246,30 @@ class PromptIR(Value, frozen=True, kw_only=True):
                 if conversation[index].id == boundary:
                     return index
         return None
+
+
+class Call(Value, frozen=True, kw_only=True):
+    """One request, independent of the provider."""
+
+    ir: PromptIR
+    model: str
+    tools: tuple[AnyTool, ...] = ()
+    params: Params = Params()
+    extras: Extras | None = None
+    """Request fields without a name here: wire name -> JSON object text."""
+
+    def __post_init__(self) -> None:
+        # As in `Segment`.
+        tools = self.tools
+        if (
+            type(self.ir) is not PromptIR
+            or type(self.params) is not Params
+            or type(self.model) is not str
+            or type(tools) is not tuple
+            or not _TOOLS.issuperset(map(type, tools))
+            or self.extras is not None
+        ):
+            check_fields(self)
 
 
 #: The roles are declared in the order of `body_chat`.

@@ -26,9 +26,8 @@ from yarl import URL
 
 from anaphora.client.config import Timeouts
 from anaphora.client.config.secrets import Secret, SecretHeaders
-from anaphora.client.transport import errors
-from anaphora.client.transport.connections import KEEPALIVE_SECONDS
-from anaphora.client.transport.request_head import Destination, RequestHead
+from anaphora.client.transport import RequestHead, errors
+from anaphora.client.transport.connections import KEEPALIVE_SECONDS, Destination
 from anaphora.errors import InvalidConfig, Transport
 
 from .exchange import Headers, UpstreamRequest
@@ -70,7 +69,14 @@ class NetworkUpstream:
                 break
             except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
                 exchange.abort()
-                failure = _no_response(error, address, exchange, reused)
+                failure = errors.no_response(
+                    error,
+                    _TIMEOUTS,
+                    address.url,
+                    address.proxy,
+                    written=exchange.written,
+                    reused=reused,
+                )
             except BaseException as error:
                 exchange.abort()
                 error.__traceback__ = None
@@ -343,14 +349,6 @@ def _has_length(request: UpstreamRequest) -> bool:
 
 def _may_repeat(request: UpstreamRequest) -> bool:
     return request.method in _IDEMPOTENT and isinstance(request.body, bytes)
-
-
-def _no_response(
-    error: Exception, address: UpstreamAddress, exchange: NetworkExchange, reused: bool
-) -> Transport:
-    phase, reason = errors.no_response(error, _TIMEOUTS, written=exchange.written, reused=reused)
-    where = errors.address_of(error, address.url, address.proxy)
-    return Transport(f"{where}: {reason}", phase=phase)
 
 
 def _environment_proxy(url: URL) -> tuple[URL | None, SecretHeaders]:

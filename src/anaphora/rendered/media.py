@@ -3,13 +3,19 @@ are billed by content, so their base64 is not counted as text."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import msgspec
 
 from anaphora.values.stability import Kind
+
+from .chunks import ChunkRun
+from .log import ChunkLog
 
 #: One image, document or sound, or a built-in tool of a provider with its instructions. A stand-in:
 #: images are billed by their area, from 85 tokens to some 5,000.
@@ -29,6 +35,45 @@ LONG = 2000
 _CARRIED = re.compile(rb"[A-Za-z0-9+/=_-]{%d,}+" % LONG)
 _ENCRYPTED_TEXT = re.compile(rb'"encrypted_content"\s*:\s*"([^"\\]*+)"')
 _PLAIN = re.compile(rb'"(?:text/[a-z-]+|data:text/[a-z-][^"]*+)"|"type"\s*:\s*"(?:text|content)"')
+
+#: Blocks that may refer to deferred tools, and the field with the name.
+_REFERRING = (Kind.TOOL_RESULT, Kind.OTHER)
+_TOOL_NAME = re.compile(rb'"tool_name"\s*:\s*"([^"\\]*+)"')
+
+
+class Size(NamedTuple):
+    """The size of some chunks."""
+
+    text: int = 0
+    """Bytes of text."""
+    other: int = 0
+    """Tokens of everything else."""
+
+    def tokens(self, per_token: float) -> int:
+        return math.ceil(self.text / per_token) + self.other
+
+
+class Odd:
+    """The chunks of a log that are not all text."""
+
+    __slots__ = ("before", "done", "ends", "totals")
+
+    def __init__(
+        self, done: int = 0, ends: Sequence[int] = (), totals: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        self.done = done
+        """The number of chunks examined."""
+        self.ends = ends
+        """The end of each, in chunks."""
+        self.totals = totals
+        """Totals up to there: the bytes that are not text, and their tokens."""
+        self.before: Any = None
+        """The size of the runs before the log, as last computed."""
+
+    def upto(self, chunks: int) -> tuple[int, int]:
+        """The totals of the first chunks."""
+        index = bisect_right(self.ends, chunks)
+        return self.totals[index - 1] if index else (0, 0)
 
 
 def not_text(kind: Kind, size: int, data: Callable[[], bytes]) -> tuple[int, int]:
@@ -84,3 +129,43 @@ def _is_function(data: bytes) -> bool:
     """Whether a tool is a function: built-in tools have no schema. A Gemini function may have none
     either, but it has a name and no type."""
     return any(field in data for field in _SCHEMAS) or (b'"name"' in data and b'"type"' not in data)
+
+
+def measured(data: bytes, kind: Kind | None = None) -> Size:
+    """The size of one block; without a kind, of any JSON that may contain images."""
+    away, tokens = not_text(Kind.TOOL_RESULT if kind is None else kind, len(data), lambda: data)
+    return Size(len(data) - away, tokens)
+
+
+def with_definitions(odd: Odd, log: ChunkLog, count: int, runs: Sequence[ChunkRun]) -> Odd:
+    """The same with the deferred tools that the first `count` chunks refer to."""
+    referring = _references(log, count)
+    if not referring:
+        return odd
+    deferred = [tool for run in runs for tool in run.deferred]
+    sizes = {tool.name: len(tool.data) for tool in deferred}
+    added = {end: sum(sizes.get(name, 0) for name in names) for end, names in referring}
+    ends = sorted({*odd.ends, *added})
+    definitions = accumulate(added.get(end, 0) for end in ends)
+    totals = [
+        (odd.upto(end)[0] - bytes_, odd.upto(end)[1])
+        for end, bytes_ in zip(ends, definitions, strict=True)
+    ]
+    return Odd(odd.done, ends, totals)
+
+
+def _references(log: ChunkLog, count: int) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The chunks that refer to tools, by their ends, and the names. Each is searched once."""
+    searched, found = log.tool_references
+    if searched < count:
+        ends, more = log.ends, []
+        for index in range(searched, count):
+            if log.kinds[index] not in _REFERRING:
+                continue
+            block = log.slice(ends[index - 1] if index else 0, ends[index])
+            if b'"tool_reference"' in block:
+                names = tuple(name.decode(errors="replace") for name in _TOOL_NAME.findall(block))
+                more.append((index + 1, names))
+        found = (*found, *more)
+        log.tool_references = count, found
+    return found

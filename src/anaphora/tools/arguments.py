@@ -16,7 +16,7 @@ import msgspec
 from anaphora import canonical
 from anaphora.errors import InvalidRequest, InvalidTool
 
-from .mismatch import first_error, mismatch, schema_validator
+from .schema import first_error, mismatch, schema_validator
 
 _ROOT = "arguments"
 _FIELD = re.compile(r"^Object (?:missing required|contains unknown) field `(.+)`$", re.DOTALL)

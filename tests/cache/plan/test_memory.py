@@ -65,7 +65,7 @@ def test_conversations_with_one_beginning_have_their_own_usual_length() -> None:
     memory = AppMemory(catalog.rules("anthropic", "claude-sonnet-4-6"))
     prompt = TokenRuns([("same beginning", 2000)])
     for number in range(3):
-        memory.single_call(prompt, 0, memory.start(), at=float(number))
+        memory.beginning(memory.record(prompt, 0, at=float(number))).ended += 1
     assert memory.usual_calls(prompt.key(0)) < 1.2
     assert memory.usual_calls("another beginning") == 9.0
 

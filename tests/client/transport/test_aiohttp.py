@@ -14,8 +14,8 @@ from aiohttp.client_reqrep import ConnectionKey
 from yarl import URL
 
 from anaphora.client.config.secrets import Secret, SecretHeaders
+from anaphora.client.transport.connections import Destination
 from anaphora.client.transport.errors import read_proxy
-from anaphora.client.transport.request_head import Destination
 
 #: Which of its attributes are used in `client/transport/over_aiohttp`.
 LEANT_ON: dict[type, str] = {

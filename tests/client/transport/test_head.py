@@ -17,8 +17,8 @@ from yarl import URL
 import anaphora
 from anaphora import errors
 from anaphora.client.config.secrets import Secret, SecretHeaders
+from anaphora.client.transport.connections import UrlRoute
 from anaphora.client.transport.errors import read_proxy, read_url
-from anaphora.client.transport.request_head import UrlRoute
 
 T = TypeVar("T")
 

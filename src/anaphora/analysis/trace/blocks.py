@@ -14,7 +14,7 @@ from blake3 import blake3
 from anaphora.canonical import dumps
 from anaphora.catalog import CacheRules, Profile, tool_overhead
 from anaphora.rendered import Kind
-from anaphora.tokens import Size, measured
+from anaphora.rendered.media import Size, measured
 from anaphora.values import Section
 
 from .format import BLOCK_KINDS, Trace, TraceCall, TraceMessage

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Kind
-from anaphora.tokens import Size
+from anaphora.rendered.media import Size
 from anaphora.values import TTL_SECONDS, Ttl, Usage, WriteTtl
 from anaphora.wording import counted
 

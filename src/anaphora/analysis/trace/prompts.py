@@ -16,7 +16,8 @@ from anaphora import catalog
 from anaphora.cache.simulator import Chance, Mark, Outcome, Simulator
 from anaphora.catalog import CacheRules
 from anaphora.errors import InvalidRequest
-from anaphora.tokens import Size, bytes_in, tokens_in
+from anaphora.rendered.media import Size
+from anaphora.tokens import bytes_in, tokens_in
 from anaphora.values import Ttl
 
 from .account import Account, Beginning

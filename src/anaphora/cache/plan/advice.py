@@ -11,7 +11,7 @@ from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wording import counted
 
-from .memory import Gaps, write_price
+from .memory import PRIOR_WEIGHT, Gaps, prior
 
 #: Refreshes of one pause at most.
 _MOST_REFRESHES = 64
@@ -43,7 +43,7 @@ def before_fan_out(
     read what another is still writing."""
     if tokens < rules.minimum_tokens.value or calls < 2:
         return None
-    write, read = write_price(rules, ttl), rules.read_price.value
+    write, read = rules.writing(ttl), rules.read_price.value
     saves = calls * write * tokens - (write + calls * read) * tokens
     if saves <= 0:
         return None
@@ -67,15 +67,15 @@ def refreshes(
     the prefix, in multiples of the input price. `share` of the prefix expires, the rest lives
     longer. All of one pause, with those that are `done`, never cost more than what expires costs to
     write again."""
-    write, read = write_price(rules, ttl), rules.read_price.value
+    write, read = rules.writing(ttl), rules.read_price.value
     lost = share * (write - read)
     spacing = TTL_SECONDS[ttl] - refresh_margin(ttl)
     most = _MOST_REFRESHES if not read else min(_MOST_REFRESHES, int(lost / read))
     best, gain, paid = 0, 0.0, 0.0
     for count in range(1, most - done + 1):
         sent_after = idle + (count - 1) * spacing
-        paid += (1 - gaps.next_within(sent_after, idle=idle, goes_on=goes_on)) * read
-        found = gaps.next_within(sent_after + spacing, idle=idle, goes_on=goes_on)
+        paid += (1 - _next_within(gaps, sent_after, idle=idle, goes_on=goes_on)) * read
+        found = _next_within(gaps, sent_after + spacing, idle=idle, goes_on=goes_on)
         if (saved := found * lost - paid) > gain:
             best, gain = count, saved
     return best, gain
@@ -105,19 +105,19 @@ def until_next(
     idle = max(elapsed, spacing)
     count, gain = refreshes(rules, ttl, gaps, idle=idle, share=share, goes_on=goes_on)
     # What is saved or lost by a refresh counts where no call comes before it.
-    needed = 1 - gaps.next_within(idle, idle=elapsed, goes_on=goes_on)
+    needed = 1 - _next_within(gaps, idle, idle=elapsed, goes_on=goes_on)
     after = f"if no call comes for {_duration(idle)}"
     read = rules.read_price.value
     if count:
-        found = gaps.next_within(idle + count * spacing, idle=idle, goes_on=goes_on)
+        found = _next_within(gaps, idle + count * spacing, idle=idle, goes_on=goes_on)
         longer = _duration(count * spacing)
         why = (
             f"{after}, {found:.0%} of the next ones come within another {longer}; a refresh costs"
             f" {read:g} of the input price"
         )
         return Advice("keep_alive", needed * gain * tokens, why, price)
-    found = gaps.next_within(idle + spacing, idle=idle, goes_on=goes_on)
-    lost = read - found * share * (write_price(rules, ttl) - read)
+    found = _next_within(gaps, idle + spacing, idle=idle, goes_on=goes_on)
+    lost = read - found * share * (rules.writing(ttl) - read)
     why = (
         f"{after}, only {found:.0%} of the next ones come within another {_duration(spacing)}; a"
         " refresh would cost more than it saves"
@@ -141,10 +141,22 @@ def at_compaction(
 ) -> Advice:
     """Whether to cut a cached history from `before` tokens to `after`, of which the first `kept`
     stay unchanged, with `calls` calls to come. Everything behind the cut is written again."""
-    write, read = write_price(rules, ttl), rules.read_price.value
+    write, read = rules.writing(ttl), rules.read_price.value
     saves = calls * (before - after) * read - (after - kept) * (write - read)
     if saves > 0:
         why = f"{before - after:,} tokens fewer to read, {calls:.0f} times"
         return Advice("compact", saves, why, price)
     why = f"writing {after - kept:,} tokens again costs more than {calls:.0f} shorter reads save"
     return Advice("keep_history", -saves, why, price)
+
+
+def _next_within(gaps: Gaps, seconds: float, *, idle: float, goes_on: float) -> float:
+    """P(the next use comes within so many seconds of the last one), where none came within `idle`
+    seconds; `goes_on` is how likely one comes at all."""
+
+    def share(pause: float) -> float:
+        short = sum(gap <= pause for gap in gaps.lengths)
+        return (PRIOR_WEIGHT * prior(pause) + short) / (PRIOR_WEIGHT + len(gaps.lengths))
+
+    before = goes_on * share(idle)
+    return max(0.0, goes_on * share(seconds) - before) / (1 - before) if before < 1 else 0.0

@@ -24,7 +24,6 @@ from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Ttl
 
 from .marking import falling_ttls, hash_order, markable_chunk
-from .memory import write_price
 
 #: A longer beginning is a group of its own if it adds at least this many tokens: a group costs a
 #: wait.
@@ -230,7 +229,7 @@ def warming_pays(group: PrefixGroup, rules: CacheRules, ttl: Ttl | None, *, extr
     prompts of the group at once. `extra` are additional calls that read it: a pre-warm."""
     read, write = rules.read_price.value, 1.0
     if ttl is not None:
-        write = write_price(rules, ttl)
+        write = rules.writing(ttl)
     missed = 0.0 if rules.missed is None else rules.missed.value
     new = group.tokens - (0 if group.parent is None else group.parent.tokens)
     later = len(group.members) - 1 + extra

@@ -81,7 +81,7 @@ class HandlePlanner:
         if rules.storage_price is None or not self.price or not tokens:
             return False
         uses, read = gaps.horizon(usual), rules.read_price.value
-        hours = uses * gaps.typical(at) / 3600
+        hours = uses * _typical(gaps, at) / 3600
         storage = hours * float(rules.storage_price.value) / float(self.price)
         with_handle = (1.0 if self._handle is None else 0.0) + uses * read + storage
         missed = rules.missed.value if rules.missed is not None else 0.0
@@ -92,4 +92,13 @@ class HandlePlanner:
 
 def _lifetime(gaps: Gaps, at: float) -> int:
     """How many seconds a handle should live: a few pauses, in whole minutes."""
-    return max(_SHORTEST, math.ceil(3 * gaps.typical(at) / 60) * 60)
+    return max(_SHORTEST, math.ceil(3 * _typical(gaps, at) / 60) * 60)
+
+
+def _typical(gaps: Gaps, at: float) -> float:
+    """The median pause; one minute before the first."""
+    lengths = list(gaps.lengths)
+    if gaps.last is not None and at > gaps.last:
+        lengths.append(at - gaps.last)
+    lengths.sort()
+    return lengths[len(lengths) // 2] if lengths else 60.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Prior P(next call within t): most calls follow within minutes.
 _PRIOR = ((300.0, 0.9), (3600.0, 0.98))
 #: How many observed pauses the prior is worth.
-_PRIOR_WEIGHT = 0.5
+PRIOR_WEIGHT = 0.5
 #: Expected number of further uses without any history.
 _EXPECTED_USES = 8
 #: Pauses that are remembered; old ones say little about the next.
@@ -31,8 +31,6 @@ _MOST_BEGINNINGS = 4096
 _MOST_BLOCKS, _MOST_MARKERS = 20_000, 10_000
 #: Open conversations from which the usual length is learned.
 MOST_OPEN = 1024
-#: As many calls with one beginning, none of which was continued, are single calls.
-_SINGLE_CALLS = 4
 #: A conversation without a call for this many seconds counts as ended.
 _SILENCE = 600.0
 #: However long a conversation is, its end may be the next thing.
@@ -85,26 +83,8 @@ class Gaps:
         if self.last is not None:
             count += 1
             short += at - self.last <= seconds
-        prior = _TTL_PRIORS[seconds] if seconds in _TTL_PRIORS else _prior(seconds)
-        return (_PRIOR_WEIGHT * prior + short) / (_PRIOR_WEIGHT + count)
-
-    def next_within(self, seconds: float, *, idle: float, goes_on: float = 1.0) -> float:
-        """P(the next use comes within so many seconds of the last one), where none came within
-        `idle` seconds; `goes_on` is how likely one comes at all."""
-
-        def share(pause: float) -> float:
-            short = sum(gap <= pause for gap in self.lengths)
-            return (_PRIOR_WEIGHT * _prior(pause) + short) / (_PRIOR_WEIGHT + len(self.lengths))
-
-        before = goes_on * share(idle)
-        return max(0.0, goes_on * share(seconds) - before) / (1 - before) if before < 1 else 0.0
-
-    def typical(self, at: float) -> float:
-        """The median pause; one minute before the first."""
-        gaps = list(self.lengths)
-        if self.last is not None and at > self.last:
-            gaps.append(at - self.last)
-        return sorted(gaps)[len(gaps) // 2] if gaps else 60.0
+        chance = _TTL_PRIORS[seconds] if seconds in _TTL_PRIORS else prior(seconds)
+        return (PRIOR_WEIGHT * chance + short) / (PRIOR_WEIGHT + count)
 
     def horizon(self, usual: float | None = None) -> float:
         """How many more uses to expect after the one at hand: about as many as there were, and 8 at
@@ -114,7 +94,7 @@ class Gaps:
         return max(left, self.count, 1 if self.count else 0)
 
 
-def _prior(seconds: float) -> float:
+def prior(seconds: float) -> float:
     """Linear between the two points of the prior; beyond them towards 1 at 24 hours."""
     (short, some), (long, most) = _PRIOR
     if seconds <= short:
@@ -124,7 +104,7 @@ def _prior(seconds: float) -> float:
     return most + (1 - most) * min(1.0, (seconds - long) / (24 * 3600 - long))
 
 
-_TTL_PRIORS: dict[float, float] = {seconds: _prior(seconds) for seconds in TTL_SECONDS.values()}
+_TTL_PRIORS: dict[float, float] = {seconds: prior(seconds) for seconds in TTL_SECONDS.values()}
 
 
 class TtlCosts:
@@ -138,9 +118,9 @@ class TtlCosts:
         self._read = rules.read_price.value
         # Shortest first: on a tie the shorter one commits to less.
         self._marked = [
-            (ttl, TTL_SECONDS[ttl], write_price(rules, ttl)) for ttl in reversed(rules.ttls.value)
+            (ttl, TTL_SECONDS[ttl], rules.writing(ttl)) for ttl in reversed(rules.ttls.value)
         ]
-        self.unmarked = unmarked_caching(rules)
+        self.unmarked = rules.unmarked_caching
 
     def by_ttl(self, gaps: Gaps, at: float, usual: float | None = None) -> dict[Ttl | None, float]:
         """The cost with each TTL, and without a marker. `usual` is how often such a prefix is used
@@ -160,22 +140,6 @@ class TtlCosts:
         """The TTL that pays for these pauses; None where no marker does."""
         costs = self.by_ttl(gaps, at, usual)
         return min(costs, key=costs.__getitem__)
-
-
-def write_price(rules: CacheRules, ttl: Ttl) -> float:
-    figure = rules.write_price.get(ttl)
-    return 1.0 if figure is None else figure.value
-
-
-def unmarked_caching(rules: CacheRules) -> tuple[float, float] | None:
-    """Lifetime in seconds and read price of unmarked requests, where a provider with markers caches
-    those too; None elsewhere."""
-    if rules.mechanism.value != "both" or rules.default_ttl is None:
-        return None
-    if rules.automatic_breakpoint.value not in ("granules", "units"):
-        return None
-    price = rules.read_price if rules.automatic_read_price is None else rules.automatic_read_price
-    return TTL_SECONDS[rules.default_ttl.value], price.value
 
 
 class ConversationState(msgspec.Struct):
@@ -275,8 +239,8 @@ class AppMemory:
         """Records a call of a conversation, and simulates it."""
         if state.gaps.last is not None:
             self.pauses.add(max(0.0, at - state.gaps.last))
-        beginning = self._record(prompt, shared, at)
-        self._continue(state, beginning, at)
+        beginning = self.record(prompt, shared, at)
+        self.go_on(state, beginning, at)
         return self.current().call(prompt, at=at, began=began, reasoning=reasoning)
 
     def current(self) -> Simulator:
@@ -287,29 +251,8 @@ class AppMemory:
             self.simulator.call(prompt, at=at, began=began)
         return self.simulator
 
-    def single_call(
-        self, prompt: PromptView, shared: int | None, state: ConversationState, at: float
-    ) -> None:
-        """Records a call outside any session: over, unless a later one continues its prompt."""
-        beginning = self._record(prompt, shared, at)
-        if beginning is not None:
-            same = self.beginnings[beginning]
-            if state.gaps.count:
-                same.continued += 1
-            else:
-                same.ended += 1
-
-    def matched_call(
-        self, prompt: PromptView, shared: int | None, state: ConversationState, at: float
-    ) -> None:
-        """Records a call of a conversation that was recognised by its prompt."""
-        beginning = self._record(prompt, shared, at)
-        self._continue(state, beginning, at)
-        same = self.beginnings.get(beginning)
-        if same is not None and not same.continued and same.gaps.count > _SINGLE_CALLS:
-            same.ended = same.gaps.count  # none of them went on: single calls with tools
-
-    def _record(self, prompt: PromptView, shared: int | None, at: float) -> Hashable:
+    def record(self, prompt: PromptView, shared: int | None, at: float) -> Hashable:
+        """Records a call, and returns the key of what its prompt shares with others."""
         self.recent.append(at)
         self.calls_per_minute(at)
         if shared is None:
@@ -328,7 +271,7 @@ class AppMemory:
             self.beginnings.move_to_end(beginning)
         return same
 
-    def _continue(self, state: ConversationState, beginning: Hashable, at: float) -> None:
+    def go_on(self, state: ConversationState, beginning: Hashable, at: float) -> None:
         """Learns how long conversations are: one that pauses has ended until it calls again."""
         calls = self.open_calls
         while calls and at - next(iter(calls.values()))[0] > _SILENCE:

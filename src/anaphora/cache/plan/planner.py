@@ -105,7 +105,8 @@ class Planner:
         prompt = self._marked(rendered, plan)
         shared = self._candidates_of(rendered).shared
         outcome = self._memory.call(prompt, shared, self.state, at, began, reasoning)
-        self._record(prompt, plan, at)
+        self.state.gaps.use(at)
+        self._write(prompt, plan, at)
         return outcome
 
     def refreshed(
@@ -279,10 +280,6 @@ class Planner:
         # Counted block by block, the stricter of the published readings.
         return reach is not None and tail - written < reach.value
 
-    def _record(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> None:
-        self.state.gaps.use(at)
-        self._write(prompt, plan, at, keyed=keyed)
-
     def _write(self, prompt: RenderedPrompt, plan: Plan, at: float, *, keyed: bool = True) -> None:
         minimum = self._rules.minimum_tokens.value
         for mark in reversed(plan.marks):
@@ -290,19 +287,6 @@ class Planner:
                 key = prompt.key(mark.chunk) if keyed else None
                 self.state.written = mark.chunk, key, at + TTL_SECONDS[mark.ttl]
                 break
-
-    def _long_prompt(self, rendered: Rendered) -> tuple[RenderedPrompt, int | None] | None:
-        """The prompt, and the end of what it shares with others where that is long enough to be
-        cached; None where the prompt itself is too short."""
-        if not rendered.markers or not rendered.cacheable:
-            return None
-        prompt, minimum = self._prompt_of(rendered), self._rules.minimum_tokens.value
-        if prompt.total < minimum:
-            return None
-        shared = self._candidates_of(rendered).shared
-        if shared is not None and prompt.tokens(shared) < minimum:
-            shared = None
-        return prompt, shared
 
     def _cache_key(self, rendered: Rendered, at: float) -> str | None:
         """A cache key for providers that route by one: the same for all conversations with the same

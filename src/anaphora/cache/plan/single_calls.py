@@ -6,7 +6,7 @@ import itertools
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
-from anaphora.cache.simulator import PromptView
+from anaphora.cache.simulator import PromptView, RenderedPrompt
 from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 
@@ -17,6 +17,8 @@ from .planner import Planner, reuse_requested
 _MOST_CALLS, _MOST_BYTES = 256, 4_000_000
 #: Calls that wait to be simulated.
 _MOST_PENDING = 8
+#: As many calls with one beginning, none of which was continued, are single calls.
+_SINGLE_CALLS = 4
 #: Roles of messages that are no reply.
 _ASKING_ROLES = ("user", "system", "developer")
 #: How many earlier turns are compared to recognise the call that a prompt continues.
@@ -60,7 +62,34 @@ class SingleCallStore:
         return None
 
 
-class SingleCallPlanner(Planner):
+class _CallPlanner(Planner):
+    """The breakpoints of one call, whose conversation is not known."""
+
+    def _long_prompt(self, rendered: Rendered) -> tuple[RenderedPrompt, int | None] | None:
+        """The prompt, and the end of what it shares with others where that is long enough to be
+        cached; None where the prompt itself is too short."""
+        if not rendered.markers or not rendered.cacheable:
+            return None
+        prompt, minimum = self._prompt_of(rendered), self._rules.minimum_tokens.value
+        if prompt.total < minimum:
+            return None
+        shared = self._candidates_of(rendered).shared
+        if shared is not None and prompt.tokens(shared) < minimum:
+            shared = None
+        return prompt, shared
+
+    def _record_single(self, prompt: PromptView, shared: int | None, at: float) -> None:
+        """Records a call outside any session: over, unless a later one continues its prompt."""
+        beginning = self._memory.record(prompt, shared, at)
+        if beginning is not None:
+            same = self._memory.beginnings[beginning]
+            if self.state.gaps.count:
+                same.continued += 1
+            else:
+                same.ended += 1
+
+
+class SingleCallPlanner(_CallPlanner):
     """The breakpoints of one call outside any session."""
 
     def __init__(self, memory: AppMemory, rendered: Rendered) -> None:
@@ -95,15 +124,16 @@ class SingleCallPlanner(Planner):
         if long_enough is None:
             return
         prompt, shared = long_enough
-        self._memory.single_call(prompt, shared, self.state, at)
+        self._record_single(prompt, shared, at)
         self._store.keep(rendered, self.state)
         if plan.marks or plan.automatic is not None:
             prompt.mark(plan)
             self._store.pending.append((prompt, at, began))
-        self._record(prompt, plan, at, keyed=False)
+        self.state.gaps.use(at)
+        self._write(prompt, plan, at, keyed=False)
 
 
-class MatchedCallPlanner(Planner):
+class MatchedCallPlanner(_CallPlanner):
     """The breakpoints of one call of a program that says nothing of its sessions: the conversation
     was recognised by its prompt (`PrefixIndex`)."""
 
@@ -130,9 +160,19 @@ class MatchedCallPlanner(Planner):
             return
         prompt, shared = long_enough
         self.beginning = None if shared is None else prompt.key(shared)
-        record = self._memory.matched_call if self._continues else self._memory.single_call
-        record(prompt, shared, self.state, at)
-        self._record(prompt, plan, at)
+        if self._continues:
+            self._record_matched(prompt, shared, at)
+        else:
+            self._record_single(prompt, shared, at)
+        self.state.gaps.use(at)
+        self._write(prompt, plan, at)
+
+    def _record_matched(self, prompt: PromptView, shared: int | None, at: float) -> None:
+        beginning = self._memory.record(prompt, shared, at)
+        self._memory.go_on(self.state, beginning, at)
+        same = self._memory.beginnings.get(beginning)
+        if same is not None and not same.continued and same.gaps.count > _SINGLE_CALLS:
+            same.ended = same.gaps.count  # none of them went on: single calls with tools
 
 
 def is_conversation(rendered: Rendered) -> bool:

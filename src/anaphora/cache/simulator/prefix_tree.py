@@ -21,8 +21,7 @@ import msgspec
 
 from anaphora.cache.prefix import common_bytes, deepest_known
 
-from .prompt import salt_of
-from .view import KeyOf, PromptView
+from .view import KeyOf, PromptView, salt_of
 
 #: Blocks that are remembered; the least recently used chains are dropped first.
 MOST_BLOCKS = 500_000

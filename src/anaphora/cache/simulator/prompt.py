@@ -17,13 +17,11 @@ from anaphora.rendered import ChunkRun, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import Section
 
-from .view import KeyOf, PromptView, RenderedBlocks
+from .view import SALT, KeyOf, PromptView, RenderedBlocks
 
 _SECTIONS: tuple[Section, ...] = ("tools", "system", "messages")
 #: Beginnings whose parameters are remembered.
 _REMEMBERED = 10_000
-#: Bytes of an entry key that are common to one account under the same parameters.
-SALT = 16
 #: Bytes up to which SHA-256 is faster than BLAKE3, which works on many kilobytes at once.
 _SHORT = 2048
 #: Copied for each block, which is faster than a new one.
@@ -153,13 +151,6 @@ def _chain(run: ChunkRun, before: bytes) -> list[bytes]:
             keys.append(last)
             begin = end
     return keys
-
-
-def salt_of(key: Hashable) -> Hashable:
-    """The part of an entry key that is common to one account under the same parameters."""
-    if isinstance(key, bytes):
-        return key[:SALT]
-    return key[0] if isinstance(key, tuple) else None
 
 
 class ScopedKeys:

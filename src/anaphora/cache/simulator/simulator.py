@@ -135,7 +135,12 @@ def made_call(
     delay: float = 0.0,
 ) -> MadeCall:
     """A call of that time, as the rules count it: see `Simulator.call`."""
-    moments = _moments(at, began, ended)
+    start = at if began is None else began
+    moments: dict[Moment, float] = {
+        "request_start": at,
+        "response_start": start,
+        "response_end": start if ended is None else ended,
+    }
     readable_from: Moment = rules.readable_from.value
     if readable_from == "response_start" and began is None:
         readable_from = "response_end"  # it began before that
@@ -144,14 +149,7 @@ def made_call(
     if began is None and ended is not None and assumed is not None:
         lives_from = min(ended, at + assumed.value)
     readable = moments[readable_from] + delay
-    return MadeCall(at, readable, lives_from, moments["response_start"], reasoning)
-
-
-def _moments(at: float, began: float | None, ended: float | None) -> dict[Moment, float]:
-    """When a call and its reply began and ended, as far as known."""
-    began = at if began is None else began
-    ended = began if ended is None else ended
-    return {"request_start": at, "response_start": began, "response_end": ended}
+    return MadeCall(at, readable, lives_from, start, reasoning)
 
 
 def _restart_nothing(_: float) -> None:

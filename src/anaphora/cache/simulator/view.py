@@ -23,6 +23,17 @@ KeyOf: TypeAlias = Callable[[int], Hashable]
 """The key of the cache entry that ends with a block, by the block's position."""
 
 
+#: Bytes of an entry key that are common to one account under the same parameters.
+SALT = 16
+
+
+def salt_of(key: Hashable) -> Hashable:
+    """That part of an entry key."""
+    if isinstance(key, bytes):
+        return key[:SALT]
+    return key[0] if isinstance(key, tuple) else None
+
+
 class MadeCall(NamedTuple):
     """A call that was made: when, and what is known of its reply."""
 

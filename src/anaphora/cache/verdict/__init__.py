@@ -20,8 +20,8 @@ from anaphora.catalog.prices import saved_usd
 from .causes import preflight
 from .changes import find_change
 from .diagnosis import diagnosis_of
-from .judgement import judge, judge_and_predict
-from .prediction import predict_usage, predicted_usage
+from .judgement import judge
+from .prediction import predict_after, predict_usage, predicted_usage
 from .values import VOLATILE, Cause, CauseKind, Change, Diagnosis, Result, Verdict, format_usd
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
     "find_change",
     "format_usd",
     "judge",
-    "judge_and_predict",
+    "predict_after",
     "predict_usage",
     "predicted_usage",
     "preflight",

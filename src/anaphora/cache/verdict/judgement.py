@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from decimal import Decimal
 
-from anaphora.cache.sent_call import SentCall, updated_bills
+from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import Outcome
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog import CacheRules, Price, Profile
-from anaphora.catalog.prices import lost_usd, saved_usd
-from anaphora.rendered import Plan
+from anaphora.catalog.prices import saved_usd
 from anaphora.values import Usage
 
 from .diagnosis import agrees
-from .prediction import Loss, explain_loss, predict
+from .losses import Loss, explain_loss, lost_usd
+from .prediction import predict_after, unmarked
 from .values import Diagnosis, Result, Verdict
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
@@ -34,55 +34,26 @@ def judge(
     """What became of what the earlier call cached, by the later one's bill; by the rules where
     there is no bill. `outcome` is a simulation that knows more than these two calls, `expected` a
     prediction that was already made, `diagnosis` the provider's own."""
-    return judge_and_predict(
-        earlier,
-        later,
-        rules,
-        outcome=outcome,
-        expected=expected,
-        price=price,
-        profile=profile,
-        diagnosis=diagnosis,
-    )[0]
-
-
-def judge_and_predict(
-    earlier: SentCall | None,
-    later: SentCall,
-    rules: CacheRules,
-    *,
-    outcome: Outcome | None = None,
-    expected: Prediction | None = None,
-    price: Price | None = None,
-    profile: Profile | None = None,
-    diagnosis: Diagnosis | None = None,
-) -> tuple[Verdict, Prediction | None]:
-    """The same, and the prediction that it rests on; None where there is no earlier call."""
     billed_read = later.usage.read if later.usage is not None else None
     if earlier is None:
-        first = Verdict(
+        return Verdict(
             result="first",
             billed=billed_read,
             total=later.usage.input if later.usage is not None else None,
             saved=saved_usd(later.usage, price),
             diagnosis=diagnosis,
         )
-        return first, None
     if not rules.slots.value:
-        earlier, later = _unmarked(earlier), _unmarked(later)
+        earlier, later = unmarked(earlier), unmarked(later)
     if expected is None:
-        bills = updated_bills(earlier, rules)
-        later = replace(later, rendered=replace(later.rendered, bills=bills))
-        expected = predict(earlier, later, rules, outcome)
-        if earlier.usage is None and billed_read is not None:
-            expected = replace(expected, exact=False)  # an estimate is not to the token
+        later, expected = predict_after(earlier, later, rules, outcome)
     read = expected.read if billed_read is None else billed_read
     result = _result(read, expected, rules.granule_tokens.value)
     usage: Usage = later.usage if later.usage is not None else expected.outcome.usage()
     loss = Loss(result)
     if result != "hit" or (billed_read is None and read < expected.left):
         loss = explain_loss(earlier, later, rules, profile, expected, read, usage, result)
-    verdict = Verdict(
+    return Verdict(
         result=loss.result,
         causes=loss.causes,
         change=loss.change,
@@ -91,22 +62,13 @@ def judge_and_predict(
         billed=billed_read,
         total=None if later.usage is None else usage.input,
         lost=loss.tokens,
-        cost_usd=lost_usd(usage, loss.tokens, price),
+        cost_usd=lost_usd(usage, loss.tokens, price) if loss.tokens else Decimal(0),
         saved=saved_usd(later.usage, price),
         diagnosis=diagnosis,
         agrees=None
         if diagnosis is None
         else agrees(diagnosis, loss.causes, loss.change, loss.result == "hit"),
     )
-    return verdict, expected
-
-
-def _unmarked(sent: SentCall) -> SentCall:
-    """The call without marks that its provider ignores."""
-    plan = sent.marks
-    if plan is sent.plan and not plan.marks and plan.automatic is None and plan.key is None:
-        return sent
-    return replace(sent, plan=Plan(held=plan.held))
 
 
 def _result(read: int, expected: Prediction, granule: int) -> Result:

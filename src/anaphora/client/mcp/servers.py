@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from anaphora.errors import InvalidTool
 from anaphora.tools.mcp import McpTool
-from anaphora.tools.ordered import ListingChange, OrderedRegistry
+from anaphora.tools.registry import ListingChange, OrderedRegistry
 from anaphora.values import Notice
 
 from . import ADDED, ServerSettings

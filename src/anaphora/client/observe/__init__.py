@@ -21,14 +21,17 @@ import msgspec
 from anaphora.client.failures import failure_notice, line_of, log
 from anaphora.client.response import Record
 from anaphora.rendered import Plan, Rendered
-from anaphora.values import Notice, Usage
+from anaphora.values import Notice, Reply, Usage
 
 if TYPE_CHECKING:
+    from anaphora.client.in_flight import InFlight
+
     from .export import Logs
     from .otel import Meters, Traces
     from .prometheus import Metrics
 
 __all__ = [
+    "AttemptGuard",
     "CallAudit",
     "EndedCall",
     "Logs",
@@ -89,6 +92,19 @@ class EndedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The name under which the application stores the conversation, of which a log keeps a digest
     in place of the id."""
 
+    @classmethod
+    def of(cls, flight: InFlight, record: Record) -> EndedCall:
+        prepared = flight.prepared.get(flight.index)
+        return cls(
+            record=record,
+            raw_hash=flight.raw_hash,
+            rendered=None if prepared is None else prepared.rendered,
+            plan=None if prepared is None else prepared.plan,
+            adapter=flight.request.adapter,
+            prompt_hash=flight.request.prompt_hash,
+            output_usd=flight.guarded("price_failed", None, flight.output_usd, record.usage),
+        )
+
 
 class CallAudit(Protocol):
     """An audit log: `anaphora.audit.AuditLog`."""
@@ -100,6 +116,21 @@ class CallAudit(Protocol):
     def call_ended(self, call: EndedCall) -> tuple[Notice, ...]:
         """Takes a call without waiting for anything; a notice says that it was not taken, or that
         earlier ones were not written."""
+        ...
+
+
+class AttemptGuard(Protocol):
+    """Is asked before each attempt, and told how it ended."""
+
+    async def begin(self, flight: InFlight) -> None:
+        """Right before an attempt is sent. Raises `Denied` where it may not be."""
+        ...
+
+    def end(
+        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
+    ) -> None:
+        """Once for each attempt that was prepared. Must not raise. `sent`: the request may have
+        reached the provider; `partial`: what was received of a reply that is not complete."""
         ...
 
 

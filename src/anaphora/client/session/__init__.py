@@ -8,7 +8,6 @@ print(chat.last.verdict)
 from __future__ import annotations
 
 import copy
-import secrets
 import time
 from collections.abc import Callable
 from typing import Any, Self, Unpack, overload
@@ -39,11 +38,10 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import AnyTool, Conversation, Message, MessageLike, Notice, Reply
 from anaphora.wire.message_dicts import read_message
 
-from .advice import advice_of, parallel_of
-from .compaction import compacted
+from .call_builder import PromptSource
+from .compaction import PromptSizes, compacted
 from .kept import KeptTurns
-from .preview import PrefixWarning, Preview, preview_of
-from .prompt_source import PromptSource
+from .preview import PrefixWarning, Preview, advice_of, parallel_of, preview_of
 from .provider_state import ProviderState
 from .run import Run, RunResult
 from .turn_prompt import TurnPrompt, prompt_of
@@ -223,7 +221,9 @@ class Session(KeptTurns):
             self._load_now()
         turn = self._next_prompt()
         if tokens is None and turn.history:
-            tokens = self._builder.counter(self._state(self._route.current), turn)
+            state = self._state(self._route.current)
+            call = self._builder.call(state, turn, TurnRequest())
+            tokens = PromptSizes(state.prepare(call, time.time()).rendered).counter()
         done = compacted(turn, budget, tokens, summary)
         if done.dropped:
             self._builder.tools.settle()
@@ -301,7 +301,7 @@ class Session(KeptTurns):
             other.keep_with(self._keeper.forked(name))
         other._states = {target: state.fork() for target, state in self._states.items()}
         other._turn = None
-        other._audit_id, other._audited = secrets.token_hex(8), 0
+        other._audit_id, other._audited = "", 0
         other._busy = other.running = False
         other._save, other._unsaved = None, ()
         other._closes_servers = False

@@ -1,30 +1,73 @@
-"""Builds the call of a turn from the session's tools and parameters, and the turn's prompt."""
+"""Where a session's prompts come from, and the call of a turn: its prompt with the session's tools
+and parameters."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from anaphora.client.arguments import state_text
 from anaphora.client.content import ToolSet
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.options import Prompt, StateText
 from anaphora.client.structured import Structured, output_of
 from anaphora.client.turn import TurnRequest
-from anaphora.prompt import Call, Continuation, Earlier, Params, PromptCachePlan, PromptIR, Segment
-from anaphora.prompt.context import TokenCount
+from anaphora.prompt import (
+    Call,
+    Continuation,
+    Earlier,
+    Params,
+    PromptCachePlan,
+    PromptIR,
+    RenderedContext,
+    Segment,
+)
 from anaphora.values import Extras, Message, SegmentRole
 
-from .compaction import PromptSizes, shortened, token_limit
+from .compaction import within_limit
 from .provider_state import ProviderState
 from .saved_state import follows
-from .turn_prompt import TurnPrompt
+from .turn_prompt import TurnPrompt, returned_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
 _TAIL = SegmentRole.VOLATILE_TAIL
 _STABLE = SegmentRole.STABLE_PREFIX
+_PROMPTS = (PromptIR, RenderedContext)
+
+
+class PromptSource(msgspec.Struct, frozen=True, eq=False):
+    """Where a session's prompts come from: a `PromptIR`, a `RenderedContext`, or a function that
+    returns one and is called once a turn. The keywords `system=`, `state=` and `cache=` are a short
+    form of a `PromptIR`. Shared by forks."""
+
+    prompt: Prompt | Callable[[], Prompt]
+    state: StateText = None
+    """Text at the end of every call; only with a prompt from keywords."""
+    from_keywords: bool = False
+
+    def current(self) -> Prompt:
+        """The prompt of the next turn. Calls the app's function, if there is one."""
+        prompt = self.prompt
+        if not isinstance(prompt, _PROMPTS):
+            prompt = returned_prompt(prompt())
+        state = self.state
+        text = state_text(state()) if callable(state) else state
+        if not text:
+            return prompt
+        tail = Segment.of(_TAIL, Message.user(text))
+        return msgspec.structs.replace(prompt, segments=(tail,))
+
+
+def is_plain(prompt: PromptIR) -> bool:
+    """Whether a prompt leaves the history as it is: no conversation, boundary or continuation."""
+    if prompt.continuation is not None or prompt.cache.frozen_through is not None:
+        return False
+    return all(segment.role is not _HISTORY for segment in prompt.segments)
 
 
 class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -62,22 +105,9 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             prepared.notices = tuple(kept)
         if self.compact_at is None or request.prewarm or not turn.history:
             return prepared
-        limit = token_limit(self.compact_at, state.target.profile)
-        sizes = PromptSizes(prepared.rendered)
-        if sizes.total <= limit and not too_long:
-            return prepared
-        if call.ir.continuation is not None:
-            # The stored part of the history has to be measured, too.
-            call = self.call(state, turn, request, stream=stream, whole=True)
-            sizes = PromptSizes(state.prepare(call, prepared.at).rendered)
-        after, done = shortened(turn, sizes, limit, too_long=too_long)
-        notices = (*prepared.notices, *done.notices)
-        if after is not turn:
-            self.tools.settle()
-            call = self.call(state, after, request, stream=stream, whole=whole)
-            prepared = state.prepare(call, prepared.at)
-        prepared.turn, prepared.notices = after, notices
-        return prepared
+        return within_limit(
+            self, state, prepared, request, stream=stream, whole=whole, too_long=too_long
+        )
 
     def call(
         self,
@@ -147,11 +177,6 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if known is None:
             known = self.outputs[output] = output_of(output)
         return known
-
-    def counter(self, state: ProviderState, turn: TurnPrompt) -> TokenCount:
-        """Counts the tokens of the history's messages as this provider gets them."""
-        call = self.call(state, turn, TurnRequest())
-        return PromptSizes(state.prepare(call, time.time()).rendered).counter()
 
     def _cache_plan(
         self, state: ProviderState, request: TurnRequest, plan: PromptCachePlan

@@ -3,6 +3,7 @@ earlier session saved in any process; a cached prefix that is kept alive; MCP se
 
 from __future__ import annotations
 
+import secrets
 from decimal import Decimal
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -10,10 +11,10 @@ from weakref import WeakSet
 import msgspec
 
 from anaphora.client.endpoint import Target
-from anaphora.client.in_flight import PreparedRequest
-from anaphora.client.observe import Watchers
+from anaphora.client.in_flight import InFlight, PreparedRequest
+from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import KeepWarm, Prompt
-from anaphora.client.response import Response
+from anaphora.client.response import Record, Response
 from anaphora.prompt import Call, RenderedContext
 from anaphora.rendered import Plan
 from anaphora.rendered.plan import misfit
@@ -47,14 +48,26 @@ class KeptTurns(SessionTurns):
     _keeper: ConversationKeeper | None = None
     _compaction: SavedCompaction | None = None
     """What was dropped of the history that the app gave."""
+    _audit_id = ""
+    """Of the conversation in an audit log, where it has no name."""
+    _audited = 0
+    """Calls in it."""
 
     def keep_with(self, keeper: ConversationKeeper | None) -> None:
         self._keeper = keeper
         self._is_kept = keeper is not None
 
-    @property
-    def _audit_name(self) -> str | None:
-        return None if self._keeper is None else self._keeper.saved_as
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
+        return self.ended_call(super()._ended(flight, record))
+
+    def ended_call(self, ended: EndedCall) -> EndedCall:
+        """A call of this conversation, for an audit log."""
+        self._audit_id = self._audit_id or secrets.token_hex(8)
+        self._audited += 1
+        name = None if self._keeper is None else self._keeper.saved_as
+        return msgspec.structs.replace(
+            ended, conversation=self._audit_id, turn=self._audited, session=name or ""
+        )
 
     async def _load(self) -> None:
         keeper = self._keeper

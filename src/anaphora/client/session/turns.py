@@ -3,7 +3,6 @@ against the prefix sent before, sent, and compared with its bill."""
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -16,10 +15,10 @@ from anaphora.client.content import Content, messages_of, unanswered
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.mcp import ADDED
-from anaphora.client.observe import EndedCall, Watchers
+from anaphora.client.observe import Watchers
 from anaphora.client.options import OnPrefixBreak, Prompt, TurnOptions
 from anaphora.client.parameters import params_of
-from anaphora.client.response import Output, Record, Response
+from anaphora.client.response import Output, Response
 from anaphora.client.routing import SessionRoute, conversation_key
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Caller, Turn, TurnRequest
@@ -27,11 +26,10 @@ from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import Call, PromptIR
 from anaphora.values import Conversation, Message, Notice, SegmentRole, ToolResult
 
-from .call_builder import CallBuilder
+from .call_builder import CallBuilder, PromptSource, is_plain
 from .handles import Handles
 from .keep_warm import CacheRefresher
 from .preview import check_prefix
-from .prompt_source import PromptSource, is_plain
 from .provider_state import ProviderState
 from .turn_prompt import PromptMemory, TurnPrompt, turn_prompt
 
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
-_TAIL = SegmentRole.VOLATILE_TAIL
 
 
 class SessionTurns(Caller):
@@ -76,10 +73,6 @@ class SessionTurns(Caller):
         """The prompt of the turn in flight: the app's function is called once for all attempts."""
         self._load_notices: tuple[Notice, ...] = ()
         """Of loading the conversation, for the next response."""
-        self._audit_id = secrets.token_hex(8)
-        """Of the conversation in an audit log, where it has no name."""
-        self._audited = 0
-        """Calls in it."""
         self._last_turn: tuple[TurnPrompt, TurnRequest] | None = None
         """What the last call was made of."""
         self._servers: SessionServers | None = None
@@ -256,21 +249,6 @@ class SessionTurns(Caller):
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:
         return self._state(target).tokens(prepared)
-
-    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
-        return self.ended_call(super()._ended(flight, record))
-
-    def ended_call(self, ended: EndedCall) -> EndedCall:
-        """A call of this conversation, for an audit log."""
-        self._audited += 1
-        return msgspec.structs.replace(
-            ended, conversation=self._audit_id, turn=self._audited, session=self._audit_name or ""
-        )
-
-    @property
-    def _audit_name(self) -> str | None:
-        """The name under which the conversation is stored."""
-        return None
 
     def _finish(self, flight: InFlight) -> Response:
         reply, prepared, target = flight.reply, flight.prepared[flight.index], flight.target

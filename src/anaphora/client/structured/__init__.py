@@ -19,8 +19,13 @@ from anaphora import canonical
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidJson, InvalidRequest, Parse
 from anaphora.prompt import Call, OutputSchema, ToolChoice
-from anaphora.tools.mismatch import field_names, first_error, mismatch, schema_validator
-from anaphora.tools.schema import canonical_schema
+from anaphora.tools.schema import (
+    canonical_schema,
+    field_names,
+    first_error,
+    mismatch,
+    schema_validator,
+)
 from anaphora.values import Notice, Refusal, Reply, Tool
 
 from .schema import Decode, provider_schema, source_of, takes_strict

@@ -27,8 +27,7 @@ import msgspec
 
 from anaphora import canonical
 from anaphora.errors import InvalidRequest, Parse
-from anaphora.tools.mismatch import field_names, json_path, schema_validator
-from anaphora.tools.schema import inline_root, subschemas
+from anaphora.tools.schema import field_names, inline_root, json_path, schema_validator, subschemas
 
 Decode = Callable[[str], Any]
 _LOCATION = re.compile(r" - at `(?:key` in `)?(\$[^`]*)`$")

@@ -114,9 +114,22 @@ def _connect_failure(error: Exception, timeouts: Timeouts) -> str:
 
 
 def no_response(
-    error: Exception, timeouts: Timeouts, *, written: bool, reused: bool
+    error: Exception,
+    timeouts: Timeouts,
+    url: URL,
+    proxy: URL | None,
+    *,
+    written: bool,
+    reused: bool,
+) -> Transport:
+    """The error of a request without a response; `reused`: on a connection that was kept alive."""
+    phase, reason = _phase_reached(error, timeouts, written, reused)
+    return Transport(f"{address_of(error, url, proxy)}: {reason}", phase=phase)
+
+
+def _phase_reached(
+    error: Exception, timeouts: Timeouts, written: bool, reused: bool
 ) -> tuple[Phase, str]:
-    """The phase that a request without a response reached, and the reason."""
     match error:
         case aiohttp.SocketTimeoutError():
             return "first_byte", f"no response within {timeouts.first_byte:g} s"

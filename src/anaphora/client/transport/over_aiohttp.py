@@ -22,12 +22,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from anaphora.client.config.secrets import Secret
-from anaphora.errors import Transport
 
-from . import HttpRequest, errors
-from .connections import Connections
+from . import HttpRequest, RequestHead, errors
+from .connections import Connections, UrlRoute
 from .decoding import Decompressor, InvalidCompression
-from .request_head import RequestHead, UrlRoute
 from .timer import SharedTimer
 
 #: Bodies up to this size are written together with the head, longer ones in pieces of this size.
@@ -68,11 +66,20 @@ class AiohttpTransport:
                 break
             except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
                 exchange.abort()
-                failure = self._no_response(error, route, exchange, reused)
+                failure = errors.no_response(
+                    error,
+                    request.timeouts,
+                    route.url,
+                    connections.proxy,
+                    written=exchange.written,
+                    reused=reused,
+                )
             except BaseException as error:
                 exchange.abort()
                 error.__traceback__ = None
                 raise
+            if connections.closed:
+                failure = connections.closed_error(route.url)
             if failure.phase == "send" and reused and exchange.written and method in _IDEMPOTENT:
                 continue
             try:
@@ -98,18 +105,6 @@ class AiohttpTransport:
         connector = self._connections.start()
         self._timer = SharedTimer(asyncio.get_running_loop())
         return connector
-
-    def _no_response(
-        self, error: Exception, route: UrlRoute, exchange: HttpExchange, reused: bool
-    ) -> Transport:
-        connections = self._connections
-        if connections.closed:
-            return connections.closed_error(route.url)
-        phase, reason = errors.no_response(
-            error, exchange.request.timeouts, written=exchange.written, reused=reused
-        )
-        address = errors.address_of(error, route.url, connections.proxy)
-        return Transport(f"{address}: {reason}", phase=phase)
 
     async def _connect(
         self, connector: aiohttp.TCPConnector, route: UrlRoute, request: HttpRequest

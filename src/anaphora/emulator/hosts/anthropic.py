@@ -19,7 +19,7 @@ from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk, nested, 
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.anthropic import CHECKS
-from anaphora.prompt.call import Reasoning
+from anaphora.prompt import Reasoning
 from anaphora.rendered import Chunk, Kind, Rendered
 from anaphora.values import Part, Reply, Thinking
 from anaphora.wire import sse

@@ -25,8 +25,7 @@ from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, join_seed
 from anaphora.emulator.strict.gemini import CHECKS
 from anaphora.errors import Forbidden, RequestRejected, Upstream
-from anaphora.prompt import Call
-from anaphora.prompt.call import Reasoning
+from anaphora.prompt import Call, Reasoning
 from anaphora.rendered import CacheHandle
 from anaphora.tokens import Counts, for_model
 from anaphora.values import Part, Reply, Thinking, ToolCall, Usage

@@ -24,8 +24,7 @@ from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, sentences
 from anaphora.emulator.strict import WireChecks
 from anaphora.errors import Unauthenticated, Upstream
-from anaphora.prompt import Call
-from anaphora.prompt.call import Reasoning
+from anaphora.prompt import Call, Reasoning
 from anaphora.rendered import CacheHandle, Rendered
 from anaphora.values import Part, Reply, StopReason, Thinking, Usage
 from anaphora.wire import Wire

@@ -29,7 +29,7 @@ from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS
 from anaphora.errors import Forbidden, NotFound, RequestRejected, Upstream
-from anaphora.prompt.call import Reasoning
+from anaphora.prompt import Reasoning
 from anaphora.values import Reply, StopReason, Thinking
 from anaphora.wire.openai_chat.reply import write_choice
 from anaphora.wire.openai_responses.parse import input_items
