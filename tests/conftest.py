@@ -263,6 +263,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+    if fixturedef.scope == "function":
+        return (yield)
+    guards = [codec.render for codec in GUARDED]
+    unguard()  # what several tests share is no test's own
+    try:
+        return (yield)
+    finally:
+        for codec, guard in zip(GUARDED, guards, strict=True):
+            codec.render = guard
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     guards = [codec.render for codec in GUARDED]
     yield
@@ -272,5 +285,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
+    unguard()
+
+
+def unguard() -> None:
     for codec, render in RENDERS.items():
         codec.render = render

@@ -284,7 +284,7 @@ def fill_log(path: Path, calls: Iterable[AuditEnvelope]) -> Path:
 
 
 async def _charge(path: Path, calls: Iterable[AuditEnvelope]) -> None:
-    """A ledger in which the calls of the apps are settled at their cost."""
+    """A ledger in which the calls of the apps are settled at their cost, as the app sees it."""
     store = SqliteStore.open(path)
 
     async def settle(call: AuditEnvelope, billed: int) -> None:
@@ -301,7 +301,11 @@ async def _charge(path: Path, calls: Iterable[AuditEnvelope]) -> None:
         await store.settle(Settlement(hold=hold.id, billed=billed, kind="billed", at=call.at))
 
     try:
-        paid = [(call, call.cost_nano_usd) for call in calls if call.app in APPS]
+        paid = [
+            (call, (call if call.own is None else call.own).cost_nano_usd)
+            for call in calls
+            if call.app in APPS
+        ]
         await asyncio.gather(*(settle(call, cost) for call, cost in paid if cost))
     finally:
         await store.close()
