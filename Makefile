@@ -6,8 +6,10 @@ PYTHON ?=
 PINS ?=
 
 BIN := .venv/bin
-# A file's tests stay together: many share a server that is started once.
-PARALLEL := --numprocesses=auto --maxprocesses=8 --dist=loadfile
+# A file's tests stay together: many share a server that is started once. Some wait for a server, so
+# that there is work for one process more than there are cores.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+PARALLEL := --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadfile
 # Compiled modules are kept: the suite starts many processes, and pytest rewrites every assertion.
 CACHED := PYTHONDONTWRITEBYTECODE=
 TYPED := $(wildcard src examples tests bench soak)
