@@ -41,6 +41,21 @@ _SHELL = (
 )
 
 
+@pytest.fixture(autouse=True)
+def ignored_signals() -> Iterator[None]:
+    """Of nohup and shells without job control: children would ignore them, too."""
+    numbers = [
+        number
+        for number in (signal.SIGHUP, signal.SIGQUIT)
+        if signal.getsignal(number) is signal.SIG_IGN
+    ]
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Terminal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
