@@ -106,10 +106,11 @@ def test_unusual_stream_is_read(wire: str, stream: bytes) -> None:
         assert found[-1].reply.usage == end.reply.usage
 
 
+@pytest.mark.parametrize("count", [b'"many"', b'"\xff"'], ids=["text", "not UTF-8"])
 @every_wire
-def test_stream_is_kept_where_its_usage_cannot_be_read(wire: str) -> None:
+def test_stream_is_kept_where_its_usage_cannot_be_read(wire: str, count: bytes) -> None:
     case = BY_NAME[wire]
-    stream = _COUNT.sub(rb'\1"many"', case.whole)
+    stream = _COUNT.sub(rb"\1" + count, case.whole)
     end = case.events(stream)[-1]
     assert isinstance(end, ReplyEnd)
     assert (end.reply.text, end.reply.usage.output) == ("Hi", None)

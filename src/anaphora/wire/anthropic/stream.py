@@ -223,7 +223,10 @@ class StreamReader:
         """Later counts overwrite earlier ones, field by field."""
         if raw == types.NULL:
             return []
-        usage = msgspec.json.decode(raw)
+        try:
+            usage = msgspec.json.decode(raw)
+        except DECODE_ERRORS:
+            usage = None  # its reader says so in a notice
         if isinstance(usage, dict):
             self._usage.update({name: value for name, value in usage.items() if value is not None})
             raw = msgspec.Raw(dumps(self._usage))
