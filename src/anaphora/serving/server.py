@@ -218,8 +218,8 @@ def tuned_interpreter() -> Iterator[None]:
 @contextlib.contextmanager
 def _freed_memory_returned() -> Iterator[None]:
     """Gives it back to the system now and then: the C library keeps what large bodies took."""
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "malloc_trim"):  # glibc has it
+    library = None if sys.platform == "win32" else ctypes.CDLL(None)
+    if library is None or not hasattr(library, "malloc_trim"):  # glibc has it
         yield
         return
     ended = threading.Event()
