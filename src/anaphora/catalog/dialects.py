@@ -24,21 +24,53 @@ Auth: TypeAlias = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key", "n
 """Where the key goes: `Authorization: Bearer …`, a header of that name, or nowhere."""
 
 Param: TypeAlias = Literal[
-    "max_tokens", "temperature", "top_p", "top_k", "stop", "tool_choice",
-    "tool_choice.parallel", "reasoning.mode", "reasoning.effort", "reasoning.budget_tokens",
-    "reasoning.display", "reasoning.summary", "output", "metadata", "user", "service_tier",
-    "seed", "n", "frequency_penalty", "presence_penalty", "verbosity", "store", "include",
-    "truncation", "cache.automatic", "cache.mode", "cache.key", "cache.retention",
-    "cache.prewarm", "cache.diagnose",
-]  # fmt: skip
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop",
+    "tool_choice",
+    "tool_choice.parallel",
+    "reasoning.mode",
+    "reasoning.effort",
+    "reasoning.budget_tokens",
+    "reasoning.display",
+    "reasoning.summary",
+    "output",
+    "metadata",
+    "user",
+    "service_tier",
+    "seed",
+    "n",
+    "frequency_penalty",
+    "presence_penalty",
+    "verbosity",
+    "store",
+    "include",
+    "truncation",
+    "cache.automatic",
+    "cache.mode",
+    "cache.key",
+    "cache.retention",
+    "cache.prewarm",
+    "cache.diagnose",
+]
 """Parameters of a call."""
 
 Scalar: TypeAlias = str | int | float | bool
 
 ErrorKind: TypeAlias = Literal[
-    "rate_limit", "quota", "overloaded", "auth", "permission", "not_found",
-    "context_overflow", "too_large", "content_refused", "invalid",
-]  # fmt: skip
+    "rate_limit",
+    "quota",
+    "overloaded",
+    "auth",
+    "permission",
+    "not_found",
+    "context_overflow",
+    "too_large",
+    "content_refused",
+    "invalid",
+]
 
 
 #: The path of each wire's requests unless a row has its own `path`.

@@ -51,10 +51,17 @@ class Figure(msgspec.Struct, Generic[T], frozen=True, forbid_unknown_fields=True
 
 
 Feature: TypeAlias = Literal[
-    "sampling", "forced_tools", "disabled_thinking", "budgeted_thinking",
-    "assistant_documents", "user_text_citations", "altered_sampling", "stop",
-    "unsigned_calls", "unbound_thinking",
-]  # fmt: skip
+    "sampling",
+    "forced_tools",
+    "disabled_thinking",
+    "budgeted_thinking",
+    "assistant_documents",
+    "user_text_citations",
+    "altered_sampling",
+    "stop",
+    "unsigned_calls",
+    "unbound_thinking",
+]
 """Parts of a request that some model or API version refuses with a 400: temperature, top_p and
 top_k; tool choice any or a named tool; thinking turned off; thinking with a token budget;
 documents in assistant messages; citations on user text; temperature or top_p other than their
@@ -62,9 +69,16 @@ default 1; stop sequences; tool calls of the current turn without the signature 
 signed thinking behind another prompt than the one it was written for."""
 
 Capability: TypeAlias = Literal[
-    "images", "documents", "audio", "video", "tools", "parallel_tools", "structured_output",
-    "reasoning", "adaptive_thinking",
-]  # fmt: skip
+    "images",
+    "documents",
+    "audio",
+    "video",
+    "tools",
+    "parallel_tools",
+    "structured_output",
+    "reasoning",
+    "adaptive_thinking",
+]
 """Input besides text, and features: tool calls, several of them in one reply, replies that follow a
 schema, reasoning, reasoning of a length that the model chooses."""
 
@@ -171,10 +185,22 @@ Prewarm: TypeAlias = Literal["max_tokens", "option"]
 """How to cache a prompt without a reply: by `max_tokens` 0, or by an option."""
 
 CacheParam: TypeAlias = Literal[
-    "model", "tools", "tool_choice", "parallel_tools", "thinking", "effort", "verbosity",
-    "output_format", "speed", "service_tier", "cache_key", "betas", "web_search",
-    "citations", "images",
-]  # fmt: skip
+    "model",
+    "tools",
+    "tool_choice",
+    "parallel_tools",
+    "thinking",
+    "effort",
+    "verbosity",
+    "output_format",
+    "speed",
+    "service_tier",
+    "cache_key",
+    "betas",
+    "web_search",
+    "citations",
+    "images",
+]
 """Parameters whose change invalidates cached sections although no block changed."""
 
 

@@ -12,10 +12,22 @@ from anaphora.values import Ttl, Usage, WriteTtl
 Fate: TypeAlias = Literal["read", "written", "uncached"]
 
 Reason: TypeAlias = Literal[
-    "found", "held", "new", "expired", "not_readable_yet", "beyond_lookback",
-    "param_changed", "evicted", "lost", "behind_last_marker", "no_marker", "below_minimum",
-    "not_persisted", "not_whole_granule", "last_token",
-]  # fmt: skip
+    "found",
+    "held",
+    "new",
+    "expired",
+    "not_readable_yet",
+    "beyond_lookback",
+    "param_changed",
+    "evicted",
+    "lost",
+    "behind_last_marker",
+    "no_marker",
+    "below_minimum",
+    "not_persisted",
+    "not_whole_granule",
+    "last_token",
+]
 """Why tokens are read, written or uncached.
 
 - found, held: an earlier call cached them, or they are stored under a handle

@@ -46,11 +46,25 @@ CHANGES: dict[str, str] = {
 VOLATILE = frozenset(("date", "clock", "uuid", "nonce", "counter"))
 
 CauseKind: TypeAlias = Literal[
-    "changed", "marker_on_volatile", "marker_on_trailing_system", "model_changed",
-    "parameter_changed", "images_changed", "other_key", "other_route", "expired",
-    "not_yet_visible", "lookback_exceeded", "below_minimum", "no_marker",
-    "thinking_dropped", "not_persisted", "evicted", "provider_side", "unexplained",
-]  # fmt: skip
+    "changed",
+    "marker_on_volatile",
+    "marker_on_trailing_system",
+    "model_changed",
+    "parameter_changed",
+    "images_changed",
+    "other_key",
+    "other_route",
+    "expired",
+    "not_yet_visible",
+    "lookback_exceeded",
+    "below_minimum",
+    "no_marker",
+    "thinking_dropped",
+    "not_persisted",
+    "evicted",
+    "provider_side",
+    "unexplained",
+]
 
 
 #: Control characters are shown escaped, so that an excerpt stays on one line.
