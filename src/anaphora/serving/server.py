@@ -32,7 +32,7 @@ _SWITCH_SECONDS = 0.0005
 #: New objects after which the collector runs: those of some dozens of requests.
 _YOUNG_OBJECTS = 10_000
 #: Seconds after which memory that was freed is given back to the system.
-_TRIM_SECONDS = 10.0
+_TRIM_SECONDS = 2.0
 #: Seconds that Granian's threads may take to end.
 _THREADS_SECONDS = 0.1
 _LAST_PORT = 65_535
