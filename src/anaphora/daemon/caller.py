@@ -118,6 +118,9 @@ class DelegatedCall(Caller):
         """Nano-dollars that were charged for attempts without a bill."""
         self._refused = False
         """The daemon refused the call before anything was sent."""
+        self._early: Verdict | None = None
+        """Of a stream, before the bill."""
+        self._is_judged = False
         self._head: StreamHead | None = None
         self.reply: AppReply | None = None
 
@@ -309,6 +312,15 @@ class DelegatedCall(Caller):
             bound=self._bound.nano_usd or 0,
         )
         self._sent = True
+        if flight.stream:
+            self._is_judged = False
+            # While the provider is waited for: its first byte goes on without that.
+            asyncio.get_running_loop().call_soon(self._judge_early, flight)
+
+    def _judge_early(self, flight: InFlight) -> None:
+        if not self._is_judged:
+            self._is_judged = True
+            self._early = flight.guarded("verdict_failed", None, self._verdict, flight, None)
 
     def end(
         self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
@@ -444,7 +456,7 @@ class DelegatedCall(Caller):
 
     def _stream_head(self, flight: InFlight, events: tuple[Event, ...]) -> StreamHead:
         target, prepared = flight.target, flight.prepared[flight.index]
-        verdict = flight.guarded("verdict_failed", None, self._verdict, flight, None)
+        self._judge_early(flight)
         if self._builder.masked and (remembered := self._builder.remembered) is not None:
             self._expected = self._tools.memory.expect(remembered, target.rules)
         start = next((event for event in events if isinstance(event, ReplyStart)), None)
@@ -457,7 +469,7 @@ class DelegatedCall(Caller):
             model=(start.model if start is not None else "") or target.model,
             passes_bytes=passes,
             headers=_passed(flight),
-            verdict=verdict,
+            verdict=self._early,
             notices=(*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices),
         )
 

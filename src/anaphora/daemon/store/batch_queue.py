@@ -1,7 +1,7 @@
 """Operations on their way to a store, in batches: what arrives while a batch is written goes with
-the next one. An operation that no caller waits for lingers until there is one, for some
-milliseconds at most. A hold waits for others where calls are under way and the last batch was
-written a moment ago.
+the next one. While calls are under way, an operation that no caller waits for lingers until there
+is one, for some milliseconds at most, and a hold waits for others where the last batch was written
+a moment ago.
 
 This half runs in the event loop of the callers; a subclass writes.
 """
@@ -126,8 +126,8 @@ class BatchQueue:
         self._later.append(Pending(operation, None, kept=True))
         if isinstance(operation, Settlement):
             self._open.discard(operation.hold)
-            if not self._open and self._gathering is not None:
-                self._send("wake")  # no call is left to wait for
+            if not self._open:  # no call is left to wait for
+                self._send("wake")
                 return
         if not self._wake_is_due:
             try:
