@@ -70,7 +70,8 @@ def _raw(headers: dict[str, str], body: dict[str, Any]) -> bytes:
 
 
 def upstream() -> Any:
-    """Answers at once, with what the emulator answers to such a request."""
+    """Answers at once, with what the emulator answers to such a request when it has the prefix in
+    its cache: so it is for all turns of a conversation but the first."""
     from anaphora.emulator import EmulatorOptions, Latency
     from anaphora.emulator.engine import Engine
     from anaphora.emulator.exchange import EmulatorRequest
@@ -80,9 +81,10 @@ def upstream() -> Any:
     for stream in (False, True):
         data = json.dumps(request_body(0, stream=stream)).encode()
         headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
-        answer = engine.respond(
-            EmulatorRequest(method="POST", path=PATH, headers=headers, body=data, now=1e9)
-        )
+        for now in (1e9, 1e9 + 60):
+            answer = engine.respond(
+                EmulatorRequest(method="POST", path=PATH, headers=headers, body=data, now=now)
+            )
         pairs = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
         if not answer.stream:
             pairs.append((b"content-length", b"%d" % len(answer.body)))
