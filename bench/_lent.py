@@ -5,8 +5,8 @@
     python bench/_lent.py daemon PORT HOME
     python bench/_lent.py no_ledger PORT HOME
 
-`upstream` gives the same answers to all requests. `bare` is a pass-through of the same libraries,
-Granian and aiohttp, with nothing around it; `daemon` is `anaphora serve`; `no_ledger` is the same
+`upstream` gives the same answers to all requests. `bare` is a pass-through of the same library,
+aiohttp at both ends, with nothing around it; `daemon` is `anaphora serve`; `no_ledger` is the same
 without holds and settlements, which no setting of the daemon can switch off.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from _proxied import bare, read
+from _proxied import HOPS, read
 from _served import serve
 
 APP = "bench"
@@ -99,6 +99,49 @@ def upstream() -> Any:
         await send({"type": "http.response.body", "body": pieces[-1], "more_body": False})
 
     return handle
+
+
+def serve_bare(port: int, upstream_port: int) -> None:
+    """As little as passes a request on and its response back."""
+    import aiohttp
+    from aiohttp import web
+    from yarl import URL
+
+    async def run() -> None:
+        connector = aiohttp.TCPConnector(limit=0)
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(
+            connector=connector, auto_decompress=False, timeout=timeout
+        ) as session:
+
+            async def handle(request: web.BaseRequest) -> web.StreamResponse:
+                headers = [
+                    (name, value)
+                    for name, value in request.headers.items()
+                    if name.lower().encode() not in HOPS
+                ]
+                async with session.request(
+                    request.method,
+                    URL(f"http://127.0.0.1:{upstream_port}{request.raw_path}", encoded=True),
+                    headers=headers,
+                    data=await request.read(),
+                    allow_redirects=False,
+                ) as answer:
+                    response = web.StreamResponse(status=answer.status)
+                    for name, value in answer.headers.items():
+                        if name.lower().encode() not in HOPS:
+                            response.headers.add(name, value)
+                    await response.prepare(request)
+                    async for piece in answer.content.iter_any():
+                        await response.write(piece)
+                    await response.write_eof()
+                    return response
+
+            server = web.Server(handle, access_log=None)
+            await asyncio.get_running_loop().create_server(server, "127.0.0.1", port, backlog=1024)
+            await asyncio.Event().wait()
+
+    asyncio.run(run())
 
 
 def create_home(folder: Path, upstream_port: int) -> str:
@@ -200,7 +243,7 @@ def main() -> None:
     if kind == "upstream":
         serve(upstream(), port)
     elif kind == "bare":
-        serve(bare(int(sys.argv[3])), port)
+        serve_bare(port, int(sys.argv[3]))
     else:
         from anaphora.cli.main import main as run
 

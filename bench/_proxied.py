@@ -23,7 +23,7 @@ from _served import serve
 JUDGED, COMPARED = "/judged", "/compared"
 #: Seconds between two looks at the number of verdicts.
 _CHECK = 0.005
-_HOPS = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host"}
+HOPS = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host"}
 
 
 # ── The upstream ─────────────────────────────────────────────────────────────────────────────────
@@ -99,7 +99,7 @@ def bare(upstream_port: int) -> Any:
             )
         body = await read(receive)
         headers = CIMultiDict(
-            (name.decode(), value.decode()) for name, value in scope["headers"] if name not in _HOPS
+            (name.decode(), value.decode()) for name, value in scope["headers"] if name not in HOPS
         )
         target = f"{base}{scope['raw_path'].decode()}?{scope['query_string'].decode()}"
         async with sessions[0].request(
@@ -109,7 +109,7 @@ def bare(upstream_port: int) -> Any:
             data=body,
             allow_redirects=False,
         ) as answer:
-            pairs = [pair for pair in answer.raw_headers if pair[0].lower() not in _HOPS]
+            pairs = [pair for pair in answer.raw_headers if pair[0].lower() not in HOPS]
             await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
             async for piece in answer.content.iter_any():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})

@@ -55,7 +55,7 @@ from anaphora import wire
 from anaphora.daemon.server import ServeOptions, serve
 
 for name in (
-    "aiohttp.web", "asyncpg", "granian.server.embed", "prometheus_client", "hiredis", "yaml",
+    "aiohttp.web", "asyncpg", "prometheus_client", "hiredis", "yaml",
     "ctypes", "encodings.idna", "anaphora.client.observe.prometheus",
     "anaphora.client.transport.over_aiohttp", "anaphora.daemon.delegation",
     "anaphora.daemon.endpoints.service", "anaphora.daemon.endpoints.stored",

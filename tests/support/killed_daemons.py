@@ -50,7 +50,7 @@ from anaphora.catalog import billing_bounds
 from anaphora.daemon.server import ServeOptions, serve
 
 for name in (
-    "aiohttp.web", "granian.server.embed", "prometheus_client", "yaml", "ctypes", "encodings.idna",
+    "aiohttp.web", "prometheus_client", "yaml", "ctypes", "encodings.idna",
     "anaphora.client.observe.prometheus", "anaphora.client.transport.over_aiohttp",
     "anaphora.daemon.delegation", "anaphora.daemon.endpoints.service",
     "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",

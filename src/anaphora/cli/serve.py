@@ -66,7 +66,7 @@ def command(
     Exit code of --check: 2 when a file or a grant is invalid or a granted model has no price, 7
     when a key is missing.
     """
-    require("the daemon", "granian", "prometheus_client", extra="daemon")
+    require("the daemon", "prometheus_client", extra="daemon")
     from anaphora.daemon.server import ServeOptions, serve
 
     if as_json and not check:

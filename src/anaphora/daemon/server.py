@@ -4,7 +4,7 @@ with running(ServeOptions(home=Path("/srv/anaphora"))) as daemon:
     print(daemon.url)
 
 home, lock, settings ─▶ log ─▶ store, ledger ─▶ tokens ─▶ audit log ─▶ calls ─▶ RPC, endpoints
-─▶ TCP or TLS, and the Unix socket
+─▶ a port, with TLS or without, and the Unix socket
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ import msgspec
 from anaphora.client.failures import log
 from anaphora.errors import AnaphoraError, InvalidConfig
 from anaphora.serving.app import ServedApp
+from anaphora.serving.asyncio_server import ConnectionLimits, tcp_server, unix_server
 from anaphora.serving.exchange import BodyLimits
 from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import (
-    ConnectionLimits,
     ServerAddress,
     in_thread,
     received_signals,
-    tcp_server,
     tuned_interpreter,
 )
 
@@ -53,7 +52,6 @@ from .tracing import RequestTraces, call_traces
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
 
-_EXTRA = "daemon"
 _HINT = "add it to allowed_hosts in the daemon section of llm.yaml"
 #: Seconds between two looks at files, certificates and expired tokens.
 _LOOK_SECONDS = 1.0
@@ -315,14 +313,8 @@ async def _listen(stack: contextlib.AsyncExitStack, daemon: Daemon, config: Daem
     limits = ConnectionLimits(
         connections=config.max_connections, header_bytes=config.max_header_bytes
     )
-    from anaphora.serving.asyncio_server import tls_server, unix_server
-
-    if certificate is None:
-        server = tcp_server(app, host=config.host, port=config.port, extra=_EXTRA, limits=limits)
-    else:
-        server = tls_server(
-            app, certificate.context, host=config.host, port=config.port, limits=limits
-        )
+    tls = None if certificate is None else certificate.context
+    server = tcp_server(app, host=config.host, port=config.port, tls=tls, limits=limits)
     daemon.address = await stack.enter_async_context(server)
     daemon.socket = home.path / config.socket
     await stack.enter_async_context(

@@ -1,7 +1,8 @@
-"""An HTTP/1.1 server on asyncio, for what Granian does not do: a Unix socket with the credentials
-of its peers, and TLS with a certificate that changes while the server runs.
+"""An HTTP/1.1 server on asyncio: at a port, with TLS whose certificate may change while the server
+runs, and at a Unix socket with the credentials of its peers.
 
-It calls the same ASGI applications. On a Unix socket `scope["anaphora.peer"]` holds the peer's
+It calls ASGI applications in the event loop that it runs on: no thread stands between a connection
+and its handler. On a Unix socket `scope["anaphora.peer"]` holds the peer's
 `PeerCredentials`.
 """
 
@@ -24,7 +25,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from anaphora.errors import Io
 
-from .server import ConnectionLimits, ServerAddress, StoppableApp, cannot_listen, ip_of
+from .server import ServerAddress, StoppableApp, cannot_listen, ip_of
 
 PEER = "anaphora.peer"
 #: Of Linux: process, user and group of the peer.
@@ -38,6 +39,16 @@ _WITHOUT_BODY = (204, 304)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _quiet = logging.Logger("anaphora.serving", logging.CRITICAL + 1)
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """Limits of a server's connections."""
+
+    connections: int = 1024
+    header_bytes: int = 64 * 1024
+    headers: int = 128
+    idle_seconds: float = 75.0
+    """Without a request; also the time that the head of a request may take."""
 
 
 class PeerCredentials(msgspec.Struct, frozen=True):
@@ -65,15 +76,16 @@ async def unix_server(
 
 
 @contextlib.asynccontextmanager
-async def tls_server(
+async def tcp_server(
     app: StoppableApp,
-    context: ssl.SSLContext,
     *,
     host: str,
-    port: int,
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[ServerAddress]:
-    """Serves TLS until the block ends. New connections use what `context` holds by then."""
+    """Serves until the block ends; at any free port where `port` is 0. New connections use what
+    `tls` holds by then."""
     ip = ip_of(host)
     listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
     try:
@@ -82,8 +94,9 @@ async def tls_server(
             listener.bind((ip, port))
         except OSError as problem:
             raise cannot_listen(host, port, problem) from None
-        address = ServerAddress(host, listener.getsockname()[1], scheme="https")
-        async with _serving(app, listener, limits or ConnectionLimits(), context):
+        scheme = "http" if tls is None else "https"
+        address = ServerAddress(host, listener.getsockname()[1], scheme=scheme)
+        async with _serving(app, listener, limits or ConnectionLimits(), tls):
             yield address
     finally:
         listener.close()
@@ -228,6 +241,11 @@ def _connection_scope(transport: asyncio.BaseTransport) -> dict[str, Any]:
     return scope
 
 
+class _Response(web.StreamResponse):
+    #: The head goes out with the first piece of the body.
+    _send_headers_immediately = False
+
+
 class _AsgiExchange:
     """ASGI's `receive` and `send` for one request."""
 
@@ -290,7 +308,7 @@ class _AsgiExchange:
 
 
 def _response(message: Any) -> web.StreamResponse:
-    response = web.StreamResponse(status=message["status"])
+    response = _Response(status=message["status"])
     headers = response.headers
     for name, value in message["headers"]:
         headers.add(name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))

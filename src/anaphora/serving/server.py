@@ -50,16 +50,6 @@ class StoppableApp(Protocol):
     async def close(self) -> None: ...
 
 
-class ConnectionLimits(msgspec.Struct, frozen=True):
-    """Limits of a server's connections."""
-
-    connections: int = 1024
-    header_bytes: int = 64 * 1024
-    headers: int = 128
-    idle_seconds: float = 75.0
-    """Without a request; also the time that the head of a request may take."""
-
-
 class ServerAddress(msgspec.Struct, frozen=True):
     host: str
     port: int
@@ -85,22 +75,14 @@ def running(
     """A server until the block ends; at any free port where `port` is 0. `extra` installs it."""
     require_extra(extra, "granian")
     bound = free_port(host, port)
-    with in_thread(lambda: tcp_server(app, host=host, port=bound, extra=extra), name) as address:
+    with in_thread(lambda: _served(app, ServerAddress(host, bound)), name) as address:
         yield address
 
 
 @contextlib.asynccontextmanager
-async def tcp_server(
-    app: StoppableApp,
-    *,
-    host: str,
-    port: int = 0,
-    extra: str,
-    limits: ConnectionLimits | None = None,
-) -> AsyncIterator[ServerAddress]:
+async def _served(app: StoppableApp, address: ServerAddress) -> AsyncIterator[ServerAddress]:
     """A Granian server on the running event loop, until the block ends."""
-    address = ServerAddress(host, free_port(host, port))
-    server = _server(app, address, extra, limits)
+    server = _server(app, address)
     serving = asyncio.create_task(server.serve())
     try:
         await _until_started(address, serving)
@@ -237,24 +219,10 @@ def _freed_memory_returned() -> Iterator[None]:
         thread.join()
 
 
-def _server(
-    app: StoppableApp, address: ServerAddress, extra: str, limits: ConnectionLimits | None
-) -> Any:
-    require_extra(extra, "granian")
-    from granian.constants import HTTPModes, Interfaces
-    from granian.http import HTTP1Settings
+def _server(app: StoppableApp, address: ServerAddress) -> Any:
+    from granian.constants import Interfaces
     from granian.server.embed import Server
 
-    settings: dict[str, Any] = {}
-    if limits is not None:
-        settings = {
-            "backpressure": limits.connections,
-            "http": HTTPModes.http1,
-            "http1_settings": HTTP1Settings(
-                header_read_timeout=int(limits.idle_seconds * 1000),
-                max_buffer_size=limits.header_bytes,
-            ),
-        }
     return Server(
         app,
         address=ip_of(address.host),
@@ -263,7 +231,6 @@ def _server(
         websockets=False,
         log_enabled=False,
         backlog=1024,
-        **settings,
     )
 
 
