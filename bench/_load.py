@@ -26,13 +26,14 @@ _CONVERSATION = b"@" * 8
 _LIVE = 100
 
 
-def request_at(requests: list[bytes], number: int) -> bytes:
-    """One of the requests; where they are turns, that of the conversation whose turn it is."""
+def request_at(requests: list[bytes], number: int, live: int = _LIVE) -> bytes:
+    """One of the requests; where they are turns, that of the conversation whose turn it is, of so
+    many that are live."""
     if _CONVERSATION not in requests[0]:
         return requests[number % len(requests)]
-    rounds, place = divmod(number, _LIVE)
+    rounds, place = divmod(number, live)
     done, turn = divmod(rounds, len(requests))
-    return requests[turn].replace(_CONVERSATION, b"%08d" % (done * _LIVE + place))
+    return requests[turn].replace(_CONVERSATION, b"%08d" % (done * live + place))
 
 
 class Connection:

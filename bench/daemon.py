@@ -39,6 +39,8 @@ PROGRAM = "_lent.py"
 #: LiteLLM answers so few that it gets a tenth of the requests.
 _SLOW = {"litellm": 10}
 _PARTS = 10
+#: The first turn of a conversation that the load has not reached.
+_FIRST = 90_000_000
 
 
 class Measured:
@@ -83,12 +85,13 @@ class Measured:
 
 
 def first_bytes(servers: list[Measured], asked: int) -> dict[str, float]:
-    """The median for each server, asked in turn."""
+    """The median for each server, asked in turn: for the turns of one new conversation after the
+    other."""
     askings = [(each, Asking(each.server.port)) for each in servers]
     times: dict[str, list[float]] = {each.name: [] for each in servers}
     for number in range(asked):
         for each, asking in askings:
-            times[each.name].append(asking.first_byte(request_at(each.streams, number)))
+            times[each.name].append(asking.first_byte(request_at(each.streams, _FIRST + number, 1)))
         askings.append(askings.pop(0))  # each as often after each other
     return {name: statistics.median(found) for name, found in times.items()}
 
