@@ -8,7 +8,7 @@ import pytest
 
 from anaphora import wire as wires
 from anaphora.catalog import tool_overhead
-from anaphora.catalog.billing_bounds import (
+from anaphora.catalog.api_limits import (
     bounds_of,
     overhead_of,
     price_multiple,

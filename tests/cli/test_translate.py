@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from anaphora.cli.main import main
 from anaphora.cli.translate import command
 from anaphora.errors import InvalidRequest
-from anaphora.wire import WIRES
-from anaphora.wire.detect import detect
+from anaphora.wire import WIRES, detect
 
 ANTHROPIC = {
     "model": "claude-sonnet-4-5",

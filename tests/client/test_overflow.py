@@ -12,8 +12,7 @@ from support.raw_server import answering, raw_server, reply
 
 from anaphora import AsyncClient, catalog, emulator, errors, wire
 from anaphora.catalog import Dialect, is_overflow
-from anaphora.catalog.load import SHIPPED
-from anaphora.catalog.overflow import decode_overflows
+from anaphora.catalog.load import SHIPPED, decode_overflows
 from anaphora.client.session import Session
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.server import Emulator

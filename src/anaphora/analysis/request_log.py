@@ -36,8 +36,7 @@ from anaphora.rendered import Kind, Rendered
 from anaphora.rendered.media import Size
 from anaphora.tokens import Counts
 from anaphora.values import Reply, ReplyEnd, ReplyFail, Usage
-from anaphora.wire import Wire
-from anaphora.wire.detect import detect
+from anaphora.wire import Wire, detect
 
 #: Names that loggers use for the fields of a line.
 REQUEST = ("request", "request_body", "requestBody", "req")

@@ -27,9 +27,8 @@ from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import for_model
 from anaphora.values import Reply
-from anaphora.wire import Wire
+from anaphora.wire import Wire, detect
 from anaphora.wire.body_memory import DecodedBody
-from anaphora.wire.detect import detect
 from anaphora.wire.openai_responses.parse import input_items
 from anaphora.wire.reading import Members, known_text, object_members, request_error
 

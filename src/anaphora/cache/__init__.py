@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .compared_prompt import CallHints, hints_of
-from .fingerprint import PrefixDifference, WireFingerprint, fingerprint
+from .prefix import PrefixDifference, WireFingerprint, fingerprint
 from .prefix_index import EarlierCall, PrefixIndex
 
 __all__ = [

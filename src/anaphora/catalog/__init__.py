@@ -17,7 +17,7 @@ import datetime
 from anaphora.errors import InvalidRequest
 
 from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider, tool_overhead
-from .load import SHIPPED, Catalog, decode, is_overflow, overflow_of
+from .load import SHIPPED, Catalog, Overflow, decode, is_overflow, overflow_of
 from .makers import (
     is_maker,
     is_self_named,
@@ -27,7 +27,6 @@ from .makers import (
     serves_own_only,
     similar_model,
 )
-from .overflow import Overflow
 from .price_data import PRICE_SLOT, PriceRows, decode_prices
 from .prices import Price, Rates
 from .pricing import price

@@ -1,13 +1,23 @@
-"""Limits of providers' APIs that hold for every model: dated rows of `api_limits.toml`.
+"""Limits of providers' APIs, and the most that parts of a request can be billed, as dated rows.
 
-output_limits("openai_responses").least_tokens    the shortest answer that may be asked for
-batch_limits("anthropic").most_requests           requests of one batch
+    output_limits("openai_responses").least_tokens    the shortest answer that may be asked for
+    batch_limits("anthropic").most_requests           requests of one batch
+    overhead_of("anthropic").request                  tokens that are billed and have no text
+    bounds_of("openai", "gpt-6.1-sol").media.image    tokens of the largest image
+    server_tool_of("anthropic", "web_search_20260209", "claude-opus-5-5").usd_per_call
+    price_multiple("anthropic", "speed", "fast")
+
+Limits are in `api_limits.toml` and hold for every model, bounds in `billing_bounds.toml`. Bounds
+match by provider and by globs of types and models; the last row that matches counts.
 """
 
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from collections.abc import Iterable
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -15,7 +25,10 @@ from .load import SHIPPED
 from .rows import decode_structs, read_toml
 from .values import Limit, Named
 
-FILE = "api_limits.toml"
+LIMITS_FILE = "api_limits.toml"
+BOUNDS_FILE = "billing_bounds.toml"
+
+Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,19 +56,193 @@ class BatchLimits(_Row, frozen=True, kw_only=True):
 
 
 def output_limits(wire: str) -> OutputLimits:
-    rows: tuple[OutputLimits, ...] = _tables()[0]
+    rows: tuple[OutputLimits, ...] = _limits()[0]
     return [row for row in rows if row.wire in ("", wire)][-1]
 
 
 def batch_limits(provider: str) -> BatchLimits | None:
     """None: no Batch API of the provider is known."""
-    rows: tuple[BatchLimits, ...] = _tables()[1]
+    rows: tuple[BatchLimits, ...] = _limits()[1]
     return next((row for row in reversed(rows) if row.provider == provider), None)
 
 
-def _tables() -> list[tuple[Any, ...]]:
-    return SHIPPED.table(FILE, _decode)
+def _limits() -> list[tuple[Any, ...]]:
+    return SHIPPED.table(LIMITS_FILE, _decode_limits)
 
 
-def _decode(text: str) -> list[tuple[Any, ...]]:
-    return decode_structs(read_toml(text, FILE), FILE, output=OutputLimits, batch=BatchLimits)
+def _decode_limits(text: str) -> list[tuple[Any, ...]]:
+    return decode_structs(
+        read_toml(text, LIMITS_FILE), LIMITS_FILE, output=OutputLimits, batch=BatchLimits
+    )
+
+
+# ── Bounds ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Bound(_Row, frozen=True, kw_only=True):
+    provider: str = ""
+    """Empty: every provider."""
+    models: tuple[str, ...] = ("*",)
+
+    def fits(self, provider: str, model: str) -> bool:
+        return self.provider in ("", provider) and _matches(model, self.models)
+
+
+class Overhead(_Bound, frozen=True, kw_only=True):
+    """Tokens that are billed beyond the bytes of a prompt."""
+
+    wire: str = ""
+    request: Tokens
+    block: Tokens
+    """Of each block of the prompt."""
+    tools: Tokens
+    """Once, for having tools."""
+    tool: Tokens
+    """Of each tool."""
+
+
+class ThinkingBounds(_Bound, frozen=True, kw_only=True):
+    """Thinking that the limit of the output does not include."""
+
+    tokens: Tokens
+
+
+class MediaBounds(_Bound, frozen=True, kw_only=True):
+    """Tokens of the largest medium of a kind."""
+
+    image: Tokens
+    document: Tokens
+
+
+class ServerToolBounds(_Bound, frozen=True, kw_only=True):
+    """What a tool of the provider can cost."""
+
+    types: tuple[str, ...]
+    tokens: Tokens
+    """Of its definition, which has no bytes in the request."""
+    usd_per_call: Decimal = Decimal(0)
+    usd_per_request: Decimal = Decimal(0)
+    loops: bool = False
+    """The provider runs it: after a call the model reads the prompt again, with the result."""
+    most_calls: int | None = None
+    """Of one request that sets no limit; None: there is none."""
+
+
+class ToolModel(_Bound, frozen=True, kw_only=True):
+    """Models that call tools of their host without being asked."""
+
+
+class MediaModel(_Bound, frozen=True, kw_only=True):
+    """Models that answer with images or sounds without being asked."""
+
+
+class PriceMultiple(_Bound, frozen=True, kw_only=True):
+    """A field of a request that multiplies its price."""
+
+    field: str
+    value: str
+    factor: Decimal
+
+
+_Found = TypeVar("_Found", bound=_Bound)
+
+
+class ModelBounds(msgspec.Struct, frozen=True):
+    """What the rows say of one model."""
+
+    media: MediaBounds
+    thinking: int = 0
+    """Tokens of thinking on top of the limit of the output; 0 where that includes it."""
+    calls_own_tools: bool = False
+    """It calls tools of its host without being asked."""
+    answers_with_media: bool = False
+    """It answers with images or sounds without being asked: they have prices of their own."""
+
+
+#: Models whose bounds are kept.
+_MOST_KNOWN = 1024
+
+
+class _Tables:
+    """All rows, and what they say of the models that were asked for."""
+
+    def __init__(self, text: str) -> None:
+        content = read_toml(text, BOUNDS_FILE, parse_float=Decimal)
+        for row in (row for rows in content.values() for row in rows):
+            for name in ("factor", "usd_per_call", "usd_per_request"):
+                if isinstance(row.get(name), int):
+                    row[name] = Decimal(row[name])
+        rows = decode_structs(
+            content,
+            BOUNDS_FILE,
+            overhead=Overhead,
+            media=MediaBounds,
+            server_tool=ServerToolBounds,
+            tool_model=ToolModel,
+            multiple=PriceMultiple,
+            thinking=ThinkingBounds,
+            media_model=MediaModel,
+        )
+        self.overheads: tuple[Overhead, ...] = rows[0]
+        self.media: tuple[MediaBounds, ...] = rows[1]
+        self.server_tools: tuple[ServerToolBounds, ...] = rows[2]
+        self.tool_models: tuple[ToolModel, ...] = rows[3]
+        self.multiples: tuple[PriceMultiple, ...] = rows[4]
+        self.thinking: tuple[ThinkingBounds, ...] = rows[5]
+        self.media_models: tuple[MediaModel, ...] = rows[6]
+        self._known: dict[tuple[str, str], ModelBounds] = {}
+
+    def of(self, provider: str, model: str) -> ModelBounds:
+        known = self._known.get((provider, model))
+        if known is None:
+            media = _last(self.media, provider, model)
+            assert media is not None, "the first row fits every model"
+            thinking = _last(self.thinking, provider, model)
+            known = ModelBounds(
+                media=media,
+                thinking=0 if thinking is None else thinking.tokens,
+                calls_own_tools=_last(self.tool_models, provider, model) is not None,
+                answers_with_media=_last(self.media_models, provider, model) is not None,
+            )
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[provider, model] = known
+        return known
+
+
+def _bounds() -> _Tables:
+    return SHIPPED.table(BOUNDS_FILE, _Tables)
+
+
+def bounds_of(provider: str, model: str) -> ModelBounds:
+    return _bounds().of(provider, model)
+
+
+def overhead_of(wire: str) -> Overhead:
+    return [row for row in _bounds().overheads if row.wire in ("", wire)][-1]
+
+
+def server_tool_of(provider: str, type: str, model: str) -> ServerToolBounds | None:
+    """None: it is not known what this tool can cost."""
+    rows = (row for row in _bounds().server_tools if _matches(type, row.types))
+    return _last(rows, provider, model)
+
+
+def price_multiple(provider: str, field: str, value: str) -> Decimal | None:
+    """By how much a field's value multiplies the price; None: not known."""
+    rows = _bounds().multiples
+    found = [row for row in rows if row.field == field and fnmatchcase(value, row.value)]
+    row = _last(found, provider, "")
+    return None if row is None else row.factor
+
+
+def _last(rows: Iterable[_Found], provider: str, model: str) -> _Found | None:
+    found: _Found | None = None
+    for row in rows:
+        if row.fits(provider, model):
+            found = row
+    return found
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

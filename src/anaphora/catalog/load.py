@@ -1,22 +1,89 @@
-"""The catalog as a value, and the tables that come with the package, each read on first use."""
+"""The catalog as a value, and the tables that come with the package, each read on first use.
+
+    catalog.is_overflow("prompt is too long: 208310 tokens > 200000 maximum")     True
+    catalog.overflow_of("mistral", "openai_chat").write(tokens=300_000, limit=262_144)
+
+A prompt that exceeds the context window is the one kind of error that is recognised by its message,
+because most providers have no code for it. A row is the whole message: text that only mentions
+tokens or a context matches none.
+"""
 
 from __future__ import annotations
 
+import datetime
 import functools
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from anaphora.errors import InvalidCatalog, InvalidRequest
 
-from . import dialects, overflow
+from . import dialects
 from .dialects import Dialects, decode_dialects
-from .overflow import Overflow, decode_overflows
 from .price_data import ROWS_FILE, TABLE_FILE, PriceRows, PriceTable, decode_prices, decode_table
-from .rows import CatalogRow, ProviderEntries, decode_defaults, decode_rows
+from .rows import (
+    CatalogRow,
+    ProviderEntries,
+    decode_defaults,
+    decode_rows,
+    decode_structs,
+    read_toml,
+)
 from .values import CacheRules, Profile
+
+OVERFLOWS = "overflow.toml"
+_NUMBERS = ("tokens", "limit", "output", "total", "over")
+_FIELD = re.compile(r"\{(\w+)\}")
+#: Matches a number. Bounded, so that matching takes linear time.
+_NUMBER = "[0-9][0-9,]{0,19}"
+#: The end of a message that may continue.
+_OPEN = "…"
+
+
+class Overflow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One provider's message for a prompt that is too long."""
+
+    provider: str
+    wire: str = ""
+    """Empty: every wire of the provider."""
+    message: Annotated[str, msgspec.Meta(min_length=1)]
+    code: str | None = None
+    """The error code; None: that of any bad request."""
+    source: Annotated[str, msgspec.Meta(min_length=1)]
+    date: datetime.date
+
+    def __post_init__(self) -> None:
+        for name in _FIELD.findall(self.message):
+            if name not in _NUMBERS:
+                raise ValueError(f"{{{name}}} is none of {', '.join(_NUMBERS)}")
+
+    def write(self, tokens: int, limit: int, output: int = 0) -> str:
+        """The message with these numbers."""
+        numbers = {
+            "tokens": tokens,
+            "limit": limit,
+            "output": output,
+            "total": tokens + output,
+            "over": max(0, tokens - limit),
+        }
+        filled = _FIELD.sub(lambda field: str(numbers[field[1]]), self.message)
+        return filled.removesuffix(_OPEN)
+
+    @property
+    def pattern(self) -> str:
+        """The message as a regular expression, anchored at its end unless it may continue."""
+        is_open = self.message.endswith(_OPEN)
+        texts = _FIELD.split(self.message.removesuffix(_OPEN))[::2]
+        pattern = _NUMBER.join(map(re.escape, texts))
+        return pattern if is_open else pattern.removesuffix(r"\.") + r"\.?\s*\Z"
+
+
+def decode_overflows(text: str, *, file: str = "<text>") -> tuple[Overflow, ...]:
+    (rows,) = decode_structs(read_toml(text, file), file, overflow=Overflow)
+    return rows
+
 
 T = TypeVar("T")
 
@@ -118,7 +185,7 @@ class ShippedTables:
 
     @functools.cached_property
     def overflows(self) -> tuple[Overflow, ...]:
-        return decode_overflows(self.read(overflow.FILE).decode(), file=overflow.FILE)
+        return decode_overflows(self.read(OVERFLOWS).decode(), file=OVERFLOWS)
 
     @functools.cached_property
     def overflow_pattern(self) -> re.Pattern[str]:

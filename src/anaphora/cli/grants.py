@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from anaphora import wire
-from anaphora.wire.detect import detect
+from anaphora.wire import detect
 from anaphora.wording import counted
 
 from .common import (

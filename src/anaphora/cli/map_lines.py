@@ -12,7 +12,7 @@ from anaphora.client.client import call_of
 from anaphora.client.options import CALL_KEYWORDS, CallOptions, check_keywords
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import Call, Params
-from anaphora.wire.detect import detect
+from anaphora.wire import detect
 from anaphora.wire.reading import DECODE_ERRORS
 
 #: Keywords of a call that a line cannot have: they are values of Python.

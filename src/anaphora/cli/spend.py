@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from anaphora.audit.log_sqlite import transaction
 from anaphora.daemon.store import SpendRow
 from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.reading import FIELDS, held, spend_rows
 from anaphora.daemon.store.schema import connect_to_read
 from anaphora.errors import Io
-from anaphora.sqlite_files import transaction
 from anaphora.wording import counted
 
 from .audit_report import cost, share
@@ -187,7 +187,7 @@ def _html(query: _Query) -> bytes:
     return spend_report(report.total, report.held, rows["day",], rows, time.time())
 
 
-# ── Output ───────────────────────────────────────────────────────────────────────────────────────
+# ── Output ────────────────────────────────────────────────────────────────────────────────────────
 
 _AMOUNTS = ("billed", "estimated", "saved")
 

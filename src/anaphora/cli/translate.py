@@ -13,7 +13,7 @@ from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
-from anaphora.wire.detect import detect
+from anaphora.wire import detect
 
 from .common import WireName, print_json, read_bytes
 from .terminal import YELLOW, Terminal, for_stderr

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from anaphora.catalog import PRICE_SLOT, Price, Rates
-from anaphora.catalog.billing_bounds import (
+from anaphora.catalog.api_limits import (
     bounds_of,
     overhead_of,
     server_tool_of,
@@ -113,7 +113,7 @@ def nano_usd(usd: Decimal) -> int:
     return int((usd * NANO).to_integral_value(ROUND_CEILING, context=EXACT))
 
 
-# ── Tokens ───────────────────────────────────────────────────────────────────────────────────────
+# ── Tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _prompt_tokens(facts: RequestFacts, rendered: Rendered, target: Target) -> int:
@@ -164,7 +164,7 @@ def _context(target: Target) -> int:
     return window.value
 
 
-# ── Server tools ─────────────────────────────────────────────────────────────────────────────────
+# ── Server tools ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _server_tools(facts: RequestFacts, target: Target) -> _ToolCosts:
@@ -193,7 +193,7 @@ def _server_tools(facts: RequestFacts, target: Target) -> _ToolCosts:
     return _ToolCosts(tokens, passes, usd)
 
 
-# ── Prices ───────────────────────────────────────────────────────────────────────────────────────
+# ── Prices ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _dearest(

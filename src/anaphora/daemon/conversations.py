@@ -19,8 +19,8 @@ from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall,
 from anaphora.cache import EarlierCall, PrefixIndex
 from anaphora.cache.sent_call import SentCall, updated_bills
 from anaphora.cache.verdict import Diagnosis, Prediction, Verdict, comparable, judge, saved_usd
-from anaphora.cache.verdict.diagnosis import agrees
 from anaphora.cache.verdict.prediction import predict
+from anaphora.cache.verdict.values import agrees
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.rendered import Plan
 

@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import NamedTuple
 
-from anaphora.catalog.billing_bounds import price_multiple, server_tool_of
+from anaphora.catalog.api_limits import price_multiple, server_tool_of
 from anaphora.client.endpoint import Target
 from anaphora.values import Opaque, Reply
 

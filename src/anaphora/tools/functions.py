@@ -17,8 +17,7 @@ import msgspec
 from anaphora import canonical
 from anaphora.errors import InvalidJson, InvalidTool
 
-from .arguments import StructArguments
-from .schema import subschemas, tool_schema
+from .schema import StructArguments, subschemas, tool_schema
 
 _REFUSED_KINDS: dict[Any, str] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only; models name their arguments, drop `/`",
@@ -301,7 +300,7 @@ def _key(key: object) -> object:
     return str(key) if isinstance(key, int) and not isinstance(key, bool) else key
 
 
-# ── pydantic models, without importing pydantic ──────────────────────────────────────────────────
+# ── pydantic models, without importing pydantic ───────────────────────────────────────────────────
 
 
 def _is_model(kind: Any) -> bool:

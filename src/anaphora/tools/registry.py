@@ -14,10 +14,9 @@ from anaphora import canonical
 from anaphora.errors import InvalidRequest, InvalidTool
 from anaphora.values import CachePolicy, Tool, ToolCall, ToolResult
 
-from .arguments import SchemaArguments
 from .functions import function_tool, is_async
 from .mcp import McpCall, McpTool, mcp_handler, mcp_tools
-from .schema import tool_schema, wire_name
+from .schema import SchemaArguments, tool_schema, wire_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ from support.prompts import chat, unmarked
 
 from anaphora import catalog
 from anaphora.cache.simulator import Simulator, TokenRuns
-from anaphora.cache.simulator.saved import SavedCache
+from anaphora.cache.simulator.view import SavedCache
 from anaphora.rendered import Kind
 
 

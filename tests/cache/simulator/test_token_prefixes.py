@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anaphora import catalog
 from anaphora.cache.simulator import Simulator, TokenRuns
-from anaphora.cache.simulator.saved import SavedCache
+from anaphora.cache.simulator.view import SavedCache
 from anaphora.catalog import CacheRules
 from anaphora.values import TTL_SECONDS
 

@@ -9,7 +9,7 @@ import pytest
 from support.planted import PLACES, body, grown, spec, split, verdict_of
 
 from anaphora import catalog
-from anaphora.cache.verdict.losses import lost_usd
+from anaphora.cache.verdict.prediction import lost_usd
 from anaphora.tokens import Counts
 from anaphora.values import Usage
 

@@ -42,8 +42,7 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
-from anaphora.wire import gemini
-from anaphora.wire.detect import detect
+from anaphora.wire import detect, gemini
 
 MODEL = "gemini-2.5-flash"
 PATH = f"/v1beta/models/{MODEL}:generateContent"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anaphora.errors import InvalidRequest
-from anaphora.wire.detect import detect
+from anaphora.wire import detect
 
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}

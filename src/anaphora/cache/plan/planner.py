@@ -15,13 +15,13 @@ from decimal import Decimal
 import msgspec
 
 from anaphora.cache.simulator import Chance, Outcome, RenderedPrompt
-from anaphora.cache.simulator.saved import SavedCache
+from anaphora.cache.simulator.view import SavedCache
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 
 from . import marking
-from .handles import HandlePlanner
+from .advice import HandlePlanner
 from .marking import Candidates
 from .memory import AppMemory, ConversationState, Gaps
 from .saved import SavedPlanner, save_conversation

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from anaphora.cache.simulator.saved import Position, Time
+from anaphora.cache.simulator.view import Position, Time
 
 from .memory import MOST_GAPS, MOST_OPEN, AppMemory, ConversationState, ConversationUses, Gaps
 

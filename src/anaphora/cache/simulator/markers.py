@@ -14,11 +14,13 @@ from anaphora.values import TTL_SECONDS, Ttl
 from anaphora.wording import counted
 
 from .outcome import Outcome, Reason, Span
-from .saved import MOST_SAVED, SavedCache, SavedEntry
 from .view import (
+    MOST_SAVED,
     KeyOf,
     MadeCall,
     PromptView,
+    SavedCache,
+    SavedEntry,
     automatic_position,
     request_boundaries,
     tool_run_positions,

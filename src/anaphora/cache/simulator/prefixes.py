@@ -14,8 +14,7 @@ from anaphora.values import TTL_SECONDS
 
 from .outcome import Outcome, Reason, Span, spans_of
 from .prefix_tree import MOST_BLOCKS, Chain, PrefixMatch, PrefixTree, Reach
-from .saved import MOST_SAVED, SavedCache
-from .view import KeyOf, MadeCall, PromptView, is_from_model
+from .view import MOST_SAVED, KeyOf, MadeCall, PromptView, SavedCache, is_from_model
 
 
 class PrefixLookup(msgspec.Struct, frozen=True):

@@ -14,8 +14,7 @@ import msgspec
 from anaphora.cache.prefix import common_bytes
 
 from .outcome import Outcome, Span, spans_of
-from .saved import SavedCache
-from .view import KeyOf, MadeCall, PromptView, salt_of
+from .view import KeyOf, MadeCall, PromptView, SavedCache, salt_of
 
 #: A slot is reused when it shares more than this part of the prompt: the default of llama.cpp's
 #: --slot-prompt-similarity.

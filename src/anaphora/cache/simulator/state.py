@@ -16,10 +16,9 @@ from .markers import MarkerCache
 from .outcome import Outcome, Span, spans_of
 from .prefixes import PrefixCache
 from .prompt import ScopedKeys
-from .saved import SavedCache
 from .slot_predictor import SlotPredictor, TemplateStats
 from .slots import SlotCache
-from .view import PromptView
+from .view import PromptView, SavedCache
 
 #: Deleted and expired handles that are remembered, for error messages.
 _REMEMBERED = 1000

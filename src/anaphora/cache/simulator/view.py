@@ -1,14 +1,20 @@
-"""What a simulator needs to know of a request, and prompts given as token counts."""
+"""What a simulator needs to know of a request, prompts given as token counts, and what is saved of
+a conversation so that another process can continue it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from anaphora.catalog import CacheRules, LookbackUnit
 from anaphora.rendered import ChunkRun, Kind, Mark, Rendered
 from anaphora.values import Section, Ttl
+
+from .slot_predictor import SavedTemplate
 
 if TYPE_CHECKING:
     from .prompt import RenderedPrompt
@@ -267,3 +273,37 @@ def automatic_position(rules: CacheRules, prompt: PromptView) -> int | None:
     while position >= 0 and not prompt.can_mark(position):
         position -= 1
     return position if position >= 0 else None
+
+
+# ── Saved for another process ─────────────────────────────────────────────────────────────────────
+
+#: Entries, times and units that are saved: the latest.
+MOST_SAVED = 64
+
+Position = Annotated[int, Meta(ge=0, lt=1 << 40)]
+Time = Annotated[float, Meta(ge=-1e12, le=1e12)]
+"""Seconds since the epoch; finite."""
+
+
+class SavedEntry(msgspec.Struct, frozen=True, array_like=True):
+    """An entry that was written at a marker, of this prompt or an earlier one."""
+
+    key: bytes
+    ttl: Ttl
+    expires: Time
+    readable: Time
+
+
+class SavedCache(msgspec.Struct, frozen=True):
+    """Positions count blocks of the prompt that it was saved with."""
+
+    entries: tuple[SavedEntry, ...] = ()
+    used: Time = 0.0
+    times: tuple[tuple[Position, Time], ...] = ()
+    """The last position of earlier calls, and from when it can be read."""
+    units: tuple[Position, ...] = ()
+    reply_cached: bool | None = None
+    """Whether the reply to it is cached, too; None: not saved."""
+    slots: Annotated[int, Meta(ge=0, le=1024)] = 0
+    keeps_evicted: bool = False
+    template: SavedTemplate | None = None

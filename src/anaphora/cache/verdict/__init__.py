@@ -19,10 +19,19 @@ from anaphora.catalog.prices import saved_usd
 
 from .causes import preflight
 from .changes import find_change
-from .diagnosis import diagnosis_of
 from .judgement import judge
 from .prediction import predict_after, predict_usage, predicted_usage
-from .values import VOLATILE, Cause, CauseKind, Change, Diagnosis, Result, Verdict, format_usd
+from .values import (
+    VOLATILE,
+    Cause,
+    CauseKind,
+    Change,
+    Diagnosis,
+    Result,
+    Verdict,
+    diagnosis_of,
+    format_usd,
+)
 
 __all__ = [
     "VOLATILE",

@@ -11,10 +11,8 @@ from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.catalog.prices import saved_usd
 from anaphora.values import Usage
 
-from .diagnosis import agrees
-from .losses import Loss, explain_loss, lost_usd
-from .prediction import predict_after, unmarked
-from .values import Diagnosis, Result, Verdict
+from .prediction import Loss, explain_loss, lost_usd, predict_after, unmarked
+from .values import Diagnosis, Result, Verdict, agrees
 
 #: The share of a prefix that an implicit cache without granules reads when it finds all of it.
 NEARLY = 0.92

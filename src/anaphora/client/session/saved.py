@@ -19,8 +19,8 @@ from msgspec import Meta
 from anaphora.cache.plan.saved import SavedPlanner
 from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator import Span
-from anaphora.cache.simulator.saved import Position, SavedCache, Time
 from anaphora.cache.simulator.slot_predictor import SavedSlotCall
+from anaphora.cache.simulator.view import Position, SavedCache, Time
 from anaphora.errors import Parse
 from anaphora.prompt import Continuation, PromptIR
 from anaphora.rendered import CacheHandle, ChunkRun, Mark, Plan, Rendered

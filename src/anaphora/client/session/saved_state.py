@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from anaphora.cache.plan import Planner
 from anaphora.cache.plan.saved import restore_conversation
 from anaphora.cache.simulator import Outcome, RenderedPrompt
-from anaphora.cache.simulator.saved import SavedCache
 from anaphora.cache.simulator.state import StoredHandle
+from anaphora.cache.simulator.view import SavedCache
 from anaphora.prompt import Call
 from anaphora.rendered import Rendered
 from anaphora.rendered.stored import NewPiece

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec.structs import astuple
 
+from anaphora.audit.log_sqlite import transaction
 from anaphora.daemon.grants import NANO
 from anaphora.errors import AnaphoraError, GrantExceeded
-from anaphora.sqlite_files import transaction
 
 from . import Hold, Settled, Settlement, SpendLimits
 from .days import day_of, end_of_day, end_of_month, month_of

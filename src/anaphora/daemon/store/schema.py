@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only, transaction
 from anaphora.errors import Io, NewerSchema
-from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only, transaction
 
 SCHEMA_VERSION = 2
 

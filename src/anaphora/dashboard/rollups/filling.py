@@ -13,9 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.audit.log_postgres import PostgresLog
-from anaphora.audit.log_sqlite import is_sqlite
+from anaphora.audit.log_sqlite import is_sqlite, transaction
 from anaphora.errors import Io
-from anaphora.sqlite_files import transaction
 
 from .batch import Batch
 from .call_ids import remove_ids

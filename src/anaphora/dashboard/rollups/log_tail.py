@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from anaphora.audit.envelope import SCHEMA_VERSION, AuditEnvelope, decode, decode_number
 from anaphora.audit.log_file import segments_of
+from anaphora.audit.log_sqlite import connect_read_only
 from anaphora.errors import ChainBroken, NewerSchema
-from anaphora.sqlite_files import connect_read_only
 
 Place: TypeAlias = tuple[int, int]
 """Of a row: its segment and the byte at which it begins; in an SQLite log, twice 0; in PostgreSQL,

@@ -8,7 +8,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from anaphora.sqlite_files import BUSY_SECONDS, connect_read_only
+from anaphora.audit.log_sqlite import BUSY_SECONDS, connect_read_only
 
 #: Marks the file as ours: "anad".
 APPLICATION: Final = 0x616E6164

@@ -89,9 +89,8 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
-from .markers import MARKERS, marker_of, take_marker
 from .messages import RoleWithFields
-from .params import AUTOMATIC_FIELDS, PARAMS, PATH
+from .params import AUTOMATIC_FIELDS, MARKERS, PARAMS, PATH, marker_of, take_marker
 from .parts import placed
 from .render import CLOSE, WIRE_ROLES, joins, opening
 from .types import MARKABLE_OPAQUE, MEMO, MESSAGE_FIELDS, WIRE
@@ -103,8 +102,7 @@ _SOURCE = LenientDecoder[types.MediaSource | OtherBlock](types.MediaSource)
 _NOTHING: dict[int, Unknown] = {}
 
 
-# ── Content blocks ───────────────────────────────────────────────────────────────────────────────
-
+# ── Content blocks ────────────────────────────────────────────────────────────────────────────────
 
 #: Blocks that hold nothing but their own values.
 _SIMPLE: dict[type, Callable[[Any, Extras | None], Part]] = {
@@ -247,7 +245,7 @@ def _opaque(kind: str, members: Members) -> Opaque:
     return Opaque(WIRE, kind, encode_members(typed).decode())
 
 
-# ── Parsing ──────────────────────────────────────────────────────────────────────────────────────
+# ── Parsing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @converts_errors(request_error)
@@ -342,7 +340,7 @@ def _tools(raw: bytes) -> tuple[tuple[AnyTool, ...], tuple[MarkRequest, ...]]:
     return tuple(tools), tuple(marks)
 
 
-# ── Splitting ────────────────────────────────────────────────────────────────────────────────────
+# ── Splitting ─────────────────────────────────────────────────────────────────────────────────────
 
 _KINDS = {
     "text": Kind.TEXT,

@@ -27,7 +27,6 @@ from anaphora.wire.rendering import (
     without_foreign_tools,
 )
 
-from .markers import MARKERS, NEAREST, locate
 from .messages import (
     ROLES,
     Block,
@@ -38,7 +37,7 @@ from .messages import (
     undecided,
     unmoved,
 )
-from .params import envelope_of
+from .params import MARKERS, NEAREST, envelope_of, locate
 from .parts import BEFORE_BRACE, ENCODERS, TEXT, deferred_tools, loaded_tools, system_log, tool_log
 from .types import MEMO, WIRE
 
@@ -138,7 +137,7 @@ def _automatic(
     return None
 
 
-# ── Roles and glue ───────────────────────────────────────────────────────────────────────────────
+# ── Roles and glue ────────────────────────────────────────────────────────────────────────────────
 
 
 def opening(role: str) -> bytes:
@@ -153,7 +152,7 @@ def joins(role: str, last: str | None) -> bool:
     return role == last and type(role) is str and type(last) is str
 
 
-# ── Message runs ─────────────────────────────────────────────────────────────────────────────────
+# ── Message runs ──────────────────────────────────────────────────────────────────────────────────
 
 
 def _messages(

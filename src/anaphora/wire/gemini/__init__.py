@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .errors import read_error, write_error
-from .markers import assemble, prelude, read_held
 from .parse import parse, split
-from .render import render
+from .render import assemble, prelude, read_held, render
 from .reply import StreamWriter as writer
 from .reply import read_reply, write_reply
 from .stream import StreamReader as reader

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from anaphora.wire.openai_errors import read_error, write_error
+from anaphora.wire.errors import read_error, write_error
 from anaphora.wire.rendering import assemble
 
 from .parse import parse, split
 from .render import render
+from .reply import StreamWriter as writer
 from .reply import read_reply, write_reply
 from .stream import StreamReader as reader
-from .stream_writer import StreamWriter as writer
 
 __all__ = [
     "assemble",

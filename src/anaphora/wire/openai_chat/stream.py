@@ -27,7 +27,7 @@ from anaphora.values import (
     ToolCall,
     Usage,
 )
-from anaphora.wire.openai_errors import from_json
+from anaphora.wire.errors import from_json
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anaphora.wire.openai_errors import read_error, write_error
+from anaphora.wire.errors import read_error, write_error
 from anaphora.wire.rendering import assemble
 
 from .parse import parse, split

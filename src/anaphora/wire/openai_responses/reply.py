@@ -25,8 +25,8 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
+from anaphora.wire.errors import ErrorObject, from_object
 from anaphora.wire.openai import counted_usage
-from anaphora.wire.openai_errors import ErrorObject, from_object
 from anaphora.wire.parts import closing, extra_members, following_extras, own_usage
 from anaphora.wire.reading import (
     DECODE_ERRORS,

@@ -15,7 +15,7 @@ import msgspec
 
 from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
-from anaphora.wire.openai_errors import ErrorObject, from_object
+from anaphora.wire.errors import ErrorObject, from_object
 from anaphora.wire.reading import DECODE_ERRORS, LenientDecoder, decode_value, reply_error
 from anaphora.wire.replies import ReplyBuilder
 from anaphora.wire.reply_events import whole_body_events

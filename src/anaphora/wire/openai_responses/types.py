@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from anaphora.values import Role, Ttl
+from anaphora.wire.errors import ErrorObject
 from anaphora.wire.memo import Memo
 from anaphora.wire.openai import Breakpoint, ReasoningCount
-from anaphora.wire.openai_errors import ErrorObject
 from anaphora.wire.reading import Partial, Whole
 
 MEMO = Memo()
@@ -58,7 +58,7 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rejects unknown fields."""
 
 
-# ── Items ────────────────────────────────────────────────────────────────────────────────────────
+# ── Items ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class InputText(Strict, frozen=True, tag_field="type", tag="input_text", omit_defaults=True):
@@ -120,7 +120,7 @@ class FunctionTool(Strict, frozen=True, tag_field="type", tag="function"):
     strict: bool | None = None
 
 
-# ── Requests ─────────────────────────────────────────────────────────────────────────────────────
+# ── Requests ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class CacheOptions(Strict, frozen=True):
@@ -178,7 +178,7 @@ class ResponsesRequest(Strict, frozen=True, kw_only=True):
     prompt_cache_options: Partial[CacheOptions | None] = None
 
 
-# ── Replies ──────────────────────────────────────────────────────────────────────────────────────
+# ── Replies ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True):
@@ -217,7 +217,7 @@ class ResponsesUsage(msgspec.Struct, frozen=True):
     total_tokens: int | None = None
 
 
-# ── Stream events ────────────────────────────────────────────────────────────────────────────────
+# ── Stream events ─────────────────────────────────────────────────────────────────────────────────
 
 
 class ResponseHead(msgspec.Struct, frozen=True):

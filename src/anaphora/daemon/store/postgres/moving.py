@@ -21,14 +21,13 @@ import msgspec
 from anaphora.audit.chain import ChainChecker, ChainHead
 from anaphora.audit.chains import copy_log
 from anaphora.audit.log_file import segments_of
-from anaphora.audit.log_sqlite import is_sqlite
+from anaphora.audit.log_sqlite import is_sqlite, transaction
 from anaphora.audit.reading import open_log
 from anaphora.daemon.store.schema import connect, connect_to_read, create, described, prepare
 from anaphora.daemon.store.upkeep import POSTGRES_LABELS, check, differences
 from anaphora.errors import AnaphoraError, InvalidConfig, Io
 from anaphora.postgres.address import PostgresAddress
 from anaphora.postgres.migrations import migrate
-from anaphora.sqlite_files import transaction
 from anaphora.wording import counted
 
 from .statements import settle_at_bound
@@ -91,7 +90,7 @@ class _Trial(Exception):
     """Ends the transaction of a move that is only tried."""
 
 
-# ── From SQLite to PostgreSQL ────────────────────────────────────────────────────────────────────
+# ── From SQLite to PostgreSQL ─────────────────────────────────────────────────────────────────────
 
 
 async def move(
@@ -259,7 +258,7 @@ def _follow(checker: ChainChecker, lines: Sequence[bytes], place: str) -> None:
         pass
 
 
-# ── From PostgreSQL to SQLite ────────────────────────────────────────────────────────────────────
+# ── From PostgreSQL to SQLite ─────────────────────────────────────────────────────────────────────
 
 
 def back_up(address: PostgresAddress, target: Path, *, progress: Progress | None = None) -> int:
