@@ -38,8 +38,8 @@ from anaphora.values import Image, Reply, Usage
 from anaphora.values.stability import Kind
 from anaphora.wire.errors import overflow_class, retry_after
 from anaphora.wire.message_dicts import read_message
+from anaphora.wire.parts import reply_events
 from anaphora.wire.ratelimits import read_limits
-from anaphora.wire.reply_events import reply_events
 
 LARGEST = 4 * 1024 * 1024
 DOUBLINGS = 4

@@ -11,7 +11,7 @@ from support.raw_server import answering, raw_server
 from anaphora import AsyncClient, Message, Response, wire
 from anaphora.errors import Parse, RateLimited
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, Usage
-from anaphora.wire.reply_events import reply_events
+from anaphora.wire.parts import reply_events
 
 REPLY = Reply(
     id="r",

@@ -31,7 +31,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.wire.reply_events import reply_events
+from anaphora.wire.parts import reply_events
 
 MODELS = {
     "anthropic": "claude-sonnet-4-5",

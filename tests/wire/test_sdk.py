@@ -14,7 +14,7 @@ from support.sdk.case import SdkCase
 
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.reply_events import reply_events
+from anaphora.wire.parts import reply_events
 
 MODULES = (anthropic, openai_chat, openai_responses, gemini, ollama, mistral)
 CASES: list[SdkCase] = [module.CASE for module in MODULES]

@@ -41,7 +41,7 @@ from anaphora import catalog, errors, wire
 from anaphora.errors import AnaphoraError, InvalidRequest, Upstream
 from anaphora.values import ReplyEnd, ReplyFail
 from anaphora.wire import sse
-from anaphora.wire.reply_events import reply_events
+from anaphora.wire.parts import reply_events
 from anaphora.yaml_values import read_yaml, seconds_in
 
 from .exchange import JSON, NDJSON, SSE, EmulatorRequest, EmulatorResponse, ResponseChunk
@@ -90,7 +90,7 @@ class FaultKind(msgspec.Struct, frozen=True):
     """The request is rejected before its prompt is read: nothing is cached or billed."""
 
 
-# ── Errors ───────────────────────────────────────────────────────────────────────────────────────
+# ── Errors ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _error(response: EmulatorResponse, error: Upstream) -> None:
@@ -171,7 +171,7 @@ def _break_off(response: EmulatorResponse, fault: Fault, failure: ReplyFail) -> 
     response.chunks[end:] = [ResponseChunk(0.0, event)]
 
 
-# ── Slow and broken connections: no byte of the response changes ─────────────────────────────────
+# ── Slow and broken connections: no byte of the response changes ──────────────────────────────────
 
 
 def _timeout(response: EmulatorResponse, _: Fault) -> None:
@@ -202,7 +202,7 @@ def _cut(response: EmulatorResponse, fault: Fault) -> None:
     response.cut_after = _position(response, fault)
 
 
-# ── Wrong content ────────────────────────────────────────────────────────────────────────────────
+# ── Wrong content ─────────────────────────────────────────────────────────────────────────────────
 
 
 def _broken_json(response: EmulatorResponse, fault: Fault) -> None:
@@ -278,7 +278,7 @@ def _unknown_events(response: EmulatorResponse, fault: Fault) -> None:
     response.chunks.insert(max(1, _position(response, fault)), ResponseChunk(0.0, data))
 
 
-# ── Helpers ──────────────────────────────────────────────────────────────────────────────────────
+# ── Helpers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _position(response: EmulatorResponse, fault: Fault) -> int:
@@ -342,7 +342,7 @@ KINDS: dict[str, FaultKind] = {
 }
 
 
-# ── Which requests get a fault ───────────────────────────────────────────────────────────────────
+# ── Which requests get a fault ────────────────────────────────────────────────────────────────────
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Counts: TypeAlias = Count | Annotated[tuple[Count, ...], Meta(min_length=1)]

@@ -1,31 +1,41 @@
-"""What the writers of several wires share: arguments, extras, unknown fields, usage, notices for
-extras of other wires, and reasoning that nothing follows."""
+"""What several wires share of parts and replies: arguments, extras, unknown fields, usage, notices
+for extras of other wires, and a whole reply as the events of a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from anaphora.canonical import check_object, is_object, string
-from anaphora.errors import InvalidRequest
+from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Kind, LogAppend
 from anaphora.values import (
     Bytes,
+    Event,
     Extras,
     Message,
     Notice,
     Opaque,
     Part,
-    Role,
+    PartEnd,
+    PartStart,
+    Refusal,
+    Reply,
+    ReplyEnd,
+    ReplyStart,
     Section,
     Source,
+    Text,
     Thinking,
     Tool,
+    ToolArgumentsDelta,
+    ToolCall,
     ToolResult,
     Usage,
+    UsageUpdate,
     WriteTtl,
 )
 
@@ -37,7 +47,7 @@ from .reading import (
     object_members,
     request_error,
 )
-from .replies import positive_counts
+from .replies import ReplyBuilder, deltas_of, positive_counts
 
 R = TypeVar("R")
 
@@ -220,7 +230,7 @@ def leading_results(
         yield index, part
 
 
-# ── Unknown fields of a message ──────────────────────────────────────────────────────────────────
+# ── Unknown fields of a message ───────────────────────────────────────────────────────────────────
 #
 # They are kept in an opaque part of a kind that only their own wire reads.
 
@@ -243,7 +253,7 @@ def fields_in_parts(parts: Iterable[Part], wires: tuple[str, ...], kind: str) ->
     return encode_members(members)[1:-1] if members else b""
 
 
-# ── Extras of other wires ────────────────────────────────────────────────────────────────────────
+# ── Extras of other wires ─────────────────────────────────────────────────────────────────────────
 #
 # They are left out, with a notice. Extras are named after their wire. A name with a dot
 # (`openai.system`) records a form of the wire without any content, except for the fields of a
@@ -321,54 +331,35 @@ def _field_names(name: str, text: str) -> str:
     )
 
 
-# ── Reasoning that nothing follows ───────────────────────────────────────────────────────────────
-#
-# A reply may be cut off inside its reasoning. Providers reject such reasoning in requests:
-# Anthropic takes no message that ends with a thinking block, Responses no reasoning item without
-# the item that follows it, Chat hosts no message without content or calls. So it is left out, with
-# a notice; the conversation keeps it. Where the assistant continues in its next message, the
-# reasoning is followed by that. Until then it has no bytes in the prompt, which only grows when
-# they are added.
-
-FollowCheck: TypeAlias = Callable[[Part, Role], bool | None]
-"""Whether a part of a message of that role may follow reasoning; None where the part does not reach
-the wire."""
-
-UNFINISHED_REASONING = Notice(
-    "unfinished_thinking",
-    "the reply was cut off inside its reasoning, which is rejected without what follows it;"
-    " left out",
-)
+# ── A whole reply as events ───────────────────────────────────────────────────────────────────────
 
 
-class ReasoningFollowed:
-    """Whether the assistant continues after its reasoning: in the same message, or in the messages
-    after it before another role. Calls come in order, so each part is examined once."""
+def reply_events(reply: Reply) -> list[Event]:
+    """A whole reply as the events of a stream."""
+    events: list[Event] = [ReplyStart(reply.id, reply.model, extras=reply.extras)]
+    events.append(UsageUpdate(reply.usage))
+    for index, part in enumerate(reply.message.parts):
+        if isinstance(part, ToolCall):
+            events.append(PartStart(index, "tool_call", part.id, part.name, extras=part.extras))
+            events.append(ToolArgumentsDelta(index, part.arguments, part.id, part.name))
+        elif isinstance(part, Text | Thinking | Refusal):
+            start = PartStart(index, type(part).__name__.lower(), extras=part.extras)
+            events.append(start)
+            if part.text:
+                events.append(deltas_of(start)(index, part.text))
+        else:
+            events.append(PartStart(index, "opaque"))
+        events.append(PartEnd(index, part))
+    return [*events, ReplyEnd(reply)]
 
-    __slots__ = ("_check", "_decided_by", "_followed", "_messages")
 
-    def __init__(self, messages: Sequence[Message], check: FollowCheck) -> None:
-        self._messages = messages
-        self._check = check
-        self._decided_by = -1, -1
-        """The part that decided the last call; it decides for all parts before it."""
-        self._followed = False
-
-    def __call__(self, message: int, part: int) -> bool:
-        """For the reasoning at this position."""
-        if (message, part) >= self._decided_by:
-            self._decided_by, self._followed = self._find(message, part)
-        return self._followed
-
-    def _find(self, start: int, part: int) -> tuple[tuple[int, int], bool]:
-        for index in range(start, len(self._messages)):
-            message = self._messages[index]
-            for position in range(part + 1, len(message.parts)):
-                candidate = message.parts[position]
-                if isinstance(candidate, Thinking):
-                    continue
-                followed = self._check(candidate, message.role)
-                if followed is not None:
-                    return (index, position), followed
-            part = -1
-        return (len(self._messages), 0), False
+def whole_body_events(
+    build: ReplyBuilder, body: bytes, read_reply: Callable[[bytes], Reply]
+) -> list[Event]:
+    """The events of a reply that came as one JSON body instead of a stream."""
+    try:
+        reply = read_reply(body)
+    except (AnaphoraError, *DECODE_ERRORS) as problem:
+        return build.fail(problem)
+    build.started = build.ended = True
+    return reply_events(reply)

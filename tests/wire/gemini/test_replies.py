@@ -34,7 +34,7 @@ from anaphora.values import (
 )
 from anaphora.wire import gemini
 from anaphora.wire.gemini.parts import write_parts
-from anaphora.wire.reply_events import reply_events
+from anaphora.wire.parts import reply_events
 
 MADE = {"gemini.form": '{"id":null}'}
 

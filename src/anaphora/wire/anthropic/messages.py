@@ -29,9 +29,8 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.wire.message_runs import UNFINISHED_REASONING, ReasoningFollowed
 from anaphora.wire.parts import (
-    UNFINISHED_REASONING,
-    ReasoningFollowed,
     bare_members,
     has_extras,
     is_fields_part,
@@ -214,7 +213,7 @@ def _fields_left_out(whose: str, place: str) -> Notice:
     return Notice("fields_left_out", f"the fields of {whose} are left out", place)
 
 
-# ── System messages ──────────────────────────────────────────────────────────────────────────────
+# ── System messages ───────────────────────────────────────────────────────────────────────────────
 
 
 def undecided(messages: Conversation, end: int) -> int:
@@ -246,7 +245,7 @@ def _answered(messages: Sequence[Message], index: int, after: str | None) -> boo
     return after in (None, "assistant")
 
 
-# ── The volatile tail ────────────────────────────────────────────────────────────────────────────
+# ── The volatile tail ─────────────────────────────────────────────────────────────────────────────
 
 
 def place_tail(

@@ -15,6 +15,7 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Extras, Part, Reply, Text, Thinking, ToolCall
+from anaphora.wire.parts import whole_body_events
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -26,7 +27,6 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.reply_events import whole_body_events
 from anaphora.wire.sse import EventDecoder
 
 from . import types

@@ -38,14 +38,8 @@ from anaphora.rendered.log import Piece
 from anaphora.rendered.plan import misfit, unholdable
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
 from anaphora.wire import rendering
-from anaphora.wire.message_runs import message_runs
-from anaphora.wire.parts import (
-    UNFINISHED_REASONING,
-    closing,
-    note_foreign_fields,
-    notices_below,
-    render_items,
-)
+from anaphora.wire.message_runs import UNFINISHED_REASONING, message_runs
+from anaphora.wire.parts import closing, note_foreign_fields, notices_below, render_items
 from anaphora.wire.reading import converts_errors, decode_members, decode_value, reply_error
 from anaphora.wire.rendering import (
     AddMessages,

@@ -19,7 +19,7 @@ import msgspec
 from anaphora.canonical import dumps
 from anaphora.errors import AnaphoraError, Parse, Transport
 from anaphora.values import Event, Part, Reply, Text, Thinking, ToolCall
-from anaphora.wire.parts import fields_part
+from anaphora.wire.parts import fields_part, whole_body_events
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     Members,
@@ -32,7 +32,6 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.reply_events import whole_body_events
 from anaphora.wire.sse import EventDecoder
 
 from .errors import error_of
@@ -160,7 +159,7 @@ class StreamReader:
         return events + build.finish()
 
 
-# ── One candidate, assembled from its chunks ─────────────────────────────────────────────────────
+# ── One candidate, assembled from its chunks ──────────────────────────────────────────────────────
 
 
 class _CandidateBuilder:
@@ -346,7 +345,7 @@ def _joined(values: list[Any], *, unique: bool) -> Any:
     return values[-1]
 
 
-# ── Arguments in pieces ──────────────────────────────────────────────────────────────────────────
+# ── Arguments in pieces ───────────────────────────────────────────────────────────────────────────
 #
 # Vertex streams arguments on request, each piece with the JSON path of its value. A string may span
 # several pieces.

@@ -32,8 +32,8 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.values.media import image_media_type
+from anaphora.wire.message_runs import UNFINISHED_REASONING
 from anaphora.wire.parts import (
-    UNFINISHED_REASONING,
     check_image,
     check_part,
     encode_at,
@@ -153,7 +153,7 @@ class MessageFields(msgspec.Struct):
         return b",".join(members)
 
 
-# ── Users' messages and tool results ─────────────────────────────────────────────────────────────
+# ── Users' messages and tool results ──────────────────────────────────────────────────────────────
 
 
 def _texts(message: Message, role: str, notices: Notices) -> list[Piece]:
@@ -225,7 +225,7 @@ def _result(part: ToolResult, notices: Notices, call: ToolCall | None) -> bytes:
     return b"{" + b",".join(members) + b"," + answer.members() + b"}"
 
 
-# ── The assistant's message ──────────────────────────────────────────────────────────────────────
+# ── The assistant's message ───────────────────────────────────────────────────────────────────────
 
 
 def write_assistant(message: Message, notices: Notices, *, answer: bool = False) -> bytes | None:
@@ -256,7 +256,7 @@ def sort_parts(message: Message, notices: Notices, *, answer: bool) -> MessageFi
     return fields
 
 
-# ── Parts ────────────────────────────────────────────────────────────────────────────────────────
+# ── Parts ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def is_message_fields(part: Part) -> bool:

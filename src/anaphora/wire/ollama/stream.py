@@ -33,10 +33,9 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.parts import fields_part
+from anaphora.wire.parts import fields_part, whole_body_events
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, known_text, reply_error
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.reply_events import whole_body_events
 from anaphora.wire.sse import BODY_LIMIT
 
 from .messages import is_message_fields, message_fields, sort_parts
@@ -110,7 +109,7 @@ def encode_line(data: bytes) -> bytes:
     return data.replace(b"\n", b" ") + b"\n"
 
 
-# ── Reading ──────────────────────────────────────────────────────────────────────────────────────
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class _TextMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -316,7 +315,7 @@ def _is_object(line: bytes) -> bool:
     return True
 
 
-# ── Writing ──────────────────────────────────────────────────────────────────────────────────────
+# ── Writing ───────────────────────────────────────────────────────────────────────────────────────
 
 _FIELDS = {"text": "content", "refusal": "content", "thinking": "thinking"}
 

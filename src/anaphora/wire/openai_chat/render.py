@@ -41,7 +41,7 @@ from anaphora.values import (
     Url,
 )
 from anaphora.wire.markers import ONLY_MARKS, policy_notices
-from anaphora.wire.message_runs import message_runs
+from anaphora.wire.message_runs import UNFINISHED_REASONING, message_runs
 from anaphora.wire.openai import (
     MarkPlace,
     arguments_text,
@@ -57,7 +57,6 @@ from anaphora.wire.openai import (
     tool_log,
 )
 from anaphora.wire.parts import (
-    UNFINISHED_REASONING,
     check_part,
     closing,
     encode_at,
@@ -189,8 +188,7 @@ def _section_notices(call: Call, blocks: Sequence[PromptBlock], traits: Traits) 
     return notices + policy_notices(call.tools, blocks, traits.nearest)
 
 
-# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
-
+# ── Messages ──────────────────────────────────────────────────────────────────────────────────────
 
 _USER_TEXT = b'{"role":"user","content":[{"type":"text","text":'
 _RESULT_TEXT = b'{"role":"tool","tool_call_id":%b,"content":[{"type":"text","text":%b}'
@@ -360,7 +358,7 @@ def _content_pieces(message: Message, role: str, notices: Notices) -> list[Piece
     return pieces
 
 
-# ── The assistant's message ──────────────────────────────────────────────────────────────────────
+# ── The assistant's message ───────────────────────────────────────────────────────────────────────
 
 
 class AssistantFields(msgspec.Struct):
@@ -492,7 +490,7 @@ def is_fields(part: Part) -> bool:
 
 _opaque = partial(opaque_json, owners=(WIRE,), host="OpenAI")
 
-# ── Content parts ────────────────────────────────────────────────────────────────────────────────
+# ── Content parts ─────────────────────────────────────────────────────────────────────────────────
 
 
 def encode_part(part: Part, notices: Notices, role: str) -> tuple[Kind, bool, bytes | None]:

@@ -28,6 +28,7 @@ from anaphora.values import (
     Usage,
 )
 from anaphora.wire.errors import from_json
+from anaphora.wire.parts import whole_body_events
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -40,7 +41,6 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.reply_events import whole_body_events
 from anaphora.wire.sse import EventDecoder
 
 from . import types

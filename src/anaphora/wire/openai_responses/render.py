@@ -34,7 +34,7 @@ from anaphora.values import (
     ToolResult,
 )
 from anaphora.wire.markers import ONLY_MARKS, MarkLocation, policy_notices
-from anaphora.wire.message_runs import message_runs
+from anaphora.wire.message_runs import UNFINISHED_REASONING, ReasoningFollowed, message_runs
 from anaphora.wire.openai import (
     NEAREST,
     MarkPlace,
@@ -49,8 +49,6 @@ from anaphora.wire.openai import (
     tool_log,
 )
 from anaphora.wire.parts import (
-    UNFINISHED_REASONING,
-    ReasoningFollowed,
     closing,
     encode_at,
     following_extras,
@@ -214,7 +212,7 @@ def _tool_definition(tool: Tool, members: bytes) -> bytes:
     return b'{"type":"function",%b,"strict":%b' % (members, strict) + closing(tool.extras, WIRE)
 
 
-# ── Messages ─────────────────────────────────────────────────────────────────────────────────────
+# ── Messages ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def glue(state: str | None) -> bytes:

@@ -16,9 +16,9 @@ import msgspec
 from anaphora.errors import AnaphoraError, Parse, Transport, Upstream
 from anaphora.values import Event, Opaque, Part, Refusal, Reply, ReplyEnd, Text, Thinking, ToolCall
 from anaphora.wire.errors import ErrorObject, from_object
+from anaphora.wire.parts import whole_body_events
 from anaphora.wire.reading import DECODE_ERRORS, LenientDecoder, decode_value, reply_error
 from anaphora.wire.replies import ReplyBuilder
-from anaphora.wire.reply_events import whole_body_events
 from anaphora.wire.sse import EventDecoder
 
 from .reply import read_output, read_reply
