@@ -363,6 +363,13 @@ def tool_log(tools: tuple[AnyTool, ...], encode: Callable[[Tool, bytes], bytes])
     return ChunkLog.of(append, [f"tool {t.name}" for t in tools], [CachePolicy.NONE] * len(tools))
 
 
+def body_order(runs: Sequence[ChunkRun]) -> tuple[int, ...] | None:
+    """Tools before a system message, which stands in the list of messages."""
+    if [run.section for run in runs[:2]] != ["system", "tools"]:
+        return None
+    return (1, 0, *range(2, len(runs)))
+
+
 def split_tools(
     raw: bytes, name_of: Callable[[Members], str], lead: bytes, close: bytes
 ) -> SplitSection | None:

@@ -28,6 +28,7 @@ from anaphora.values import (
     ReplyStart,
     Section,
     Source,
+    StopReason,
     Text,
     Thinking,
     Tool,
@@ -145,6 +146,12 @@ def own_usage(usage: Usage, read: Callable[[bytes], Usage]) -> bytes | None:
     except DECODE_ERRORS:
         pass
     return None
+
+
+def own_stop(reply: Reply, read: Callable[[str], StopReason]) -> str | None:
+    """The provider's own stop reason, where it means the same here."""
+    raw = reply.stop_reason_raw
+    return raw if raw is not None and read(raw) == reply.stop_reason else None
 
 
 def partition(

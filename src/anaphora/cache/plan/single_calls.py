@@ -101,19 +101,16 @@ class SingleCallPlanner(_CallPlanner):
         """Whether the prompt asks for caching, or an earlier call began the same."""
         self.continues = False
         """Whether it continues or repeats the prompt of an earlier call."""
-        if not rendered.runs or not rendered.markers:
+        long_enough = self._long_prompt(rendered)
+        if long_enough is None:
             return
-        prompt, minimum = self._prompt_of(rendered), memory.rules.minimum_tokens.value
-        if prompt.total < minimum:
-            return
+        prompt, shared = long_enough
         ends = itertools.islice(prompt.turn_ends(), _EARLIER_TURNS)
         earlier = self._store.continued(rendered, ends)
         if earlier is not None:
             self.state = earlier
             self.reuse_expected = self.continues = True
-            return
-        shared = self._candidates_of(rendered).shared
-        if shared is not None and prompt.tokens(shared) >= minimum:
+        elif shared is not None:
             self.reuse_expected |= prompt.key(shared) in memory.beginnings
 
     def sent_single(

@@ -19,7 +19,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.parts import closing, following, own_members, own_usage
+from anaphora.wire.parts import closing, following, own_members, own_stop, own_usage
 from anaphora.wire.reading import Members
 from anaphora.wire.sse import encode_event
 
@@ -52,9 +52,9 @@ def _message(reply_id: str, model: str, content: bytes, stop: bytes, usage: byte
 
 
 def _stop(reply: Reply) -> bytes:
-    reason, sequence = reply.stop_reason_raw, reply.stop_sequence
-    if reason is None or read_stop(reason, sequence) != reply.stop_reason:
-        reason = _STOP_REASONS.get(reply.stop_reason, "end_turn")
+    sequence = reply.stop_sequence
+    own = own_stop(reply, lambda raw: read_stop(raw, sequence))
+    reason = _STOP_REASONS.get(reply.stop_reason, "end_turn") if own is None else own
     named = b"null" if sequence is None else string(sequence)
     return b'"stop_reason":' + string(reason) + b',"stop_sequence":' + named
 

@@ -33,7 +33,7 @@ from anaphora.values import (
     Usage,
     UsageUpdate,
 )
-from anaphora.wire.parts import extra_members, own_members, own_usage, partition
+from anaphora.wire.parts import extra_members, own_members, own_stop, own_usage, partition
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -225,11 +225,9 @@ def write_identity(reply_id: str, model: str) -> list[bytes]:
 
 
 def _finish_reason(reply: Reply) -> str | None:
-    if (
-        reply.stop_reason_raw is not None
-        and read_stop(reply.stop_reason_raw, reply.message.parts) == reply.stop_reason
-    ):
-        return reply.stop_reason_raw
+    own = own_stop(reply, lambda raw: read_stop(raw, reply.message.parts))
+    if own is not None:
+        return own
     if reply.stop_reason == "other" and reply.stop_reason_raw is None:
         return None
     return _FINISH_REASONS.get(reply.stop_reason, "OTHER")

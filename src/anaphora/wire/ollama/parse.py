@@ -40,7 +40,7 @@ from anaphora.values import (
 )
 from anaphora.values.media import image_media_type
 from anaphora.wire.body_memory import SplitInput
-from anaphora.wire.openai import decode_base64, function_name, split_tools
+from anaphora.wire.openai import body_order, decode_base64, function_name, split_tools
 from anaphora.wire.parts import fields_part
 from anaphora.wire.reading import (
     DECODE_ERRORS,
@@ -70,7 +70,7 @@ from anaphora.wire.splitting import (
 
 from . import types
 from .params import NO_MESSAGES, PATH, TABLE, read_params
-from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS, body_order
+from .render import CLOSE, CLOSE_SYSTEM, CLOSE_TOOLS, MESSAGES, TOOLS
 from .types import (
     FORM,
     MEMO,

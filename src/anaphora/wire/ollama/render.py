@@ -16,7 +16,7 @@ from anaphora.prompt import Call, PromptBlock, PromptIR, Segment
 from anaphora.rendered import ChunkLog, ChunkRun, Kind, LogAppend, Rendered
 from anaphora.values import AnyTool, CachePolicy, Message, Notice, SegmentRole, Thinking, Tool
 from anaphora.wire.message_runs import message_runs
-from anaphora.wire.openai import tool_log
+from anaphora.wire.openai import body_order, tool_log
 from anaphora.wire.parts import extra_members, inner_and_outer
 from anaphora.wire.rendering import (
     AddMessages,
@@ -110,13 +110,6 @@ def _left_out(tools: tuple[AnyTool, ...], blocks: tuple[PromptBlock, ...]) -> It
     for index, block in enumerate(blocks):
         if extra_members(block.extras, WIRE):
             yield Notice("fields_left_out", "a block is only text here", f"system[{index}]")
-
-
-def body_order(runs: Sequence[ChunkRun]) -> tuple[int, ...] | None:
-    """Tools before the system message, which stands in the list of messages."""
-    if [run.section for run in runs[:2]] != ["system", "tools"]:
-        return None
-    return (1, 0, *range(2, len(runs)))
 
 
 def _adder(segment: Segment) -> AddMessages:

@@ -17,7 +17,7 @@ from anaphora.canonical import dumps, string
 from anaphora.errors import Upstream
 from anaphora.values import Extras, Message, Notice, Reply, StopReason, ToolCall, Usage
 from anaphora.wire.errors import error_class, error_headers, overflow_class, read_response
-from anaphora.wire.parts import extra_members
+from anaphora.wire.parts import extra_members, own_stop
 from anaphora.wire.reading import (
     LenientDecoder,
     Members,
@@ -98,13 +98,8 @@ def _read_stop(reason: str | None, *, called: bool) -> StopReason:
 
 
 def _done_reason(reply: Reply) -> str:
-    called = bool(reply.tool_calls)
-    if (
-        reply.stop_reason_raw is not None
-        and _read_stop(reply.stop_reason_raw, called=called) == reply.stop_reason
-    ):
-        return reply.stop_reason_raw
-    return _DONE_REASONS.get(reply.stop_reason, "stop")
+    own = own_stop(reply, lambda raw: _read_stop(raw, called=bool(reply.tool_calls)))
+    return _DONE_REASONS.get(reply.stop_reason, "stop") if own is None else own
 
 
 def write_reply(reply: Reply, created: float | None = None) -> bytes:

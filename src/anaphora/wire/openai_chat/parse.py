@@ -62,6 +62,7 @@ from anaphora.values import (
 from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.markers import DialectMarkers, PlacedMark, marker_bytes, take_dialect_marker
 from anaphora.wire.openai import (
+    body_order,
     decode_base64,
     decode_data_url,
     function_name,
@@ -476,7 +477,7 @@ def split(
         )
     if system is not None:
         del raws[0]
-    tools = request.add_section("tools", request.take("tools"), _split_tools)
+    request.add_section("tools", request.take("tools"), _split_tools)
     messages = request.add_messages(
         raws,
         partial(_split_message, markers=markers),
@@ -490,12 +491,11 @@ def split(
         if system is None:
             raise InvalidRequest("at least one message with content", path="$.messages")
         request.runs[0] = msgspec.structs.replace(system, close=close("system"))
-    runs = len(request.runs)
     return request.finish(
         request.envelope(model, PATH, headers, _cache_params),
         wire=WIRE,
         model=model,
-        body_order=(1, 0, *range(2, runs)) if system is not None and tools else None,
+        body_order=body_order(request.runs),
         markers=MARKERS if markers is None else marker_bytes(markers),
     )
 

@@ -46,6 +46,7 @@ from anaphora.wire.openai import (
     MarkPlace,
     arguments_text,
     block_log,
+    body_order,
     changed_role,
     data_url,
     file_id,
@@ -149,7 +150,7 @@ def render(
             mark, call, runs, lambda m: _mark_places(m, traits), explicit=traits.breakpoints
         ),
         notices=(*foreign, *_section_notices(call, blocks, traits), *notices),
-        body_order=(1, 0, *range(2, len(runs))) if blocks and tools else None,
+        body_order=body_order(runs),
         request_markers=AUTOMATIC if traits.options else {},
         key_place=key_slot(call),
         only_marks=ONLY_MARKS if traits.options and options_free(call) else None,

@@ -31,7 +31,7 @@ from anaphora.values import (
 )
 from anaphora.wire.errors import from_json, write_failure
 from anaphora.wire.openai import counted_usage
-from anaphora.wire.parts import bare_members, following, own_members, own_usage
+from anaphora.wire.parts import bare_members, following, own_members, own_stop, own_usage
 from anaphora.wire.reading import (
     DECODE_ERRORS,
     LenientDecoder,
@@ -174,9 +174,8 @@ def read_stop(finish_reason: str | None) -> StopReason:
 
 
 def write_stop(reply: Reply) -> str:
-    if reply.stop_reason_raw is not None and read_stop(reply.stop_reason_raw) == reply.stop_reason:
-        return reply.stop_reason_raw
-    return _FINISH_REASONS.get(reply.stop_reason, "stop")
+    own = own_stop(reply, read_stop)
+    return _FINISH_REASONS.get(reply.stop_reason, "stop") if own is None else own
 
 
 def _write_message(message: Message) -> bytes:

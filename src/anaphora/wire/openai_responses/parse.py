@@ -49,6 +49,7 @@ from anaphora.values import (
 from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.openai import (
     SystemPlace,
+    body_order,
     keep_place,
     split_tools,
     system_blocks,
@@ -318,7 +319,7 @@ def split(
         )
     if system is not None:
         del items[0]
-    tools = request.add_section("tools", request.take("tools"), _split_tools)
+    request.add_section("tools", request.take("tools"), _split_tools)
     request.add_messages(
         items,
         lambda raw, path: _split_item(raw, path, ttl),
@@ -333,7 +334,7 @@ def split(
         request.envelope(model, PATH, headers, _cache_params, before_runs=b""),
         wire=WIRE,
         model=model,
-        body_order=(1, 0, *range(2, len(request.runs))) if system is not None and tools else None,
+        body_order=None if system is None else body_order(request.runs),
         markers=MARKERS,
         request_markers=AUTOMATIC,
         automatic=None if options is not None and options.mode == "explicit" else ttl,
