@@ -17,11 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from anaphora.catalog import PRICE_SLOT, Price, Rates
-from anaphora.catalog.api_limits import (
-    bounds_of,
-    overhead_of,
-    server_tool_of,
-)
+from anaphora.catalog.api_limits import bounds_of, overhead_of, server_tool_of
 from anaphora.catalog.prices import EXACT
 from anaphora.client.endpoint import Target
 from anaphora.client.prices import find_price

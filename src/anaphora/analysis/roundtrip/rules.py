@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from anaphora.catalog import Dialect
 from anaphora.wire.gemini.types import camel, decode_base64
-from anaphora.wire.openai_responses.reply import item_id
+from anaphora.wire.openai_responses.writer import item_id
 
 from .normalise import Body, Edit, Rules, drop, drop_nulls, fill, keep, objects_at, remove, replace
 

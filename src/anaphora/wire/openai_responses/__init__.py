@@ -7,9 +7,10 @@ from anaphora.wire.rendering import assemble
 
 from .parse import parse, split
 from .render import render
-from .reply import read_reply, write_reply
+from .reply import read_reply
 from .stream import StreamReader as reader
-from .stream_writer import StreamWriter as writer
+from .writer import StreamWriter as writer
+from .writer import write_reply
 
 __all__ = [
     "assemble",

@@ -85,10 +85,10 @@ from anaphora.wire.splitting import (
 )
 
 from . import types
-from .item_reader import ItemReader, ReadItem
 from .items import CLOSED, goes_on, message_opening
 from .params import PARAMS, read_params
 from .render import INPUT, INSTRUCTIONS, TOOLS, close, glue
+from .reply import ItemReader, ReadItem
 from .types import AUTOMATIC, ITEM, MARKERS, MEMO, NULL, PATH, ROLES, UNSET, WIRE
 
 _REQUEST: LenientDecoder[types.ResponsesRequest] = LenientDecoder(types.ResponsesRequest)

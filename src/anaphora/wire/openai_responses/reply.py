@@ -1,67 +1,307 @@
-"""Reads and writes a single reply of Responses, losing nothing.
-
-A reply that came over this wire is written as it came. Replies of other providers get the fields
-that the types require: ids made from the reply's, a status, empty annotations.
-"""
+"""Reads the items of a request's input or of a reply into parts, and a single reply."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
-from anaphora.canonical import dumps, string
+from anaphora.canonical import string
 from anaphora.errors import Upstream
 from anaphora.values import (
+    Bytes,
+    Document,
+    FileId,
+    Image,
     Message,
     Opaque,
     Part,
+    Refusal,
     Reply,
+    Role,
+    Source,
     StopReason,
     Text,
     Thinking,
     ToolCall,
     ToolResult,
+    Ttl,
+    Url,
     Usage,
     WriteTtl,
 )
 from anaphora.wire.errors import ErrorObject, from_object
-from anaphora.wire.openai import counted_usage
-from anaphora.wire.parts import closing, extra_members, following_extras, own_usage
+from anaphora.wire.markers import PlacedMark
+from anaphora.wire.openai import (
+    SystemPlace,
+    counted_usage,
+    decode_data_url,
+    keep_place,
+    read_breakpoint,
+    take_breakpoint,
+)
 from anaphora.wire.reading import (
     DECODE_ERRORS,
+    ErrorFactory,
+    LenientDecoder,
+    Members,
+    OtherBlock,
+    Unknown,
     converts_errors,
-    decode_members,
     decode_value,
+    encode_members,
     extras_of,
     object_members,
     reply_error,
 )
 from anaphora.wire.replies import positive_counts, read_counts, valid_count
 
-from .item_reader import ItemReader
-from .items import (
-    OUTPUT,
-    begins_item,
-    function_call,
-    function_output,
-    goes_on,
-    in_message,
-    message_opening,
-    reasoning_item,
+from . import types
+from .items import is_content
+from .types import (
+    APP_ITEMS,
+    ITEM,
+    NULL,
+    ROLES,
+    WIRE,
+    IncompleteDetails,
+    InputDetails,
+    ReplyFields,
+    ResponsesUsage,
 )
-from .types import ITEM, NULL, WIRE, IncompleteDetails, InputDetails, ReplyFields, ResponsesUsage
+
+#: An item's role, its parts, and its breakpoints.
+ReadItem: TypeAlias = tuple[Role, tuple[Part, ...], Sequence[PlacedMark[Ttl | None]]]
+
+_PLACES = {
+    "system": SystemPlace("system", "message"),
+    "developer": SystemPlace("developer", "message"),
+}
+
+_CONTENT: LenientDecoder[types.Content] = LenientDecoder(types.Content)
+
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+class ItemReader:
+    """Reads one item of a request or a reply; errors name its path."""
+
+    def __init__(self, path: str, fail: ErrorFactory) -> None:
+        self._path = path
+        self._fail = fail
+        self._marks: list[PlacedMark[Ttl | None]] = []
+
+    def read(self, raw: msgspec.Raw) -> ReadItem:
+        """Members that are not read become extras; an item of another type is kept whole."""
+        members = object_members(raw, self._path, self._fail)
+        kind = _take_text(members, "type")
+        if kind is None:
+            if bytes(members.pop("type", NULL)) != b"null":
+                raise self._fail("expected a text", f"{self._path}.type")
+            # Only messages and references may lack a type.
+            kind = "item_reference" if "id" in members and "role" not in members else "message"
+        role: Role = "user" if kind in APP_ITEMS else "assistant"
+        item: ReadItem | None = None
+        if kind == "reasoning":
+            return "assistant", (self._reasoning(members),), ()
+        if kind == "message":
+            name = self._take(members, "role")
+            role = ROLES.get(name, "user")
+            item = self.message(name, *self._take_content(members, "content"), members)
+        elif kind == "function_call" and members.keys() >= {"call_id", "name", "arguments"}:
+            call_id = self._take(members, "call_id")
+            name, arguments = self._take(members, "name"), self._take(members, "arguments")
+            call = ToolCall(call_id, name, arguments, extras_of(WIRE, members))
+            item = "assistant", (call,), ()
+        elif kind == "function_call_output":
+            content, unknown = self._take_content(members, "output")
+            role, own_id = "user", _take_text(members, "call_id")
+            if own_id is not None:
+                item = self.output(own_id, content, unknown, members)
+        return item or (role, (Opaque(WIRE, kind, bytes(raw).decode()),), ())
+
+    def message(
+        self, name: str, content: types.Content, unknown: dict[int, Unknown], fields: Members
+    ) -> ReadItem | None:
+        """A message; None if it has to be kept whole. `fields` are those of the item itself."""
+        role = ROLES.get(name)
+        if role is None:
+            return None
+        is_text = isinstance(content, str)
+        parts: list[Part] | None = [Text(content)] if isinstance(content, str) else None
+        if parts is None:
+            parts = self._content(content, unknown, role, "content")  # type: ignore[arg-type]
+        if not parts:
+            return None
+        extras = extras_of(ITEM, fields)
+        if extras is None and role == "assistant" and not is_text:
+            extras = {ITEM: "{}"}  # keeps the item apart from its neighbours
+        if role == "system":
+            extras = keep_place(extras, _PLACES[name])
+        if extras is not None:
+            first = parts[0]
+            if isinstance(first, Opaque):
+                return None
+            parts[0] = msgspec.structs.replace(first, extras={**(first.extras or {}), **extras})
+        return role, tuple(parts), self._marks
+
+    def output(
+        self, call_id: str, output: types.Content, unknown: dict[int, Unknown], fields: Members
+    ) -> ReadItem:
+        content: Any = output
+        if not isinstance(output, str):
+            content = tuple(self._content(output, unknown, "tool", "output", (0,)) or ())
+        result = ToolResult(call_id, content, extras=extras_of(WIRE, fields))
+        return "tool", (result,), self._marks
+
+    def _reasoning(self, members: Members) -> Thinking:
+        """Reasoning with its fields as they came; its text is its summary and its content."""
+        data = _take_text(members, "encrypted_content")
+        raw = encode_members(members)
+        fields = decode_value(raw, types.ReasoningFields, self._path, self._fail)
+        texts = [piece.text for piece in (*(fields.summary or ()), *(fields.content or ()))]
+        extras = extras_of(WIRE, members)
+        return Thinking("\n\n".join(texts), data=data, provider=WIRE, extras=extras)
+
+    def _take(self, members: Members, name: str) -> str:
+        """Takes a text field that is required."""
+        text = _take_text(members, name)
+        if text is None:
+            why = "expected a text" if name in members else "is missing"
+            raise self._fail(why, f"{self._path}.{name}")
+        return text
+
+    def _take_content(
+        self, members: Members, name: str
+    ) -> tuple[types.Content, dict[int, Unknown]]:
+        if name not in members:
+            raise self._fail("is missing", f"{self._path}.{name}")
+        return _CONTENT.decode_list(members.pop(name), f"{self._path}.{name}", self._fail)
+
+    def _content(
+        self,
+        content: Sequence[types.ContentPart | OtherBlock],
+        unknown: dict[int, Unknown],
+        role: Role,
+        field: str,
+        below: tuple[int, ...] = (),
+    ) -> list[Part] | None:
+        """The parts of a message or of a tool's output; None if one of them looks like an item."""
+        parts: list[Part] = []
+        for index, part in enumerate(content):
+            path = f"{self._path}.{field}[{index}]"
+            read = self._part(part, unknown.get(index), role, path, (*below, index))
+            if read is None:
+                return None
+            parts.append(read)
+        return parts
+
+    def _part(
+        self,
+        part: types.ContentPart | OtherBlock,
+        unknown: Unknown | None,
+        role: Role,
+        path: str,
+        position: tuple[int, ...],
+    ) -> Part | None:
+        if isinstance(part, OtherBlock):
+            members = dict(part.members)
+            marked, ttl, extras = take_breakpoint(members, path, WIRE, self._fail)
+            if marked:
+                self._marks.append((position, ttl, extras))
+            return _read_other(part.tag, members, role)
+        if part.prompt_cache_breakpoint is not None:
+            mark = read_breakpoint(part, unknown, WIRE, path, self._fail)
+            self._marks.append((position, *mark))
+        members = unknown.remaining(nulls=True) if unknown is not None else {}
+        if isinstance(part, types.InputText):
+            return Text(part.text, extras_of(WIRE, members))
+        if isinstance(part, types.OutputText):
+            for name in ("logprobs", "annotations"):
+                if (raw := getattr(part, name)) is not NULL:
+                    members = {name: raw, **members}
+            if role == "assistant":
+                return Text(part.text, extras_of(WIRE, members))
+            members = {"text": msgspec.Raw(string(part.text)), **members}
+        elif role == "assistant":
+            return Refusal(part.refusal, extras_of(WIRE, members))
+        else:
+            members = {"refusal": msgspec.Raw(string(part.refusal)), **members}
+        kind = str(type(part).__struct_config__.tag)
+        return _opaque(kind, {"type": msgspec.Raw(string(kind)), **members})
+
+
+def _read_other(kind: str, members: Members, role: Role) -> Part | None:
+    """An image, a file, or a part of another type, which is kept whole."""
+    rest = {name: raw for name, raw in members.items() if name != "type"}
+    part: Part | None = None
+    if role != "assistant" and kind == "input_image":
+        part = _read_image(rest)
+    elif role != "assistant" and kind == "input_file":
+        part = _read_file(rest)
+    if part is not None:
+        return part
+    return _opaque(kind, members) if is_content(kind) or role == "tool" else None
+
+
+def _opaque(kind: str, members: Members) -> Opaque:
+    return Opaque(WIRE, kind, encode_members(members).decode())
+
+
+def _take_text(members: Members, name: str) -> str | None:
+    """Takes a text field; any other value stays."""
+    try:
+        text = _decode_text(members[name])
+    except (KeyError, *DECODE_ERRORS):
+        return None
+    del members[name]
+    return text
+
+
+def _read_image(members: Members) -> Image | None:
+    url = _take_text(members, "image_url")
+    source: Source
+    if url is not None:
+        source = _at(url)
+    elif (file_id := _take_text(members, "file_id")) is not None:
+        source = FileId("openai", file_id)
+    else:
+        return None
+    return Image(source, _take_text(members, "detail"), extras_of(WIRE, members))
+
+
+def _read_file(members: Members) -> Document | None:
+    names = [name for name in ("file_data", "file_url", "file_id") if name in members]
+    value = _take_text(members, names[0]) if len(names) == 1 else None
+    if value is None:
+        return None
+    source: Source = Url(value)
+    if names == ["file_data"]:
+        source = _at(value)
+        if not isinstance(source, Bytes):
+            return None
+    elif names == ["file_id"]:
+        source = FileId("openai", value)
+    return Document(source, _take_text(members, "filename"), extras=extras_of(WIRE, members))
+
+
+def _at(url: str) -> Source:
+    source = decode_data_url(url)
+    return source if source is not None and source.media_type.isascii() else Url(url)
+
+
+# ── Replies ───────────────────────────────────────────────────────────────────────────────────────
 
 #: Why a reply is incomplete.
-_REASONS: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
-_REASONS_WRITTEN: dict[StopReason, str] = {stop: reason for reason, stop in _REASONS.items()}
-_STATUSES = ("completed", "incomplete", "failed", "in_progress", "queued", "cancelled")
+REASONS: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "refusal"}
 
 #: A compacted conversation, which an endpoint of its own returns.
-_COMPACTED = "response.compaction"
+COMPACTED = "response.compaction"
 
 _decode_error = msgspec.json.Decoder(ErrorObject).decode
-_decode_usage = msgspec.json.Decoder(ResponsesUsage).decode
+
+decode_usage = msgspec.json.Decoder(ResponsesUsage).decode
 
 
 @converts_errors(reply_error)
@@ -70,12 +310,12 @@ def read_reply(body: bytes) -> Reply:
     response is raised."""
     rest = object_members(body, "$", reply_error)
     reply = decode_value(body, ReplyFields, "$", reply_error)
-    if reply.object not in (None, "response", _COMPACTED):
+    if reply.object not in (None, "response", COMPACTED):
         raise reply_error(f"expected a response, not {reply.object!r}", "$.object")
     if (error := _failure(reply)) is not None:
         raise error
     # A compacted conversation names no model.
-    required = ("id", "output") if reply.object == _COMPACTED else ("id", "model", "output")
+    required = ("id", "output") if reply.object == COMPACTED else ("id", "model", "output")
     for name in required:
         if getattr(reply, name) is None:
             raise reply_error("is missing", f"$.{name}")
@@ -89,7 +329,7 @@ def read_reply(body: bytes) -> Reply:
     stop, stop_reason_raw = _read_stop(reply.status, reply.incomplete_details, parts)
     return Reply(
         id=reply.id or "",
-        model="" if reply.object == _COMPACTED else reply.model or "",
+        model="" if reply.object == COMPACTED else reply.model or "",
         message=Message(id=reply.id or "", role="assistant", parts=tuple(parts)),
         stop_reason=stop,
         stop_reason_raw=stop_reason_raw,
@@ -121,124 +361,15 @@ def _read_stop(
     status is completed."""
     reason = incomplete.reason if incomplete is not None else None
     if reason is not None:
-        return _REASONS.get(reason, "other"), reason
+        return REASONS.get(reason, "other"), reason
     if status == "completed":
         called = any(isinstance(part, ToolCall) for part in parts)
         return "tool_calls" if called else "end", status
     return "other", status
 
 
-def write_reply(reply: Reply, created: float | None = None) -> bytes:
-    """The reply as OpenAI would send it. Parts without an item are left out. `created` is the date
-    of a reply that has none of its own."""
-    items = b",".join(output_items(reply.message.parts, reply.id))
-    head = b'{"id":' + string(reply.id)
-    kept = extra_members(reply.extras, WIRE)
-    compacted = kept and bytes(decode_members(b"{" + kept + b"}").get("object", b""))
-    if reply.model or compacted != string(_COMPACTED):
-        head += b',"model":' + string(reply.model)
-    output = b',"output":[' + items + b"]"
-    if reply.extras is not None and WIRE in reply.extras:
-        usage = b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage)
-        return head + output + usage + closing(reply.extras, WIRE)
-    status, reason = write_stop(reply)
-    details = b"null" if reason is None else b'{"reason":' + string(reason) + b"}"
-    usage = b',"usage":' + write_usage(reply.usage) + b","
-    fields = skeleton(status, int(created or 0))
-    return head + output + usage + fields + b',"incomplete_details":' + details + b"}"
-
-
-def skeleton(status: str, created: int = 0) -> bytes:
-    """The fields that every response has."""
-    return (
-        b'"object":"response","created_at":%d,"status":' % created
-        + string(status)
-        + b',"error":null,"instructions":null,"metadata":{},"parallel_tool_calls":true'
-        b',"temperature":null,"tool_choice":"auto","tools":[],"top_p":null'
-    )
-
-
-def write_stop(reply: Reply) -> tuple[str, str | None]:
-    """The status of a reply, and why it is incomplete."""
-    if reply.stop_reason in _REASONS_WRITTEN:
-        return "incomplete", _REASONS_WRITTEN[reply.stop_reason]
-    if reply.stop_reason == "other" and reply.stop_reason_raw in _STATUSES:
-        return str(reply.stop_reason_raw), None
-    return "completed", None
-
-
-def output_items(parts: Sequence[Part], reply_id: str) -> list[bytes]:
-    items: list[bytes] = []
-    for group in _grouped(parts):
-        if in_message(group[0]):
-            item = message_item(group, item_id("msg", reply_id, len(items)))
-        else:
-            item = single_item(group[0], reply_id, len(items))
-        if item is not None:
-            items.append(item)
-    return items
-
-
-def _grouped(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """The parts of each item."""
-    group: list[Part] = []
-    for part in parts:
-        if group and in_message(group[-1]) and goes_on(part):
-            group.append(part)
-            continue
-        if group:
-            yield group
-        group = [part]
-    if group:
-        yield group
-
-
-def message_item(group: Sequence[Part], default_id: str) -> bytes | None:
-    content = [data for part in group if (data := content_part(part)) is not None]
-    if not content:
-        return None
-    opening = message_opening("assistant", item_fields(group[0], default_id))
-    return opening + b",".join(content) + b"]}"
-
-
-def item_fields(part: Part, default_id: str, status: bytes = b"completed") -> bytes:
-    """The fields of the message item that a part begins."""
-    if begins_item(part) and not isinstance(part, Opaque):
-        return following_extras(part.extras, ITEM)
-    return b',"id":%b,"status":"%b"' % (string(default_id), status)
-
-
-def content_part(part: Part) -> bytes | None:
-    if isinstance(part, Text) and WIRE not in (part.extras or ()):
-        return b'{"type":"output_text","text":' + string(part.text) + b',"annotations":[]}'
-    return OUTPUT[type(part)][1](part, [])
-
-
-def single_item(part: Part, reply_id: str, index: int) -> bytes | None:
-    """A part that is an item by itself. Reasoning of other providers becomes a summary."""
-    if isinstance(part, ToolCall):
-        item = function_call(part)
-        if extra_members(part.extras, WIRE):
-            return item
-        own = item_id("fc", reply_id, index)
-        return item[:-1] + b',"id":' + string(own) + b',"status":"completed"}'
-    if isinstance(part, ToolResult):
-        return function_output(part, [])[0] + b"]}"
-    if not isinstance(part, Thinking):
-        return OUTPUT[type(part)][1](part, [])
-    if part.provider == WIRE:
-        return reasoning_item(part)
-    if not part.text:
-        return None
-    return reasoning_item(Thinking(part.text), item_id("rs", reply_id, index))
-
-
-def item_id(prefix: str, reply_id: str, index: int) -> str:
-    return f"{prefix}_{reply_id.removeprefix('resp_')}_{index}"
-
-
 def read_usage(raw: bytes) -> Usage:
-    usage = _decode_usage(raw)
+    usage = decode_usage(raw)
     details = usage.input_tokens_details or InputDetails()
     read, written = valid_count(details.cached_tokens), _written(details)
     output = usage.output_tokens
@@ -255,27 +386,3 @@ def _written(details: InputDetails) -> dict[WriteTtl, int] | None:
     if total is not None and (rest := total - sum(written.values())) > 0:
         written["unsplit"] = rest
     return positive_counts(written)
-
-
-def write_usage(usage: Usage) -> bytes:
-    own = own_usage(usage, read_usage)
-    if own is not None and _decode_usage(own).total_tokens is not None:
-        return own
-    written = usage.written
-    details: dict[str, object] = {
-        "cached_tokens": usage.read or 0,
-        "cache_write_tokens": usage.written_total or 0,
-    }
-    if written and not written.keys() - {"30m", "12h"}:
-        details["cache_write_tokens_details"] = {
-            "ttl_30m_tokens": written.get("30m", 0),
-            "ttl_12h_tokens": written.get("12h", 0),
-        }
-    fields = {
-        "input_tokens": usage.input or 0,
-        "input_tokens_details": details,
-        "output_tokens": usage.output or 0,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
-        "total_tokens": (usage.input or 0) + (usage.output or 0),
-    }
-    return dumps(fields, path="usage")

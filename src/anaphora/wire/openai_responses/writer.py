@@ -1,12 +1,19 @@
-"""Writer of a response's event stream."""
+"""Writes a single reply of Responses, losing nothing, and its event stream.
+
+A reply that came over this wire is written as it came. Replies of other providers get the fields
+that the types require: ids made from the reply's, a status, empty annotations.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
-from anaphora.canonical import string
+from anaphora.canonical import dumps, string
 from anaphora.values import (
     Event,
+    Opaque,
     Part,
     PartDelta,
     PartEnd,
@@ -16,31 +23,177 @@ from anaphora.values import (
     ReplyEnd,
     ReplyFail,
     ReplyStart,
+    StopReason,
     Text,
     Thinking,
     ToolCall,
+    ToolResult,
+    Usage,
     UsageUpdate,
 )
+from anaphora.wire.parts import closing, extra_members, following_extras, own_usage
+from anaphora.wire.reading import decode_members
 from anaphora.wire.sse import encode_event
 
-from .items import goes_on, in_message, message_opening
-from .reply import (
-    content_part,
-    item_fields,
-    item_id,
-    message_item,
-    single_item,
-    skeleton,
-    write_reply,
-    write_stop,
+from .items import (
+    OUTPUT,
+    begins_item,
+    function_call,
+    function_output,
+    goes_on,
+    in_message,
+    message_opening,
+    reasoning_item,
 )
+from .reply import COMPACTED, REASONS, decode_usage, read_usage
 from .stream import part_kind
-from .types import WIRE, ItemHead
+from .types import ITEM, WIRE, ItemHead
+
+_REASONS_WRITTEN: dict[StopReason, str] = {stop: reason for reason, stop in REASONS.items()}
+
+_STATUSES = ("completed", "incomplete", "failed", "in_progress", "queued", "cancelled")
+
+
+def write_reply(reply: Reply, created: float | None = None) -> bytes:
+    """The reply as OpenAI would send it. Parts without an item are left out. `created` is the date
+    of a reply that has none of its own."""
+    items = b",".join(output_items(reply.message.parts, reply.id))
+    head = b'{"id":' + string(reply.id)
+    kept = extra_members(reply.extras, WIRE)
+    compacted = kept and bytes(decode_members(b"{" + kept + b"}").get("object", b""))
+    if reply.model or compacted != string(COMPACTED):
+        head += b',"model":' + string(reply.model)
+    output = b',"output":[' + items + b"]"
+    if reply.extras is not None and WIRE in reply.extras:
+        usage = b"" if reply.usage == Usage() else b',"usage":' + write_usage(reply.usage)
+        return head + output + usage + closing(reply.extras, WIRE)
+    status, reason = write_stop(reply)
+    details = b"null" if reason is None else b'{"reason":' + string(reason) + b"}"
+    usage = b',"usage":' + write_usage(reply.usage) + b","
+    fields = skeleton(status, int(created or 0))
+    return head + output + usage + fields + b',"incomplete_details":' + details + b"}"
+
+
+def skeleton(status: str, created: int = 0) -> bytes:
+    """The fields that every response has."""
+    return (
+        b'"object":"response","created_at":%d,"status":' % created
+        + string(status)
+        + b',"error":null,"instructions":null,"metadata":{},"parallel_tool_calls":true'
+        b',"temperature":null,"tool_choice":"auto","tools":[],"top_p":null'
+    )
+
+
+def write_stop(reply: Reply) -> tuple[str, str | None]:
+    """The status of a reply, and why it is incomplete."""
+    if reply.stop_reason in _REASONS_WRITTEN:
+        return "incomplete", _REASONS_WRITTEN[reply.stop_reason]
+    if reply.stop_reason == "other" and reply.stop_reason_raw in _STATUSES:
+        return str(reply.stop_reason_raw), None
+    return "completed", None
+
+
+def output_items(parts: Sequence[Part], reply_id: str) -> list[bytes]:
+    items: list[bytes] = []
+    for group in _grouped(parts):
+        if in_message(group[0]):
+            item = message_item(group, item_id("msg", reply_id, len(items)))
+        else:
+            item = single_item(group[0], reply_id, len(items))
+        if item is not None:
+            items.append(item)
+    return items
+
+
+def _grouped(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """The parts of each item."""
+    group: list[Part] = []
+    for part in parts:
+        if group and in_message(group[-1]) and goes_on(part):
+            group.append(part)
+            continue
+        if group:
+            yield group
+        group = [part]
+    if group:
+        yield group
+
+
+def message_item(group: Sequence[Part], default_id: str) -> bytes | None:
+    content = [data for part in group if (data := content_part(part)) is not None]
+    if not content:
+        return None
+    opening = message_opening("assistant", item_fields(group[0], default_id))
+    return opening + b",".join(content) + b"]}"
+
+
+def item_fields(part: Part, default_id: str, status: bytes = b"completed") -> bytes:
+    """The fields of the message item that a part begins."""
+    if begins_item(part) and not isinstance(part, Opaque):
+        return following_extras(part.extras, ITEM)
+    return b',"id":%b,"status":"%b"' % (string(default_id), status)
+
+
+def content_part(part: Part) -> bytes | None:
+    if isinstance(part, Text) and WIRE not in (part.extras or ()):
+        return b'{"type":"output_text","text":' + string(part.text) + b',"annotations":[]}'
+    return OUTPUT[type(part)][1](part, [])
+
+
+def single_item(part: Part, reply_id: str, index: int) -> bytes | None:
+    """A part that is an item by itself. Reasoning of other providers becomes a summary."""
+    if isinstance(part, ToolCall):
+        item = function_call(part)
+        if extra_members(part.extras, WIRE):
+            return item
+        own = item_id("fc", reply_id, index)
+        return item[:-1] + b',"id":' + string(own) + b',"status":"completed"}'
+    if isinstance(part, ToolResult):
+        return function_output(part, [])[0] + b"]}"
+    if not isinstance(part, Thinking):
+        return OUTPUT[type(part)][1](part, [])
+    if part.provider == WIRE:
+        return reasoning_item(part)
+    if not part.text:
+        return None
+    return reasoning_item(Thinking(part.text), item_id("rs", reply_id, index))
+
+
+def item_id(prefix: str, reply_id: str, index: int) -> str:
+    return f"{prefix}_{reply_id.removeprefix('resp_')}_{index}"
+
+
+def write_usage(usage: Usage) -> bytes:
+    own = own_usage(usage, read_usage)
+    if own is not None and decode_usage(own).total_tokens is not None:
+        return own
+    written = usage.written
+    details: dict[str, object] = {
+        "cached_tokens": usage.read or 0,
+        "cache_write_tokens": usage.written_total or 0,
+    }
+    if written and not written.keys() - {"30m", "12h"}:
+        details["cache_write_tokens_details"] = {
+            "ttl_30m_tokens": written.get("30m", 0),
+            "ttl_12h_tokens": written.get("12h", 0),
+        }
+    fields = {
+        "input_tokens": usage.input or 0,
+        "input_tokens_details": details,
+        "output_tokens": usage.output or 0,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
+        "total_tokens": (usage.input or 0) + (usage.output or 0),
+    }
+    return dumps(fields, path="usage")
+
+
+# ── Streams ───────────────────────────────────────────────────────────────────────────────────────
 
 _MESSAGE_KINDS = ("text", "refusal")
 
 #: The first form of items that are not messages.
 _REASONING = b'{"type":"reasoning","id":%b,"summary":[]}'
+
 _CALL = (
     b'{"type":"function_call","id":%b,"status":"in_progress","call_id":%b,"name":%b,"arguments":""}'
 )
