@@ -1,4 +1,5 @@
-"""Requests of a dialect: parameters in the provider's own fields and values, and its markers.
+"""Requests of a dialect: parameters in the provider's own fields and values, its markers, and its
+reasoning.
 
 Before a call is rendered its parameters move into the wire's extras (or a header) as the row says;
 after a request is parsed they are taken out of the extras again. So no wire knows of any dialect.
@@ -24,7 +25,7 @@ from anaphora.prompt import (
     PromptCachePlan,
     Reasoning,
 )
-from anaphora.values import Extras, Message, Notice, ToolResult, Ttl
+from anaphora.values import Extras, Message, Notice, Part, Thinking, ToolResult, Ttl
 from anaphora.wire.markers import DialectMarkers, take_dialect_marker
 from anaphora.wire.params import PARAM_GROUPS, Param, foreign_tier_notices, merge_fields
 from anaphora.wire.reading import (
@@ -36,6 +37,8 @@ from anaphora.wire.reading import (
     object_members,
     request_error,
 )
+
+_CHAT = "openai_chat"
 
 T = TypeVar("T")
 Header = tuple[str, str]
@@ -293,3 +296,29 @@ def decode_marks(call: Call, wire: str, markers: DialectMarkers) -> Call:
         return call
     plan = msgspec.structs.replace(ir.cache, marks=(*ir.cache.marks, *marks))
     return msgspec.structs.replace(call, ir=msgspec.structs.replace(ir, cache=plan))
+
+
+def own_part(part: Part, dialect: Dialect) -> Part:
+    """The part, with the host's name if it is reasoning. Chat hosts send their reasoning as plain
+    text in a field that OpenAI does not have; it is sent back to the same host only."""
+    if dialect.wire != _CHAT or not isinstance(part, Thinking) or part.provider != _CHAT:
+        return part
+    extras = part.extras or {}
+    fields = decode_members(extras.get(_CHAT, "{}"))
+    fields["host"] = msgspec.Raw(msgspec.json.encode(dialect.provider))
+    return msgspec.structs.replace(part, extras={**extras, _CHAT: encode_members(fields).decode()})
+
+
+def own_message(message: Message, dialect: Dialect) -> Message:
+    if not any(isinstance(part, Thinking) for part in message.parts):
+        return message
+    parts = tuple(own_part(part, dialect) for part in message.parts)
+    return msgspec.structs.replace(message, parts=parts)
+
+
+def own_call(call: Call, dialect: Dialect) -> Call:
+    """A call that was sent to the host: its reasoning is the host's."""
+    if dialect.wire != _CHAT:
+        return call
+    ir = call.ir.revised(lambda message: own_message(message, dialect))
+    return call if ir is call.ir else msgspec.structs.replace(call, ir=ir)
