@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from anaphora import catalog
-from anaphora.catalog.makers import _BEGINNINGS
+from anaphora.catalog import _BEGINNINGS
 
 
 @pytest.mark.parametrize("maker", _BEGINNINGS)

@@ -6,27 +6,24 @@
 
     catalog.price("anthropic", "claude-opus-5-5", when).of(usage)
 
+    catalog.maker_of("claude-sonnet-9")                        "anthropic"
+    catalog.similar_model("anthropic", "claude-sonet-5-5")     "claude-sonnet-5-5"
+
 The rows are TOML files next to this module; a provider's files are read on first use.
-`Catalog.with_rows` adds rows on top of them.
+`Catalog.with_rows` adds rows on top of them. Makers name their models alike, so whose model a name
+is holds for new ones as well.
 """
 
 from __future__ import annotations
 
 import datetime
+import re
 
 from anaphora.errors import InvalidRequest
+from anaphora.yaml_values import nearest
 
 from .dialects import Dialect, Dialects, ParamPlace, decode_dialects, otel_provider, tool_overhead
 from .load import SHIPPED, Catalog, Overflow, decode, is_overflow, overflow_of
-from .makers import (
-    is_maker,
-    is_self_named,
-    maker_of,
-    may_serve,
-    models_date,
-    serves_own_only,
-    similar_model,
-)
 from .price_data import PRICE_SLOT, PriceRows, decode_prices
 from .prices import Price, Rates
 from .pricing import price
@@ -98,6 +95,116 @@ def default_model(provider: str, today: datetime.date) -> str | None:
         if profile.retires is None or profile.retires.value > today:
             return profile.id
     return None
+
+
+# ── Names of models ───────────────────────────────────────────────────────────────────────────────
+
+#: How the names of each maker's models begin, in lower case. Open weights under a name of their own
+#: (`gpt-oss`, `llama`, `gemma`) are left out: every host may have them.
+_BEGINNINGS = {
+    "openai": r"gpt-(?!oss)|chatgpt-|o[0-9]+(-|\Z)|codex-|computer-use-|ft:(gpt-|o[0-9])",
+    "anthropic": r"claude-",
+    "google": r"gemini-",
+    "xai": r"grok-",
+    "deepseek": r"deepseek-",
+    "mistral": r"(open-)?(mi[sx]tral|magistral|ministral|devstral|codestral|pixtral|voxtral)-",
+    "moonshot": r"kimi-|moonshot-",
+    "alibaba": r"qwen|qwq|qvq",
+    "zai": r"glm-",
+    "minimax": r"minimax-",
+}
+_MAKERS = {maker: re.compile(pattern) for maker, pattern in _BEGINNINGS.items()}
+
+#: Makers whose own address serves no models but theirs. Alibaba's serves those of others, too.
+_OWN_ONLY = frozenset(_MAKERS) - {"alibaba"}
+
+#: Open weights that a maker's own address serves, too.
+_OPEN_WEIGHTS = {"google": re.compile(r"gemma-")}
+
+#: Models whose names begin with the provider's own: not a prefix to take off.
+_SELF_NAMED = {"groq": re.compile(r"compound"), "openrouter": re.compile(r"[^/]+\Z")}
+
+#: How alike two names must be, and two words of names.
+_ALIKE, _ALIKE_WORDS = 0.7, 0.75
+_WORDS = re.compile(r"[^a-z0-9]+")
+_NUMBERS = re.compile(r"[0-9]+")
+
+
+def maker_of(model: str) -> str | None:
+    """The maker of a model, by its name; None for names that any host may use."""
+    name = model.lower().removeprefix("models/")  # Google's own spelling
+    # `deepseek-r1:8b` and `deepseek-ai/DeepSeek-R1` are names of hosts.
+    if "/" in name or (":" in name and not name.startswith("ft:")):
+        return None
+    return next((maker for maker, begins in _MAKERS.items() if begins.match(name)), None)
+
+
+def is_maker(provider: str) -> bool:
+    """Whether the provider has models of its own."""
+    return provider in _MAKERS
+
+
+def serves_own_only(provider: str) -> bool:
+    """Whether the provider's own address serves no models but its own."""
+    return provider in _OWN_ONLY
+
+
+def may_serve(provider: str, model: str) -> bool:
+    """Whether the provider's own address may have a model: one of the catalog, or one that is named
+    like a version of the provider's models and is no misspelling of a known one."""
+    if not serves_own_only(provider) or SHIPPED.catalog.profile(provider, model).known:
+        return True
+    name = model.lower().removeprefix("models/")
+    if provider in _OPEN_WEIGHTS and _OPEN_WEIGHTS[provider].match(name):
+        return True
+    own = maker_of(name) == provider and _NUMBERS.search(name) is not None
+    return own and not _is_misspelled(provider, name)
+
+
+def _is_misspelled(provider: str, name: str) -> bool:
+    """Whether a name has the words of a known model in another order, or a word that is nearly one
+    of the provider's. Other words and other numbers are those of a new model."""
+    words = _WORDS.split(name)
+    known = [_WORDS.split(id.lower()) for id in SHIPPED.catalog.entries[provider].ids]
+    if sorted(words) in map(sorted, known):
+        return True
+    vocabulary = {word for each in known for word in each}
+    near = ((word, nearest(word, vocabulary, alike=_ALIKE_WORDS)) for word in words)
+    return any(
+        word not in vocabulary and other and _NUMBERS.findall(word) == _NUMBERS.findall(other)
+        for word, other in near
+    )
+
+
+def is_self_named(provider: str, name: str) -> bool:
+    """Whether `provider/name` is the whole name of one of the provider's models."""
+    pattern = _SELF_NAMED.get(provider)
+    if pattern is not None and pattern.match(name):
+        return True
+    return f"{provider}/{name}" in SHIPPED.catalog.entries[provider].ids
+
+
+def similar_model(provider: str, model: str) -> str:
+    """The known model of a provider that an unknown name may be a misspelling of; empty if there is
+    none. Another number is another version, which may be newer than the catalog."""
+    name = model.lower().removeprefix("models/")
+    known = {id.lower(): id for id in SHIPPED.catalog.entries[provider].ids}
+    words = sorted(_WORDS.split(name))
+    for low, id in known.items():
+        if sorted(_WORDS.split(low)) == words:
+            return id
+    near = nearest(name, known, alike=_ALIKE)
+    same = near and "".join(_NUMBERS.findall(near)) == "".join(_NUMBERS.findall(name))
+    return known[near] if same else ""
+
+
+def models_date(provider: str) -> datetime.date:
+    """The day of the newest row of the provider's models."""
+    rows = SHIPPED.catalog.entries[provider].rows
+    dates: list[datetime.date] = [
+        row.provenance["date"] for row in rows if "date" in row.provenance
+    ]
+    return max(dates)
 
 
 __all__ = [
