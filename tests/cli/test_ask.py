@@ -507,7 +507,7 @@ def test_invalid_line_is_named(ask: Ask, home: Path) -> None:
 
 
 def test_conversation_is_locked(ask: Ask, home: Path) -> None:
-    from anaphora.cli.ask_store import StoredConversation
+    from anaphora.cli.ask_files import StoredConversation
 
     ask("hello")
     held = StoredConversation(conversation(home))

@@ -13,7 +13,7 @@ from support.rich import PATHS, REQUESTS
 
 from anaphora import wire
 from anaphora.cli.main import main
-from anaphora.cli.roundtrip import command
+from anaphora.cli.translate import roundtrip
 
 SHARED = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"
 
@@ -52,7 +52,7 @@ def write(folder: Path, *rows: dict[str, Any], name: str = "x.jsonl") -> str:
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
 def test_good_exchange(tmp_path: Path, name: str) -> None:
-    run = CliRunner().invoke(command, [write(tmp_path, GOOD, name=name)])
+    run = CliRunner().invoke(roundtrip, [write(tmp_path, GOOD, name=name)])
     assert run.exit_code == 0, run.output
     assert "anthropic          1       1             1     1       0" in run.output
     assert "text content is a list with one text block" in run.output
@@ -64,7 +64,7 @@ def test_failures_are_named_and_exit_1(tmp_path: Path) -> None:
         {**GOOD, "id": "no-answer", "response": '{"type":"message"}'},
         {**GOOD, "id": "elsewhere", "wire": "carrier-pigeon"},
     ]
-    run = CliRunner().invoke(command, [write(tmp_path, *rows)])
+    run = CliRunner().invoke(roundtrip, [write(tmp_path, *rows)])
     assert run.exit_code == 1
     assert "no-request: request not read: $.messages: is missing" in run.output
     assert "no-answer: response not read: $.id: is missing" in run.output
@@ -72,7 +72,7 @@ def test_failures_are_named_and_exit_1(tmp_path: Path) -> None:
 
 
 def test_json_output(tmp_path: Path) -> None:
-    run = CliRunner().invoke(command, ["--json", write(tmp_path, GOOD)])
+    run = CliRunner().invoke(roundtrip, ["--json", write(tmp_path, GOOD)])
     (outcome,) = json.loads(run.output)["outcomes"]
     assert outcome["id"] == "good"
     assert not outcome["changed"]
@@ -138,7 +138,7 @@ def test_invalid_response_is_reported_and_skipped(
 
 def test_invalid_request_is_reported(tmp_path: Path) -> None:
     rows = [{**GOOD, "id": str(at), "request": body} for at, body in enumerate(NO_ANSWERS)]
-    run = CliRunner().invoke(command, ["--json", write(tmp_path, *rows, GOOD)])
+    run = CliRunner().invoke(roundtrip, ["--json", write(tmp_path, *rows, GOOD)])
     assert run.exit_code == 1
     assert all(each["unparsed"] for each in json.loads(run.output)["outcomes"][:-1])
 
@@ -147,5 +147,5 @@ def test_invalid_request_is_reported(tmp_path: Path) -> None:
 def test_every_shared_exchange_keeps_its_meaning(name: str) -> None:
     if not SHARED.exists():
         pytest.skip(f"no recorded exchanges beside the repository ({SHARED})")
-    run = CliRunner().invoke(command, ["--wire", name, str(SHARED)])
+    run = CliRunner().invoke(roundtrip, ["--wire", name, str(SHARED)])
     assert run.exit_code == (2 if "no exchanges" in run.output else 0), run.output

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from support.emulated_client import KEY, LONG, connected
 
 from anaphora import wire
-from anaphora.cli import roundtrip, translate
+from anaphora.cli import translate
 from anaphora.emulator.server import Emulator
 from anaphora.prompt import Params
 from anaphora.values import Reply
@@ -237,7 +237,7 @@ def test_roundtrip_detects_a_moved_prompt(tmp_path: Path) -> None:
     ]
     file = tmp_path / "exchanges.jsonl"
     file.write_bytes(b"\n".join(map(msgspec.json.encode, exchanges)))
-    run = CliRunner().invoke(roundtrip.command, [str(file), "--json"])
+    run = CliRunner().invoke(translate.roundtrip, [str(file), "--json"])
     for outcome in json.loads(run.stdout)["outcomes"]:
         assert not outcome["changed"]
         codes = {notice["code"] for notice in outcome["notices"]}

@@ -1,2 +1,1 @@
-"""The `anaphora` command. A subcommand is a module of its name that defines `command`; it is listed
-in `common.COMMANDS`."""
+"""The `anaphora` command. Its subcommands are listed in `common.COMMANDS`."""

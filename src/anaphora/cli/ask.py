@@ -22,18 +22,19 @@ from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool, Io
 from anaphora.tools import ToolRegistry
 from anaphora.values import Audio, Bytes, Document, Image, Part, Text
 
-from . import ask_store
+from . import ask_files
 from .ask_chat import AskChat, AskOptions
-from .ask_provider import (
+from .ask_files import (
     AskConfig,
+    ConversationSettings,
     ProviderChoice,
+    StoredConversation,
     choose,
     emulator_config,
     find_config,
     models_of,
     split,
 )
-from .ask_store import ConversationSettings, StoredConversation
 from .common import EXISTING_FILE, completions, print_json, read_bytes, read_stdin, require
 from .terminal import Terminal, table
 
@@ -75,7 +76,7 @@ def _complete_conversation(
 ) -> list[CompletionItem]:
     return [
         CompletionItem(row["id"], help=row["question"])
-        for row in ask_store.listing()
+        for row in ask_files.listing()
         if row["id"].startswith(incomplete)
     ]
 
@@ -185,7 +186,7 @@ def command(listing: bool, **given: Any) -> None:
 
 
 def _list(as_json: bool) -> None:
-    rows = ask_store.listing()
+    rows = ask_files.listing()
     if as_json:
         print_json({"conversations": rows})
         return
@@ -204,11 +205,11 @@ def _list(as_json: bool) -> None:
 def _stored(options: AskOptions) -> StoredConversation | None:
     """The conversation to continue or to create; None when nothing is stored."""
     if options.conversation is not None:
-        stored = ask_store.find(options.conversation)
+        stored = ask_files.find(options.conversation)
     elif options.last:
-        stored = ask_store.latest(emulated=options.emulate)
+        stored = ask_files.latest(emulated=options.emulate)
     else:
-        return ask_store.new() if options.keep and not options.preview else None
+        return ask_files.new() if options.keep and not options.preview else None
     stored.open()
     return stored
 

@@ -27,8 +27,14 @@ from anaphora.values import Message, Part, PartEnd, Reply, Text, ToolCall, ToolR
 from anaphora.wording import counted
 
 from . import common
-from .ask_provider import AskConfig, ProviderChoice
-from .ask_store import ConversationSettings, LastCall, StoredConversation, StoredLine
+from .ask_files import (
+    AskConfig,
+    ConversationSettings,
+    LastCall,
+    ProviderChoice,
+    StoredConversation,
+    StoredLine,
+)
 from .common import FOUND, INTERRUPTED, MISMATCH, stop
 from .main import exit_code
 from .terminal import AnswerPrinter, one_line

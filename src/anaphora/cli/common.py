@@ -25,7 +25,8 @@ UNMET, INTERNAL, INTERRUPTED = 7, 64, 130
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-#: The commands and their summaries; a module is imported when its command is used.
+#: The commands and their summaries; a module is imported when its command is used. It has the
+#: command's name and defines `command`, or it is listed below.
 COMMANDS = {
     "admin": "Create and revoke tokens of administrators.",
     "apps": "Create, replace and revoke the tokens of apps.",
@@ -55,6 +56,13 @@ COMMANDS = {
     "translate": "Convert a request to another provider's format.",
     "watch": "Run a command, and see what breaks its prompt cache while it runs.",
     "wires": "List providers and the wires (API formats) they support.",
+}
+#: Commands that are functions of their name in another command's module.
+_MODULES = {
+    "completion": "config",
+    "demo": "emulate",
+    "roundtrip": "translate",
+    "wires": "models",
 }
 
 
@@ -134,7 +142,8 @@ class Commands(CommandGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = importlib.import_module(f"anaphora.cli.{cmd_name}").command
+        module = importlib.import_module(f"anaphora.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

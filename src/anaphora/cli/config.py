@@ -1,4 +1,4 @@
-"""`anaphora config`"""
+"""`anaphora config` and `anaphora completion`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import ResolvedProvider, resolve_each
 from anaphora.errors import MissingSecret
 
-from .common import EXISTING_FILE, UNMET, CommandGroup, print_json, report_problems, stop
+from .common import (
+    COMPLETE,
+    EXISTING_FILE,
+    NAME,
+    UNMET,
+    CommandGroup,
+    print_json,
+    report_problems,
+    stop,
+)
 from .terminal import Line, print_report, table
 
 Resolutions = list[tuple[ResolvedProvider, MissingSecret | None]]
@@ -100,3 +110,19 @@ def _hops(config: ClientConfig, name: str) -> str:
         else:
             others.append(target)
     return ", then ".join([*([", ".join(weighted)] if weighted else []), *others])
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script for a shell.
+
+    \b
+    bash:  echo 'eval "$(anaphora completion bash)"' >> ~/.bashrc
+    zsh:   echo 'eval "$(anaphora completion zsh)"' >> ~/.zshrc
+    fish:  anaphora completion fish > ~/.config/fish/completions/anaphora.fish
+    """
+    complete = get_completion_class(shell)
+    assert complete is not None
+    click.echo(complete(ctx.find_root().command, {}, NAME, COMPLETE).source())

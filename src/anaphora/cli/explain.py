@@ -52,8 +52,7 @@ from .log_files import (
     stop_for,
     unpriced_note,
 )
-from .terminal import Line, print_report
-from .verdict_lines import RESULT_COLOURS, detail_lines
+from .terminal import RESULT_COLOURS, Line, detail_lines, print_report
 
 _Pair: TypeAlias = tuple[EarlierCall[SentRequest] | None, SentRequest]
 

@@ -30,7 +30,7 @@ from anaphora.errors import AnaphoraError, MissingSecret, Unauthenticated
 from anaphora.wording import counted
 
 from .ask import complete_model, complete_provider, emulated_or, read_schema
-from .ask_provider import AskConfig, choose
+from .ask_files import AskConfig, choose
 from .common import (
     EXISTING_FILE,
     FOUND,

@@ -1,4 +1,4 @@
-"""`anaphora models`"""
+"""`anaphora models` and `anaphora wires`: what the catalog lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from anaphora import catalog
+from anaphora import catalog, wire
 from anaphora.catalog import CacheRules, Figure, Price, Profile
 
 from .common import FOUND, ProviderName, WireName, completions, print_json, stop
@@ -127,3 +127,26 @@ def _tokens(figure: Figure[int] | None) -> str:
 
 def _marked(figure: Figure[Any], text: str) -> str:
     return text if figure.verified else f"~{text}"
+
+
+@click.command()
+@click.argument("pattern", default="")
+@click.option("--json", "as_json", is_flag=True, help="Print every row as one JSON array.")
+def wires(pattern: str, as_json: bool) -> None:
+    """List providers and the wires (API formats) they support.
+
+    PATTERN keeps the rows that have it in their name. `anaphora translate --to` accepts the names
+    in the first column; a provider's name alone stands for its first wire.
+    """
+    rows = [row for row in catalog.dialects().rows if pattern in row.name]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        listed = table("name", "wire", "key header", "address")
+        for row in rows:
+            address = row.base_url + (row.path or "")
+            listed.add_row(row.name, wire.WIRES.get(row.wire, row.wire), row.auth, address)
+        Terminal().page(listed)
+    if not rows:
+        click.echo(f"no provider or wire with {pattern!r} in its name", err=True)
+        stop(FOUND)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from anaphora.cache.simulator.outcome import Span
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import PriceBook
 from anaphora.values import Usage
-from anaphora.wording import counted
 
 from .common import ModelName, ProviderName, log_format_option, report_problems
 from .log_files import (
@@ -35,14 +33,9 @@ from .log_files import (
     refuse,
     stop_empty,
     stop_for,
-    unpriced_note,
 )
-from .simulate_plot import draw
-from .simulate_ranges import range_table, reasons
-from .terminal import Line, Rows, print_report, problem_lines, table, tracked
-
-#: Rows that are shown before the rest becomes a number; --json has all of them.
-_CONVERSATIONS, _DIFFERENCES = 30, 12
+from .simulate_output import draw, page_lines
+from .terminal import print_report, tracked
 
 
 class TokenCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +159,7 @@ def command(
     if not any(source.trace.calls for source in sources):
         stop_empty(problems, "no calls to simulate")
     report = _simulate(sources, problems, elsewhere)
-    print_report(report, _lines(report), as_json=as_json)
+    print_report(report, page_lines(report), as_json=as_json)
     failed = False
     if plot is not None:
         try:
@@ -314,133 +307,3 @@ def _sum_known(amounts: list[Decimal | None]) -> Decimal | None:
     """The sum; None when one of them is unknown, or there are none."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known, Decimal(0)) if amounts and len(known) == len(amounts) else None
-
-
-def _lines(report: SimulationReport) -> Iterator[Line]:
-    if report.elsewhere is None:
-        yield _compared(report)
-        yield (
-            "\nexact: calls whose predicted tokens read equal the bill; class: calls, after the"
-            " first, whose hit, partial or miss was predicted",
-            "dim",
-        )
-        yield from _ranges(report)
-        yield from _differences(report)
-    else:
-        yield f"The same calls on {report.elsewhere}\n", "bold"
-        yield _moved(report)
-        yield from _ranges(report)
-    if report.total.predicted.cost_usd is None:
-        reason = "some calls did not report their tokens"
-        if report.unpriced:
-            reason = unpriced_note(report.unpriced)
-        yield f"\ncost unknown: {reason}", "dim"
-    yield from problem_lines("Skipped", report.skipped)
-    yield from problem_lines("Not compared", report.not_compared)
-    yield from problem_lines("Notices", report.notices)
-
-
-def _compared(report: SimulationReport) -> Rows:
-    figures = ("calls", "exact", "class", "read", "billed", "written", "billed", "$", "billed")
-    rows = _table("conversation", "model", *figures)
-    for one in _shown(report):
-        billed = one.billed
-        rows.add_row(
-            one.conversation,
-            one.model,
-            f"{one.calls:,}",
-            _share(one.exact, one.billed_calls),
-            _share(one.right, one.pairs),
-            f"{one.predicted.read:,}",
-            "" if billed is None else f"{billed.read:,}",
-            f"{one.predicted.written:,}",
-            "" if billed is None else f"{billed.written:,}",
-            _amount(one.predicted.cost_usd),
-            "" if billed is None else _amount(billed.cost_usd),
-            style="bold" if one is report.total else "",
-        )
-    return rows
-
-
-def _moved(report: SimulationReport) -> Rows:
-    tokens = ("calls", "input", "read", "written", "uncached")
-    rows = _table("conversation", *tokens, "$", "$ uncached", "$ originally billed")
-    for one in _shown(report):
-        predicted = one.predicted
-        rows.add_row(
-            one.conversation,
-            f"{one.calls:,}",
-            f"{predicted.input:,}",
-            f"{predicted.read:,}",
-            f"{predicted.written:,}",
-            f"{predicted.uncached:,}",
-            _amount(predicted.cost_usd),
-            _amount(one.without_cache),
-            _amount(one.original_cost_usd),
-            style="bold" if one is report.total else "",
-        )
-    return rows
-
-
-def _table(*titles: str) -> Rows:
-    return table(*titles, right=[title for title in titles[1:] if title != "model"])
-
-
-def _shown(report: SimulationReport) -> Iterator[CallTotals]:
-    """The longest conversations, and the sum of all."""
-    by_size = sorted(report.conversations, key=lambda one: -one.predicted.input)
-    kept = {id(one) for one in by_size[:_CONVERSATIONS]}
-    yield from (one for one in report.conversations if id(one) in kept)
-    yield report.total
-
-
-def _ranges(report: SimulationReport) -> Iterator[Line]:
-    """What is expected where a provider misses at random; nothing where none does."""
-    uncertain = [one for one in _shown(report) if not one.expected_usage.certain]
-    if not uncertain:
-        return
-    yield "\nExpected where providers miss at random, and the range of nine cases in ten", "bold"
-    yield range_table((one.conversation, one.expected_usage) for one in uncertain)
-    for line in reasons(
-        (f"{row.provider}/{row.model}", chance.reason, chance.share)
-        for row in report.rows
-        for chance in row.chances
-    ):
-        yield f"  {line}", "dim"
-
-
-def _differences(report: SimulationReport) -> Iterator[Line]:
-    left = len(report.conversations) - _CONVERSATIONS
-    if left > 0:
-        yield f"and {counted(left, 'shorter conversation')}; --json has them all", "dim"
-    if not report.causes:
-        return
-    yield "\nMost likely causes of differences", "bold"
-    for cause, count in report.causes.items():
-        yield f"  {count:6,}  {CAUSE_TEXTS[cause]}"
-    wrong = [
-        (abs(row.predicted.read - row.billed.read), row.billed.read, row)
-        for row in report.rows
-        if row.cause is not None and row.billed is not None
-    ]
-    wrong.sort(key=lambda difference: difference[0], reverse=True)
-    yield "\nThe largest differences", "bold"
-    for _, billed, row in wrong[:_DIFFERENCES]:
-        gap = "" if row.gap is None else f", {row.gap:,.0f} s after the call before"
-        cause_name = str(row.cause).replace("_", " ")
-        yield (
-            f"  {row.conversation} call {row.call}: {row.predicted.read:,} read expected,"
-            f" {billed:,} billed{gap} ({cause_name})"
-        )
-    if len(wrong) > _DIFFERENCES:
-        yield f"  and {len(wrong) - _DIFFERENCES:,} more; --json has them all", "dim"
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part:,}/{whole:,}" if whole else ""
-
-
-def _amount(amount: Decimal | None) -> str:
-    if amount is None:
-        return "unknown"
-    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"

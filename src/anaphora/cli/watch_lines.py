@@ -15,8 +15,7 @@ from anaphora.proxy.summary import WatchSummary
 from anaphora.wording import counted
 
 from .log_files import unpriced_note
-from .terminal import Line, Rows, one_line
-from .verdict_lines import MISSED, RESULT_COLOURS, detail_lines
+from .terminal import MISSED, RESULT_COLOURS, Line, Rows, detail_lines, one_line
 
 #: How calls are counted that are not judged: one, and several.
 _COUNTED: dict[CallKind, tuple[str, str]] = {
