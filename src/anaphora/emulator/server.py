@@ -1,4 +1,4 @@
-"""A running emulator: its requests and responses over HTTP."""
+"""A running emulator: its requests and responses over HTTP, and the routes that control it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs, parse_qsl
+
+import msgspec
 
 from anaphora.canonical import dumps
-from anaphora.errors import Upstream
+from anaphora.errors import InvalidRequest, Upstream
 from anaphora.serving.app import ServedApp
 from anaphora.serving.exchange import BodyLimits, CompleteResponse, ConnectionCut, HttpExchange
 from anaphora.serving.guard import HostGuard
 from anaphora.serving.server import ServerAddress, require_extra
 from anaphora.serving.server import running as running_server
 from anaphora.serving.server import serve as serve_forever
+from anaphora.wire.reading import DECODE_ERRORS
 
 from .engine import EmulatorOptions, Engine
-from .exchange import JSON, EmulatorRequest, EmulatorResponse
+from .exchange import JSON, EmulatorRequest, EmulatorResponse, whole_number
 from .journal import CallRecord
 
 if TYPE_CHECKING:
@@ -36,6 +39,14 @@ _HANG_SECONDS = 900.0
 _TOGETHER, _LONGEST_HOLD = 0.05, 1.0
 #: Models whose overlapping calls are remembered.
 _PLACES = 256
+#: The root of the control routes.
+CONTROL = "/_emulator"
+#: Of responses of the control routes.
+_CONTROL_HEADERS = {
+    "content-type": JSON,
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+}
 
 
 class Emulator:
@@ -97,28 +108,23 @@ def application(
 ) -> ServedApp:
     """The ASGI application of an engine that is served at `host`."""
     require_extra(_EXTRA, "granian", "starlette")
-    from .control import PAGES
-
-    guard = HostGuard(host, allow_hosts, pages=PAGES, hint=_HINT)
+    # A link on another page may open the overview.
+    guard = HostGuard(host, allow_hosts, pages=("/", CONTROL), hint=_HINT)
     return ServedApp(EmulatorHandler(engine), guard, limits)
 
 
 class EmulatorHandler:
     def __init__(self, engine: Engine) -> None:
-        from .control import CONTROL, ROUTES, control_routes, is_control
-
         self._engine = engine
         self._overlapped: OrderedDict[tuple[str, str], float] = OrderedDict()
         """When the last call of a model arrived that overlaps another."""
-        self._is_control = is_control
-        self._control = control_routes(engine)
-        self._root, self._routes = CONTROL, ROUTES
+        self._control = ControlRoutes(engine)
         self._pages: EmulatorPages | None = None
         """Made for the first request, since most emulators run without one."""
 
     async def handle(self, exchange: HttpExchange) -> None:
         body = await exchange.read_body()
-        if self._is_control(exchange.path):
+        if _is_control(exchange.path):
             await self._answer_control(exchange, body)
             return
         query = exchange.query_string
@@ -143,14 +149,15 @@ class EmulatorHandler:
             call.end(self._now())
 
     async def _answer_control(self, exchange: HttpExchange, body: bytes) -> None:
-        if self._pages is None and exchange.path not in self._routes:
-            from .page import EmulatorPages
+        if exchange.path != "/" and exchange.path not in self._control.routes:
+            if self._pages is None:
+                from .page import EmulatorPages
 
-            self._pages = EmulatorPages(self._engine, self._root)
-        if self._pages is not None and self._pages.serves(exchange.path):
-            await exchange.run(self._pages.answer(exchange))
-        else:
-            await self._control(exchange.scope, _receiver(body), exchange.send)
+                self._pages = EmulatorPages(self._engine, CONTROL)
+            if self._pages.serves(exchange.path):
+                await exchange.run(self._pages.answer(exchange))
+                return
+        await exchange.respond(self._control.respond(exchange, body))
 
     def _now(self) -> float:
         return time.time() + self._engine.offset
@@ -174,7 +181,7 @@ class EmulatorHandler:
             await exchange.wait(left)
 
     def error(self, exchange: HttpExchange, problem: Upstream) -> CompleteResponse:
-        if self._is_control(exchange.path):
+        if _is_control(exchange.path):
             body = dumps({"error": str(problem)})
             return CompleteResponse(problem.status or 500, {"content-type": JSON}, body)
         codec = self._engine.codec(exchange.method, exchange.path, exchange.headers)
@@ -183,13 +190,88 @@ class EmulatorHandler:
         return CompleteResponse(problem.status or status, headers, body)
 
 
-def _receiver(body: bytes) -> Callable[[], Any]:
-    """ASGI's `receive` for a body that was read."""
+def _is_control(path: str) -> bool:
+    return path in ("/", CONTROL) or path.startswith(CONTROL + "/")
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
 
-    return receive
+class ClockChange(msgspec.Struct, forbid_unknown_fields=True):
+    """Moves the virtual clock by `advance` seconds, or to `set`, in seconds since 1970."""
+
+    advance: float | None = None
+    set: float | None = None
+
+
+class ControlRoutes:
+    """The journal, the clock, and the forms of the pages."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.routes: dict[str, dict[str, Callable[[HttpExchange, bytes], CompleteResponse]]] = {
+            f"{CONTROL}/requests": {"GET": self._requests},
+            f"{CONTROL}/reset": {"POST": self._reset},
+            f"{CONTROL}/clock": {"GET": self._clock, "POST": self._change_clock},
+            f"{CONTROL}/forms/clock": {"POST": self._clock_form},
+            f"{CONTROL}/forms/reset": {"POST": self._reset_form},
+        }
+
+    def respond(self, exchange: HttpExchange, body: bytes) -> CompleteResponse:
+        if exchange.path == "/":
+            return _redirect(307)
+        methods = self.routes.get(exchange.path, {})
+        handler = methods.get(exchange.method.replace("HEAD", "GET"))
+        if handler is None:
+            reason = f"no route for {exchange.method} {exchange.path}"
+            allowed = {"allow": ", ".join(methods)} if methods else {}
+            return _json({"error": reason}, 405 if methods else 404, allowed)
+        try:
+            return handler(exchange, body)
+        except InvalidRequest as problem:
+            return _json({"error": str(problem)}, 400)
+
+    def _requests(self, exchange: HttpExchange, _: bytes) -> CompleteResponse:
+        query = parse_qs(exchange.query_string.decode("latin-1"), keep_blank_values=True)
+        last = whole_number(query["last"][-1], "last") if "last" in query else None
+        entries = self._engine.journal.entries(last)
+        return _json({"now": time.time() + self._engine.offset, "requests": entries})
+
+    def _reset(self, *_: object) -> CompleteResponse:
+        self._engine.reset()
+        return _json({"reset": True})
+
+    def _reset_form(self, *_: object) -> CompleteResponse:
+        self._engine.reset()
+        return _redirect(303)
+
+    def _clock(self, *_: object) -> CompleteResponse:
+        offset = self._engine.offset
+        return _json({"now": time.time() + offset, "offset": offset})
+
+    def _change_clock(self, _: HttpExchange, body: bytes) -> CompleteResponse:
+        try:
+            change = msgspec.json.decode(body, type=ClockChange)
+        except DECODE_ERRORS as problem:
+            raise InvalidRequest(str(problem)) from None
+        if (change.advance is None) == (change.set is None):
+            raise InvalidRequest("either `advance` or `set` is required")
+        now, offset = time.time(), self._engine.offset + (change.advance or 0.0)
+        self._engine.set_offset(offset if change.set is None else change.set - now, now)
+        return self._clock()
+
+    def _clock_form(self, _: HttpExchange, body: bytes) -> CompleteResponse:
+        form = parse_qs(body.decode("latin-1"))
+        seconds = whole_number(form.get("advance", [""])[-1], "advance")
+        self._engine.set_offset(self._engine.offset + seconds, time.time())
+        return _redirect(303)
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> CompleteResponse:
+    return CompleteResponse(
+        status, {**_CONTROL_HEADERS, **(headers or {})}, msgspec.json.encode(value)
+    )
+
+
+def _redirect(status: int) -> CompleteResponse:
+    return CompleteResponse(status, {"location": CONTROL}, b"")
 
 
 async def _send(
