@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from anaphora.emulator import billing
+from anaphora.emulator import journal
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest
 
@@ -43,7 +43,7 @@ def read(engine: Engine, path: str, number: int) -> int:
 def test_least_recently_used_prefixes_are_dropped_first(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(billing, "PREFIXES", 10)
+    monkeypatch.setattr(journal, "PREFIXES", 10)
     engine = Engine()
     assert [read(engine, path, number) for number in range(15)] == [0] * 15
     assert read(engine, path, 14) > 0, "among the ten"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora import catalog, wire
-from anaphora.emulator.billing import Billing
 from anaphora.emulator.hosts import HOSTS
+from anaphora.emulator.journal import Billing
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.script import Script, ScriptInput
 from anaphora.emulator.replies.text import IdGenerator

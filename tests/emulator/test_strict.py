@@ -17,10 +17,10 @@ import pytest
 from anaphora import catalog, errors, wire
 from anaphora.catalog import Feature, Figure
 from anaphora.emulator import strict
-from anaphora.emulator.billing import ModelFacts
 from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.hosts import HOSTS
+from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.prompt import Params
 from anaphora.tokens import Counts, for_model

@@ -14,9 +14,9 @@ from support.tables import Row, table
 
 from anaphora import catalog, wire
 from anaphora.emulator import strict
-from anaphora.emulator.billing import ModelFacts
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.emulator.hosts import HOSTS
+from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.tokens import Counts, for_model
 

@@ -24,13 +24,12 @@ from anaphora.wire import Wire
 from anaphora.yaml_values import seconds_in
 
 from . import strict
-from .billing import Billing, ModelFacts, UsageWindow, UsageWindows
 from .exchange import JSON, EmulatorRequest, EmulatorResponse, ResponseChunk, json_response
 from .faults import KINDS, Faults
 from .generator import Generator
 from .hosts import RouteTable
 from .hosts.host import EmulatorRoute, RoutedRequest
-from .journal import Journal, JournalEntry
+from .journal import Billing, Journal, JournalEntry, ModelFacts, UsageWindow, UsageWindows
 from .replies.script import Script
 from .replies.text import IdGenerator
 

@@ -18,10 +18,9 @@ from anaphora.tokens import for_model
 from anaphora.values import Message, Reply, Usage
 from anaphora.wire.reading import Members
 
-from .billing import Billing, ModelFacts
 from .exchange import EmulatorResponse, ResponseChunk
 from .hosts.host import EmulatorRoute, ReplyContext, RoutedRequest
-from .journal import CallRecord, Journal
+from .journal import Billing, CallRecord, Journal, ModelFacts
 from .replies import GeneratedReply, generate_reply
 from .replies.schema_value import SchemaGenerator
 from .replies.script import ScriptInput

@@ -1,8 +1,9 @@
-"""The journal of all calls: markers, cache reads and writes, verdict and cost.
+"""What the emulator remembers of every account: prompt caches, rate-limit counters, and the journal
+of all calls with markers, cache reads and writes, verdict and cost.
 
-Details are computed when the journal is read, so a call costs one entry. Prompts are kept up to a
-number of bytes; the details of a call are computed before its prompt is dropped. The journal may be
-read from any thread.
+Details of a call are computed when the journal is read, so a call costs one entry. Prompts are kept
+up to a number of bytes; the details of a call are computed before its prompt is dropped. The
+journal may be read from any thread.
 """
 
 from __future__ import annotations
@@ -10,24 +11,107 @@ from __future__ import annotations
 import datetime
 import itertools
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from anaphora import catalog
 from anaphora.cache import CallHints, EarlierCall, PrefixIndex, verdict
-from anaphora.cache.simulator import OpenCall, Outcome
+from anaphora.cache.simulator import OpenCall, Outcome, Simulator
 from anaphora.cache.verdict import SentCall, Verdict
-from anaphora.catalog import Price
+from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.errors import AnaphoraError
-
-from .billing import ModelFacts
 
 if TYPE_CHECKING:
     from anaphora.dashboard.values import ShownCall
 
     from .page import ShownCalls
+
+#: Models whose caches are kept at a time; the least recently used goes first.
+_MODELS = 256
+#: Prefixes (messages, tools, system blocks) that a model's cache remembers, whatever their
+#: lifetime: some 6 MB. The least recently used go first.
+PREFIXES = 25_000
+_MINUTE = 60.0
+_ACCOUNTS = 1000
+#: Limits per minute. They are generous: only faults reject requests because of a limit.
+REQUEST_LIMIT, INPUT_LIMIT, OUTPUT_LIMIT = 4_000, 4_000_000, 800_000
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    """The catalog's rows for one model on one wire."""
+
+    provider: str
+    wire: str
+    profile: Profile
+    rules: CacheRules
+
+
+class Billing:
+    """The prompt cache of every model that was called."""
+
+    def __init__(self) -> None:
+        self._simulators: OrderedDict[tuple[str, str, str], Simulator] = OrderedDict()
+        self._facts: dict[tuple[str, str, str], ModelFacts] = {}
+
+    def facts(self, provider: str, wire: str, model: str) -> ModelFacts:
+        key = provider, wire, model
+        facts = self._facts.get(key)
+        if facts is None:
+            if len(self._facts) > 4 * _MODELS:
+                self._facts.clear()
+            profile = catalog.profile(provider, model)
+            facts = ModelFacts(provider, wire, profile, catalog.rules(provider, model, wire))
+            self._facts[key] = facts
+        return facts
+
+    def simulator(self, facts: ModelFacts) -> Simulator:
+        key = facts.provider, facts.wire, facts.profile.id
+        simulator = self._simulators.get(key)
+        if simulator is None:
+            simulator = self._simulators[key] = Simulator(facts.rules, most=PREFIXES)
+            if len(self._simulators) > _MODELS:
+                self._simulators.popitem(last=False)
+        self._simulators.move_to_end(key)
+        return simulator
+
+
+class UsageWindow(msgspec.Struct):
+    """An account's usage in the minute that began at `since`."""
+
+    since: float
+    requests: int = 0
+    input: int = 0
+    output: int = 0
+
+    @property
+    def reset(self) -> float:
+        return self.since + _MINUTE
+
+
+class UsageWindows:
+    """The current minute of each account at each provider."""
+
+    def __init__(self) -> None:
+        self._windows: OrderedDict[tuple[str, str], UsageWindow] = OrderedDict()
+
+    def add(
+        self, account: tuple[str, str], now: float, input_tokens: int = 0, output_tokens: int = 0
+    ) -> UsageWindow:
+        window = self._windows.get(account)
+        if window is None or not 0 <= now - window.since < _MINUTE:
+            window = self._windows[account] = UsageWindow(now)
+            if len(self._windows) > _ACCOUNTS:
+                self._windows.popitem(last=False)
+        self._windows.move_to_end(account)
+        window.requests += 1
+        window.input += input_tokens
+        window.output += output_tokens
+        return window
+
+
+# ── The journal ──────────────────────────────────────────────────────────────────────────────────
 
 #: Bytes of prompts that are kept, over all calls.
 _MAX_BYTES = 64 * 1024 * 1024

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
-from anaphora.emulator.billing import Billing
+from anaphora.emulator.journal import Billing
 from anaphora.emulator.replies.text import IdGenerator
 from anaphora.wire import Wire
 

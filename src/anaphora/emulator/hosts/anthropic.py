@@ -14,8 +14,8 @@ from anaphora.cache import verdict
 from anaphora.cache.verdict.json_blocks import block_of
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.billing import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
 from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk, nested, whole_number
+from anaphora.emulator.journal import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.anthropic import CHECKS

@@ -13,7 +13,6 @@ from anaphora import catalog, wire
 from anaphora.cache.simulator import Outcome
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.billing import Billing, ModelFacts
 from anaphora.emulator.exchange import (
     EmulatorResponse,
     ResponseChunk,
@@ -21,6 +20,7 @@ from anaphora.emulator.exchange import (
     decode_value,
     whole_number,
 )
+from anaphora.emulator.journal import Billing, ModelFacts
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, join_seed
 from anaphora.emulator.strict.gemini import CHECKS

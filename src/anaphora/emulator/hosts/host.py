@@ -17,9 +17,8 @@ from anaphora.cache.simulator import Outcome
 from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
 from anaphora.catalog import Dialect, Profile
-from anaphora.emulator.billing import Billing, ModelFacts, UsageWindow
 from anaphora.emulator.exchange import JSON, SSE, EmulatorRequest, EmulatorResponse
-from anaphora.emulator.journal import JournalEntry
+from anaphora.emulator.journal import Billing, JournalEntry, ModelFacts, UsageWindow
 from anaphora.emulator.replies import GeneratedReply
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom, sentences
 from anaphora.emulator.strict import WireChecks

@@ -15,7 +15,6 @@ from anaphora.cache import verdict
 from anaphora.cache.verdict import SentCall
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.billing import INPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
 from anaphora.emulator.exchange import (
     NULL,
     EmulatorRequest,
@@ -25,6 +24,7 @@ from anaphora.emulator.exchange import (
     decode_value,
     nested,
 )
+from anaphora.emulator.journal import INPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
 from anaphora.emulator.replies import count_text
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict.openai import CHAT_CHECKS, RESPONSES_CHECKS

@@ -18,8 +18,8 @@ import msgspec
 from anaphora import errors
 from anaphora import wire as wires
 from anaphora.catalog import Feature, Overflow, Profile, overflow_of
-from anaphora.emulator.billing import ModelFacts
 from anaphora.emulator.exchange import EmulatorRequest
+from anaphora.emulator.journal import ModelFacts
 from anaphora.errors import Upstream
 from anaphora.prompt import Params
 
