@@ -1,11 +1,11 @@
-"""Anthropic's Messages API."""
+"""Anthropic's Messages API, with its files and message batches."""
 
 from __future__ import annotations
 
 import base64
 import datetime
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from blake3 import blake3
@@ -14,17 +14,18 @@ from anaphora.cache import verdict
 from anaphora.cache.verdict.json_blocks import block_of
 from anaphora.canonical import dumps
 from anaphora.catalog import Profile
-from anaphora.emulator.exchange import EmulatorResponse, ResponseChunk, nested, whole_number
+from anaphora.emulator.exchange import NULL, EmulatorResponse, ResponseChunk, json_response, nested
 from anaphora.emulator.journal import INPUT_LIMIT, OUTPUT_LIMIT, REQUEST_LIMIT, Billing, UsageWindow
 from anaphora.emulator.replies.text import IdGenerator, SeededRandom
 from anaphora.emulator.strict import rejected
 from anaphora.emulator.strict.anthropic import CHECKS
+from anaphora.errors import RequestRejected
 from anaphora.prompt import Reasoning
 from anaphora.rendered import Chunk, Kind, Rendered
 from anaphora.values import Part, Reply, Thinking
 from anaphora.wire import sse
+from anaphora.wire.reading import DECODE_ERRORS
 
-from .anthropic_files import AnthropicFiles
 from .host import (
     MODELS_CREATED,
     Host,
@@ -38,6 +39,15 @@ from .host import (
     opaque,
     read_tokens,
     thinking_text,
+)
+from .stored import (
+    BATCH_OPERATIONS,
+    Batch,
+    BatchedRequest,
+    FilesAndBatches,
+    Operations,
+    StoredFile,
+    page_of,
 )
 
 
@@ -155,18 +165,8 @@ class AnthropicHost(Host):
         response.chunks.insert(1, ping)
 
     def list_models(self, profiles: Sequence[Profile], query: Mapping[str, str]) -> bytes:
-        """A page of models, by the ids in the query."""
-        ids = [profile.id for profile in profiles]
-        start = ids.index(query["after_id"]) + 1 if query.get("after_id") in ids else 0
-        page = profiles[start : start + whole_number(query.get("limit", "20"), "limit")]
-        return dumps(
-            {
-                "data": [self.model_fields(profile) for profile in page],
-                "has_more": start + len(page) < len(ids),
-                "first_id": page[0].id if page else None,
-                "last_id": page[-1].id if page else None,
-            }
-        )
+        page, ends = page_of(profiles, [profile.id for profile in profiles], query, 20)
+        return dumps({"data": [self.model_fields(profile) for profile in page], **ends})
 
     def model_fields(self, profile: Profile) -> dict[str, Any]:
         return {
@@ -177,6 +177,118 @@ class AnthropicHost(Host):
             "lifecycle": "active",
             **model_limits(profile, "max_input_tokens", "max_tokens"),
         }
+
+
+# ── Files and message batches ────────────────────────────────────────────────────────────────────
+
+
+class AnthropicFiles(FilesAndBatches):
+    batches_path = "/messages/batches"
+    batch_operations: ClassVar[Operations] = {
+        **BATCH_OPERATIONS,
+        ("DELETE", True, ""): "batch",
+        ("GET", True, "results"): "batch_results",
+    }
+    file_prefix = "file_01"
+    deleted_file: ClassVar = {"type": "file_deleted"}
+
+    def file_fields(self, file: StoredFile) -> dict[str, Any]:
+        return {
+            "type": "file",
+            "id": file.id,
+            "filename": file.name,
+            "mime_type": file.media_type,
+            "size_bytes": len(file.data),
+            "created_at": _date(file.created),
+            "downloadable": False,
+        }
+
+    def list_files(self, files: list[StoredFile], query: Mapping[str, str]) -> dict[str, Any]:
+        """A page's cursor is the id of its last file; older clients send that id itself."""
+        cursor = query.get("page", "").removeprefix("page_")
+        query = {**query, "after_id": cursor} if cursor else query
+        page, ends = page_of(files, [file.id for file in files], query, 20)
+        cursor = f"page_{ends['last_id']}" if ends["has_more"] else ""
+        return {
+            "data": [self.file_fields(file) for file in page],
+            **ends,
+            "next_page": cursor or None,
+        }
+
+    def file_content(self, file: StoredFile) -> EmulatorResponse:
+        reason = "only files that a tool generated can be downloaded"
+        raise RequestRejected(reason, status=400, code="file_not_downloadable")
+
+    def new_batch(self, request: RoutedRequest) -> Batch:
+        requests = _batched(request)
+        return Batch(id=self.ids.next("msgbatch_01"), requests=requests, created=request.now)
+
+    def batch_fields(self, batch: Batch, request: RoutedRequest) -> dict[str, Any]:
+        ended, failed, done = batch.ended is not None, batch.failed, len(batch.results)
+        left = len(batch.requests) - done
+        status = "ended" if ended else "in_progress" if batch.canceled is None else "canceling"
+        root = request.path.partition("/batches")[0]
+        host = request.headers.get("host", "127.0.0.1")
+        return {
+            "id": batch.id,
+            "type": "message_batch",
+            "processing_status": status,
+            "request_counts": {
+                "processing": 0 if ended else left,
+                "succeeded": done - failed,
+                "errored": failed,
+                "canceled": left if ended else 0,
+                "expired": 0,
+            },
+            "created_at": _date(batch.created),
+            "expires_at": _date(batch.created + 86_400),
+            "ended_at": None if batch.ended is None else _date(batch.ended),
+            "cancel_initiated_at": None if batch.canceled is None else _date(batch.canceled),
+            "archived_at": None,
+            "results_url": f"http://{host}{root}/batches/{batch.id}/results" if ended else None,
+        }
+
+    def batch_results(self, batch: Batch) -> EmulatorResponse:
+        """One line for each request, whether it ran or not."""
+        if batch.ended is None:
+            raise RequestRejected("the batch has not ended: it has no results yet", status=400)
+        lines = []
+        for result in batch.results:
+            body: dict[str, Any] = msgspec.json.decode(result.body)
+            if result.status < 400:
+                body["usage"]["service_tier"] = "batch"
+                outcome = {"type": "succeeded", "message": body}
+            else:
+                outcome = {"type": "errored", "error": body}
+            lines.append(dumps({"custom_id": result.custom_id, "result": outcome}))
+        lines += [
+            dumps({"custom_id": one.custom_id, "result": {"type": "canceled"}})
+            for one in batch.requests[len(batch.results) :]
+        ]
+        data = b"".join(line + b"\n" for line in lines)
+        return json_response(data, headers={"content-type": "application/x-jsonl"})
+
+
+class _BatchItem(msgspec.Struct):
+    custom_id: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    params: msgspec.Raw
+
+
+def _batched(request: RoutedRequest) -> tuple[BatchedRequest, ...]:
+    """The requests of a new batch."""
+    try:
+        listed = msgspec.json.decode(request.fields.get("requests", NULL), type=list[_BatchItem])
+    except DECODE_ERRORS as problem:
+        raise RequestRejected(f"requests: {problem}", status=400) from None
+    if not listed or len({item.custom_id for item in listed}) < len(listed):
+        reason = "requests: must not be empty, and every custom_id must be unique"
+        raise RequestRejected(reason, status=400)
+    path = request.path.partition("/batches")[0]
+    return tuple(BatchedRequest(item.custom_id, path, bytes(item.params)) for item in listed)
+
+
+def _date(seconds: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(int(seconds), datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 # ── Thinking bound to its prompt ─────────────────────────────────────────────────────────────────

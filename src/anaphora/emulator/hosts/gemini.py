@@ -43,6 +43,7 @@ from .host import (
     opaque,
     thinking_text,
 )
+from .stored import StoredObjects
 
 _PATH = re.compile(
     r"(?P<root>/v1(?:beta1?|alpha)?(?:/projects/[^/]+/locations/[^/]+)?)(?P<vertex>/publishers/google)?/"
@@ -76,7 +77,9 @@ class GeminiHost(Host):
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
-        self._contents: dict[tuple[str, str], CachedContentResource] = {}
+        self._contents: StoredObjects[CachedContentResource] = StoredObjects(
+            "", lambda _: 0, _MAX_CONTENTS, 0
+        )
 
     # ── Routes and keys ──────────────────────────────────────────────────────────────────────────
 
@@ -186,7 +189,7 @@ class GeminiHost(Host):
         facts = self.billing.facts(route.provider, self.wire, content.model)
         simulator = self.billing.simulator(facts)
         if request.method == "DELETE":
-            del self._contents[request.workspace, _id(content.name)]
+            self._contents.delete(request.workspace, _id(content.name))
             simulator.release(content.name, at=now)
             return b"{}"
         if request.method == "PATCH":
@@ -226,16 +229,13 @@ class GeminiHost(Host):
         content = CachedContentResource(resource, model, fields, chunks, expires)
         simulator = self.billing.simulator(facts)
         simulator.hold(content.name, tokens, at=now, seconds=expires - now)
-        while len(self._contents) >= _MAX_CONTENTS:
-            del self._contents[next(iter(self._contents))]
-        self._contents[request.workspace, _id(content.name)] = content
+        self._contents.add(request.workspace, _id(content.name), content)
         return resource
 
     def _get(self, request: RoutedRequest, name: str) -> CachedContentResource:
         """A cached content by name. The error is the same for an expired and an unknown one."""
-        content = self._contents.get((request.workspace, _id(name)))
+        content = self._contents.find(request.workspace, _id(name))
         if content is None or content.expires <= request.now:
-            self._contents.pop((request.workspace, _id(name)), None)
             reason = f"no cached content {_id(name)}, or no permission to see it"
             raise Forbidden(reason, status=403, code="PERMISSION_DENIED")
         return content
@@ -244,8 +244,8 @@ class GeminiHost(Host):
         query = request.query
         own = [
             content
-            for (workspace, _), content in self._contents.items()
-            if workspace == request.workspace and content.expires > request.now
+            for content in reversed(self._contents.list(request.workspace))
+            if content.expires > request.now
         ]
         start, size = _number(query, "pageToken", 0), _number(query, "pageSize", _PAGE_SIZE)
         page = own[start : start + max(1, size)]

@@ -4,7 +4,6 @@ replies and repeats their requests."""
 from __future__ import annotations
 
 import datetime
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,8 +48,8 @@ from .host import (
     read_tokens,
     thinking_text,
 )
-from .openai_files import OpenAIFiles
-from .stored_replies import StoredCompletions, StoredResponse
+from .openai_stored import OpenAIFiles, StoredCompletions, StoredResponse
+from .stored import StoredObjects
 
 _CREATED = int(datetime.datetime.fromisoformat(MODELS_CREATED).timestamp())
 #: Hosts that report usage in every stream, without `include_usage`.
@@ -226,8 +225,9 @@ class OpenAIResponsesHost(OpenAIHost):
 
     def __init__(self, billing: Billing, ids: IdGenerator) -> None:
         super().__init__(billing, ids)
-        self._stored: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
-        self._size = 0
+        self._stored: StoredObjects[StoredResponse] = StoredObjects(
+            "no response {}", lambda stored: stored.size, _MAX_RESPONSES, _MAX_BYTES
+        )
 
     def operation(self, method: str, path: str) -> tuple[Operation, str] | None:
         operation = super().operation(method, path)
@@ -245,15 +245,13 @@ class OpenAIResponsesHost(OpenAIHost):
     def handle(self, request: RoutedRequest) -> bytes | EmulatorResponse:
         if request.route.operation == "websocket":
             raise _no_websocket(request)
-        key = request.workspace, request.route.name
-        stored = self._stored.get(key)
-        if stored is None:
-            raise NotFound(f"no response {key[1]}", status=404, code="not_found_error")
+        workspace, name = request.workspace, request.route.name
+        stored = self._stored.get(workspace, name)
         if request.route.operation == "stored_items":
             return stored.list_items()
         if request.method == "DELETE":
-            self._size -= self._stored.pop(key).size
-            return dumps({"id": key[1], "object": "response", "deleted": True})
+            self._stored.delete(workspace, name)
+            return dumps({"id": name, "object": "response", "deleted": True})
         if request.route.operation == "stored_cancel":
             stored.cancel(request.now)
         elif request.query.get("stream") == "true":
@@ -263,7 +261,7 @@ class OpenAIResponsesHost(OpenAIHost):
     def first_body(self, request: RoutedRequest, reply: Reply) -> bytes | None:
         if request.value("background") is not True:
             return None
-        return self._stored[request.workspace, reply.id].shown(request.now)
+        return self._stored.get(request.workspace, reply.id).shown(request.now)
 
     def finish(
         self, request: RoutedRequest, items: tuple[bytes, ...], response: EmulatorResponse
@@ -305,7 +303,7 @@ class OpenAIResponsesHost(OpenAIHost):
         if previous is None and "model" in fields:
             return CompleteBody(request.body, items)
         if previous is not None:
-            stored = self._stored.get((request.workspace, str(previous)))
+            stored = self._stored.find(request.workspace, str(previous))
             if stored is None:
                 raise NotFound(
                     f"no response {previous} to continue",
@@ -332,11 +330,7 @@ class OpenAIResponsesHost(OpenAIHost):
             request.now,
             request.now + (self.background if waits else 0.0),
         )
-        self._stored[request.workspace, reply.id] = stored
-        self._size += stored.size
-        while len(self._stored) > _MAX_RESPONSES or self._size > _MAX_BYTES:
-            _, oldest = self._stored.popitem(last=False)
-            self._size -= oldest.size
+        self._stored.add(request.workspace, reply.id, stored)
 
     def thinking(self, wanted: Reasoning | None, profile: Profile, random: SeededRandom) -> Thought:
         if not profile.can("reasoning"):
