@@ -15,8 +15,8 @@ import pytest
 from support.emulated_client import KEY
 
 from anaphora import AsyncClient, catalog, wire
+from anaphora.analysis.lint import Costs
 from anaphora.analysis.lint.checks import lint_samples
-from anaphora.analysis.lint.findings import Costs
 from anaphora.analysis.sent_requests import RequestDefaults, SentRequest, read_request
 from anaphora.analysis.trace.format import LogLine
 from anaphora.cache.prefix import first_difference

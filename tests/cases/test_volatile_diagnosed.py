@@ -9,8 +9,8 @@ import pytest
 from support.planted import GUIDE, PLACES, body, grown, spec, split, verdict_of
 
 from anaphora import catalog
+from anaphora.analysis.lint import Costs
 from anaphora.analysis.lint.checks import lint_request, lint_samples
-from anaphora.analysis.lint.findings import Costs
 from anaphora.cache.verdict import SentCall, judge
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts

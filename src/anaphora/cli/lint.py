@@ -12,14 +12,7 @@ import click
 import msgspec
 
 from anaphora import catalog, wire
-from anaphora.analysis.lint.checks import (
-    PER_TOKEN,
-    lint_request,
-    lint_samples,
-    lint_text,
-    lint_text_samples,
-)
-from anaphora.analysis.lint.findings import (
+from anaphora.analysis.lint import (
     RULES,
     SEVERITIES,
     Costs,
@@ -29,6 +22,13 @@ from anaphora.analysis.lint.findings import (
     at_least,
     sarif,
     suppressed,
+)
+from anaphora.analysis.lint.checks import (
+    PER_TOKEN,
+    lint_request,
+    lint_samples,
+    lint_text,
+    lint_text_samples,
 )
 from anaphora.analysis.sent_requests import (
     RequestDefaults,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from anaphora.analysis.lint.findings import RULES
+from anaphora.analysis.lint import RULES
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.cache.verdict.values import CHANGES
 from anaphora.wording import counted

@@ -13,8 +13,8 @@ import pytest
 from support.planted import GUIDE, PLACES, body, grown, spec, split
 
 from anaphora import catalog
+from anaphora.analysis.lint import RULES, Costs, Finding, Ignore, sarif, suppressed
 from anaphora.analysis.lint.checks import lint_request, lint_samples, lint_text, lint_text_samples
-from anaphora.analysis.lint.findings import RULES, Costs, Finding, Ignore, sarif, suppressed
 from anaphora.rendered import Rendered
 from anaphora.tokens import Counts
 

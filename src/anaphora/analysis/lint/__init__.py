@@ -1,7 +1,347 @@
 """Find what will break a cached prefix, before it does.
 
-lint_text(text, "system.md")                   volatile content of a prompt or template
-lint_request(rendered, "call.json", costs)     the same in a request's tools and system prompt,
-                                               and markers that cache nothing
-lint_samples([("a", one), ("b", two)])         differences where there should be none
+    lint_text(text, "system.md")                 volatile content of a prompt or template
+    lint_request(rendered, "call.json", costs)   the same in a request's tools and system prompt,
+                                                 and markers that cache nothing
+    lint_samples([("a", one), ("b", two)])       differences where there should be none
+
+These are in `checks`. Here are the rules and their findings: what they cost, which are suppressed
+and why, and SARIF 2.1.0 for code scanning.
 """
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from decimal import Decimal, localcontext
+from fnmatch import fnmatchcase
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.catalog import CacheRules, Price
+from anaphora.values import Ttl
+
+Severity: TypeAlias = Literal["note", "warning", "error"]
+SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
+
+
+class LintRule(msgspec.Struct, frozen=True):
+    severity: Severity
+    title: str
+    why: str
+    fix: str
+    seldom: bool = False
+    """It does not change at every call, so that its cost is an upper bound."""
+
+
+_MOVE = "move it to the last message (the volatile tail), behind everything stable"
+_LEAVE_OUT = f"leave it out, or {_MOVE}"
+_REWRITES = "every call rewrites everything behind it"
+
+RULES: dict[str, LintRule] = {
+    "volatile-date": LintRule(
+        "warning",
+        "a date in a stable block",
+        "at midnight every cached prompt is rewritten",
+        _MOVE,
+        seldom=True,
+    ),
+    "volatile-clock": LintRule("warning", "a clock time in a stable block", _REWRITES, _MOVE),
+    "volatile-uuid": LintRule(
+        "warning",
+        "a UUID in a stable block",
+        "what is new for every session or request is never read from a cache",
+        _LEAVE_OUT,
+    ),
+    "volatile-nonce": LintRule(
+        "warning",
+        "an id or nonce in a stable block",
+        "what is new for every request is never read from a cache",
+        _LEAVE_OUT,
+    ),
+    "volatile-counter": LintRule("warning", "a counter in a stable block", _REWRITES, _MOVE),
+    "volatile-path": LintRule(
+        "warning",
+        "a temporary path in a stable block",
+        "the next run has another one",
+        f"use a fixed path, or {_MOVE}",
+        seldom=True,
+    ),
+    "volatile-host": LintRule(
+        "warning",
+        "a host name in a stable block",
+        "every machine writes its own cache",
+        _LEAVE_OUT,
+        seldom=True,
+    ),
+    "volatile-placeholder": LintRule(
+        "warning",
+        "a placeholder for a volatile value",
+        "its value rewrites everything behind it",
+        f"move the placeholder: {_MOVE}",
+    ),
+    "unordered-list": LintRule(
+        "error",
+        "the same items in another order",
+        "a cache compares bytes, and the order of a set or map varies",
+        "sort the items before they become text",
+    ),
+    "changes-between-samples": LintRule(
+        "error", "a block that should be stable changes", "everything behind it is rewritten", _MOVE
+    ),
+    "cache-key-changes": LintRule(
+        "error",
+        "a cache key that is new at every call",
+        "requests with different keys do not share a cache",
+        "use one key for each conversation, or for all prompts with the same beginning",
+    ),
+    "too-short": LintRule(
+        "note",
+        "too short to be cached",
+        "providers silently cache nothing below their minimum",
+        "nothing, unless more stable content can go in front",
+    ),
+    "wasted-marker": LintRule(
+        "warning",
+        "a marker that caches nothing",
+        "it takes one of few slots, and may cost a write that is never read",
+        "remove it, or put it at the end of the stable part",
+    ),
+    "ignore-without-reason": LintRule(
+        "error",
+        "a suppression without a reason",
+        "later it is unclear whether it still holds",
+        "give one: `anaphora: ignore[rule] reason`",
+    ),
+    "unused-ignore": LintRule(
+        "note", "a suppression that suppresses nothing", "its finding is gone", "remove it"
+    ),
+}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    rule: str
+    """A key of `RULES`."""
+    severity: Severity
+    file: str = ""
+    path: str = ""
+    """The JSON path in a request; empty in a text."""
+    line: int | None = None
+    column: int | None = None
+    """The place in a text, counted from 1."""
+    excerpt: str = ""
+    why: str
+    fix: str
+    tokens: int | None = None
+    """The tokens behind it, which are paid again."""
+    cost_usd: Decimal | None = None
+    """Their cost for 1,000 calls; None where the price is unknown."""
+    suppressed: str | None = None
+    suppressed_in: Literal["inSource", "external"] | None = None
+    """Whether it is suppressed in the prompt itself, or in the configuration."""
+
+
+def finding_of(rule: str, **fields: object) -> Finding:
+    """A finding with the texts of its rule, unless they are given."""
+    row = RULES[rule]
+    defaults: dict[str, object] = {"severity": row.severity, "why": row.why, "fix": row.fix}
+    return Finding(rule=rule, **(defaults | fields))  # type: ignore[arg-type]
+
+
+def at_least(finding: Finding, threshold: Severity) -> bool:
+    return SEVERITIES.index(finding.severity) >= SEVERITIES.index(threshold)
+
+
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
+    """Prices and rules of the model; None where unknown."""
+
+    rules: CacheRules | None = None
+    price: Price | None = None
+    marked: bool = False
+    """The prompt has markers, so what is not read is written."""
+
+    @property
+    def minimum(self) -> int:
+        return 0 if self.rules is None else self.rules.minimum_tokens.value
+
+    def per_thousand(self, tokens: int, total: int) -> Decimal | None:
+        """The cost of not reading these tokens, in 1,000 calls of that length."""
+        if self.price is None or self.rules is None:
+            return None
+        rates = self.price.at(total)
+        paid, default = rates.input, self.rules.default_ttl
+        if self.marked and self.rules.slots.value and default is not None:
+            paid = rates.writing(default.value)
+        return _per_thousand(tokens, paid, rates.read)
+
+    def premium(self, tokens: int, total: int, ttl: Ttl) -> Decimal | None:
+        """The extra cost of writing these tokens in 1,000 calls, where they are never read."""
+        if self.price is None:
+            return None
+        rates = self.price.at(total)
+        return _per_thousand(tokens, rates.writing(ttl), rates.input)
+
+
+def _per_thousand(tokens: int, paid: Decimal | None, instead: Decimal | None) -> Decimal | None:
+    """From rates per million tokens."""
+    if paid is None or instead is None:
+        return None
+    with localcontext(prec=60):
+        return (tokens * 1000 * (paid - instead)).scaleb(-6)
+
+
+_INLINE = re.compile(r"anaphora:\s*ignore\[([\w*,\s-]+)\][ \t]*([^\n]*)")
+_COMMENT_END = re.compile(r"(?:-->|\*/|#\}|%>)$")
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_RULE_INDEX = tuple(RULES)
+
+
+class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One suppression in the configuration. Values may contain a *."""
+
+    rule: str
+    reason: str
+    file: str = "*"
+    path: str = "*"
+
+    def covers(self, finding: Finding) -> bool:
+        file = finding.file.replace("\\", "/")
+        # Paths contain brackets, so only * is special in them.
+        path = re.escape(self.path).replace(r"\*", ".*")
+        return (
+            fnmatchcase(finding.rule, self.rule)
+            and (fnmatchcase(file, self.file) or fnmatchcase(file, f"*/{self.file}"))
+            and (self.path == "*" or re.fullmatch(path, finding.path) is not None)
+        )
+
+
+class LintConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The contents of `.anaphora-lint.toml`."""
+
+    severity: str | None = None
+    provider: str | None = None
+    model: str | None = None
+    ignore: tuple[Ignore, ...] = ()
+
+
+class InlineIgnore(msgspec.Struct, frozen=True):
+    """A suppression in a text: for its own line and the next."""
+
+    line: int
+    rules: tuple[str, ...]
+    reason: str
+
+    def covers(self, finding: Finding) -> bool:
+        return any(fnmatchcase(finding.rule, rule) for rule in self.rules)
+
+
+def _inline_ignores(text: str) -> list[InlineIgnore]:
+    ignores: list[InlineIgnore] = []
+    line, last = 1, 0
+    for match in _INLINE.finditer(text):
+        line, last = line + text.count("\n", last, match.start()), match.start()
+        rules = tuple(name.strip() for name in match.group(1).split(",") if name.strip())
+        reason = _COMMENT_END.sub("", match.group(2).rstrip()).strip(" :-–—")
+        ignores.append(InlineIgnore(line, rules, reason))
+    return ignores
+
+
+def suppressed(
+    findings: Iterable[Finding], file: str, ignores: tuple[Ignore, ...], text: str = ""
+) -> Iterator[Finding]:
+    """The findings of a file, suppressed ones with their reason. A suppression without a reason
+    suppresses nothing and is a finding itself; an unused one is a note."""
+    inline = _inline_ignores(text)
+    by_line: dict[int, list[int]] = {}
+    for index, one in enumerate(inline):
+        for line in (one.line, one.line + 1):
+            by_line.setdefault(line, []).append(index)
+    used: set[int] = set()
+    for finding in findings:
+        reason = next((one.reason for one in ignores if one.reason and one.covers(finding)), None)
+        where = None if reason is None else "external"
+        for index in by_line.get(finding.line or 0, ()):
+            one = inline[index]
+            if one.reason and one.covers(finding):
+                used.add(index)
+                reason, where = one.reason, "inSource"
+        yield replace(finding, suppressed=reason, suppressed_in=where)
+    for index, one in enumerate(inline):
+        if not one.reason:
+            yield finding_of("ignore-without-reason", file=file, line=one.line, column=1)
+        elif index not in used:
+            yield finding_of("unused-ignore", file=file, line=one.line, column=1)
+        for rule in one.rules:
+            if "*" not in rule and rule not in RULES:
+                why = f"there is no rule {rule!r}"
+                yield finding_of("unused-ignore", file=file, line=one.line, column=1, why=why)
+
+
+def sarif(findings: Iterable[Finding], version: str) -> dict[str, Any]:
+    driver = {
+        "name": "anaphora",
+        "version": version,
+        "rules": [
+            {
+                "id": rule,
+                "shortDescription": {"text": row.title},
+                "fullDescription": {"text": row.why},
+                "help": {"text": row.fix},
+                "defaultConfiguration": {"level": row.severity},
+            }
+            for rule, row in RULES.items()
+        ],
+    }
+    return {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(finding) for finding in findings],
+            }
+        ],
+    }
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    location: dict[str, Any] = {
+        "physicalLocation": {"artifactLocation": {"uri": _uri(finding.file)}}
+    }
+    if finding.line is not None:
+        region = {"startLine": finding.line, "startColumn": finding.column or 1}
+        location["physicalLocation"]["region"] = region
+    if finding.path:
+        location["logicalLocations"] = [{"fullyQualifiedName": finding.path, "kind": "member"}]
+    excerpt = f": {finding.excerpt}" if finding.excerpt else ""
+    message = f"{RULES[finding.rule].title}{excerpt}. {finding.why}. Fix: {finding.fix}."
+    result: dict[str, Any] = {
+        "ruleId": finding.rule,
+        "ruleIndex": _RULE_INDEX.index(finding.rule),
+        "level": finding.severity,
+        "message": {"text": message},
+        "locations": [location],
+    }
+    properties = {
+        "tokens": finding.tokens,
+        "costUsdPer1000Calls": None if finding.cost_usd is None else str(finding.cost_usd),
+    }
+    if known := {name: value for name, value in properties.items() if value is not None}:
+        result["properties"] = known
+    if finding.suppressed is not None:
+        kind = finding.suppressed_in or "external"
+        result["suppressions"] = [{"kind": kind, "justification": finding.suppressed}]
+    return result
+
+
+def _uri(file: str) -> str:
+    """Relative, with slashes and percent escapes."""
+    return "".join(
+        char
+        if char.isascii() and (char.isalnum() or char in "/._-~")
+        else "".join(f"%{byte:02X}" for byte in char.encode(errors="replace"))
+        for char in file.replace("\\", "/")
+    )

@@ -30,7 +30,7 @@ from anaphora.tokens import Counts, tokens_in
 from anaphora.values import TTL_SECONDS
 from anaphora.wording import counted
 
-from .findings import RULES, Costs, Finding, Severity, finding_of
+from . import RULES, Costs, Finding, Severity, finding_of
 from .patterns import Hit, hits
 
 #: Bytes per token, where no model is given.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .findings import Severity
+from . import Severity
 
 
 class Hit(NamedTuple):
