@@ -9,16 +9,14 @@ Bad input never raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from anaphora.errors import AnaphoraError, InvalidRequest
 
-from . import claude_code, codex, gemini_cli
 from .claude_code import ClaudeCodeSession
-from .codex import CodexSession
 from .format import FoundTrace, LogLine, Problem, TraceEntry, checked, objects, read_line
-from .gemini_cli import GeminiCliSession
+from .sessions import CodexSession, GeminiCliSession
 
 Format: TypeAlias = Literal["trace", "claude_code", "codex", "gemini_cli"]
 
@@ -64,22 +62,20 @@ def read_session(lines: Iterator[LogLine], session: SessionReader) -> Iterator[T
         yield Problem(file, session.missing)
 
 
+#: In the order in which a file is compared with them.
+_SESSIONS: dict[Format, type[ClaudeCodeSession | GeminiCliSession | CodexSession]] = {
+    "claude_code": ClaudeCodeSession,
+    "gemini_cli": GeminiCliSession,
+    "codex": CodexSession,
+}
+
+
 def detect(fields: dict[str, object]) -> Format | None:
     """The format of a file by one of its objects; None when that is not enough."""
     if isinstance(fields.get("calls"), list) and isinstance(fields.get("messages"), list):
         return "trace"
-    if claude_code.recognises(fields):
-        return "claude_code"
-    if gemini_cli.recognises(fields):
-        return "gemini_cli"
-    return "codex" if codex.recognises(fields) else None
-
-
-_SESSIONS: dict[Format, Callable[[], SessionReader]] = {
-    "claude_code": ClaudeCodeSession,
-    "codex": CodexSession,
-    "gemini_cli": GeminiCliSession,
-}
+    known = (name for name, session in _SESSIONS.items() if session.recognises(fields))
+    return next(known, None)
 
 
 def read(format: Format, lines: Iterator[LogLine]) -> Iterator[TraceEntry]:

@@ -29,10 +29,6 @@ from .format import (
 _TYPES = ("user", "assistant", "system", "summary", "attachment", "progress")
 
 
-def recognises(fields: dict[str, Any]) -> bool:
-    return fields.get("type") in _TYPES and ("sessionId" in fields or "parentUuid" in fields)
-
-
 class SessionNode(msgspec.Struct, eq=False):
     """One message: a reply, a user message, or the results of a reply's tools."""
 
@@ -65,6 +61,10 @@ class SessionNode(msgspec.Struct, eq=False):
 
 class ClaudeCodeSession:
     missing = "no reply with usage"
+
+    @staticmethod
+    def recognises(fields: dict[str, Any]) -> bool:
+        return fields.get("type") in _TYPES and ("sessionId" in fields or "parentUuid" in fields)
 
     def __init__(self) -> None:
         self.id = ""
