@@ -29,8 +29,8 @@ from anaphora.emulator.engine import EmulatorOptions, Latency
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import PromptCachePlan
 
+from . import INDEXED, PAUSE, STORY, TURNS, Step, TourStop, Workspace, rates, script, state
 from .llama import LlamaTiming, cold_and_warm, missing_package
-from .story import INDEXED, PAUSE, STORY, TURNS, Step, TourStop, Workspace, rates, script, state
 
 #: When the search index is built again: the planted change.
 REBUILT = "2026-11-15 09:49:20"

@@ -17,9 +17,9 @@ from rich.text import Text
 from anaphora.cli.terminal import Terminal
 from anaphora.wording import counted
 
+from . import TURNS
 from .llama import LlamaTiming
 from .play import Comparison, ConversationCost, Display, PrefixBreak, TourReport
-from .story import TURNS
 
 #: From this width on there is room for the figures in columns,
 _NARROW = 60

@@ -19,6 +19,7 @@ from anaphora import AsyncClient, catalog, emulator, wire
 from anaphora.client.transport import HttpRequest
 from anaphora.client.transport.over_aiohttp import AiohttpResponse, AiohttpTransport
 from anaphora.emulator.engine import EmulatorOptions
+from tour import INDEXED, STORY, TURNS, Workspace, script, state
 from tour.play import (
     REBUILT,
     CarelessAgent,
@@ -30,7 +31,6 @@ from tour.play import (
     play,
     tour,
 )
-from tour.story import INDEXED, STORY, TURNS, Workspace, script, state
 
 TODAY = datetime.datetime.now(datetime.UTC)
 
