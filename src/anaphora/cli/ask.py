@@ -35,8 +35,8 @@ from .ask_files import (
     models_of,
     split,
 )
-from .common import EXISTING_FILE, completions, print_json, read_bytes, read_stdin, require
-from .terminal import Terminal, table
+from .common import EXISTING_FILE, completions, read_bytes, read_stdin, require
+from .terminal import print_report, table
 
 #: No provider accepts more in one request.
 _MAX_BYTES = 20 * 1024 * 1024
@@ -187,10 +187,7 @@ def command(listing: bool, **given: Any) -> None:
 
 def _list(as_json: bool) -> None:
     rows = ask_files.listing()
-    if as_json:
-        print_json({"conversations": rows})
-        return
-    if not rows:
+    if not rows and not as_json:
         click.echo("no conversations yet", err=True)
         return
     shown = table("id", "last", "provider", "messages", "question", right=["messages"])
@@ -199,7 +196,7 @@ def _list(as_json: bool) -> None:
         provider = f"{provider} (emulated)" if row["emulated"] else provider or "unreadable"
         last = f"{row['at']:%Y-%m-%d %H:%M}"
         shown.add_row(row["id"], last, provider, str(row["messages"]), row["question"])
-    Terminal().page(shown)
+    print_report({"conversations": rows}, [shown], as_json=as_json)
 
 
 def _stored(options: AskOptions) -> StoredConversation | None:

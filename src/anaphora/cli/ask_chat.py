@@ -26,7 +26,6 @@ from anaphora.tools import ToolRegistry
 from anaphora.values import Message, Part, PartEnd, Reply, Text, ToolCall, ToolResult, to_json
 from anaphora.wording import counted
 
-from . import common
 from .ask_files import (
     AskConfig,
     ConversationSettings,
@@ -35,7 +34,7 @@ from .ask_files import (
     StoredConversation,
     StoredLine,
 )
-from .common import FOUND, INTERRUPTED, MISMATCH, stop
+from .common import FOUND, INTERRUPTED, MISMATCH, print_json, stop
 from .main import exit_code
 from .terminal import AnswerPrinter, one_line
 
@@ -143,7 +142,7 @@ class AskChat:
             session = self._session(AsyncClient(self._choice.providers, self._choice.routes))
         preview = session.preview(self._content, output=self._output)
         if self._options.as_json:
-            self._print_json(preview)
+            print_json(preview)
         else:
             click.echo("\n".join(_preview_lines(preview)))
 
@@ -159,7 +158,7 @@ class AskChat:
         except KeyboardInterrupt:
             text = self._printer.text
             if self._options.as_json:
-                self._print_json({"answer": text, "interrupted": True})
+                print_json({"answer": text, "interrupted": True})
             elif text and self._output is not None:
                 click.echo(text)
             self._printer.warn("interrupted; the incomplete answer is not stored")
@@ -293,10 +292,10 @@ class AskChat:
             if schema:
                 fields["parsed"] = last.parsed
             fields |= _result_fields(result, last) | {"conversation": id}
-            self._print_json(fields | {"config": self._config.place})
+            print_json(fields | {"config": self._config.place})
             return
         if schema and result.stop_reason != "turns":
-            self._print_json(last.parsed)
+            print_json(last.parsed)
         shown = (one for one in result.notices if one.code != "model_unknown")  # printed before
         for line in dict.fromkeys(f"note: {one} [{one.code}]" for one in shown):
             self._printer.note(line)
@@ -315,9 +314,6 @@ class AskChat:
             id,
         ]
         self._printer.note(" · ".join(part for part in summary if part is not None))
-
-    def _print_json(self, value: Any) -> None:
-        click.echo(common.to_json(value))
 
     def _error_line(self, problem: AnaphoraError) -> str:
         """Provider, problem, attempts and advice in one line, without any key."""

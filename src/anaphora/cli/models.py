@@ -14,7 +14,7 @@ from anaphora import catalog, wire
 from anaphora.catalog import CacheRules, Figure, Price, Profile
 
 from .common import FOUND, ProviderName, WireName, completions, print_json, stop
-from .terminal import Terminal, table
+from .terminal import print_report, table
 
 #: The columns behind the model's name; those of words are aligned to the left.
 _TITLES = (
@@ -64,24 +64,15 @@ def command(pattern: str, provider: str | None, on: str | None, as_json: bool) -
         rules = catalog.rules(profile.provider, profile.id, on)
         price = catalog.price(profile.provider, profile.id, now, rules=rules)
         rows.append((profile, rules, price))
-    if as_json:
-        print_json(
-            [
-                {
-                    "provider": profile.provider,
-                    "id": profile.id,
-                    "profile": profile,
-                    "rules": rules,
-                    "price": price,
-                }
-                for profile, rules, price in rows
-            ]
-        )
-        return
     listed = table("model", *_TITLES, right=[title for title in _TITLES if title not in _WORDS])
     for row in rows:
         listed.add_row(*_cells(*row, now.date()))
-    Terminal().page(listed)
+    names = ("profile", "rules", "price")
+    fields = [
+        {"provider": row[0].provider, "id": row[0].id, **dict(zip(names, row, strict=True))}
+        for row in rows
+    ]
+    print_report(fields, [listed], as_json=as_json)
 
 
 def _name(profile: Profile) -> str:
@@ -139,14 +130,12 @@ def wires(pattern: str, as_json: bool) -> None:
     in the first column; a provider's name alone stands for its first wire.
     """
     rows = [row for row in catalog.dialects().rows if pattern in row.name]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        listed = table("name", "wire", "key header", "address")
-        for row in rows:
-            address = row.base_url + (row.path or "")
-            listed.add_row(row.name, wire.WIRES.get(row.wire, row.wire), row.auth, address)
-        Terminal().page(listed)
+    listed = table("name", "wire", "key header", "address")
+    for row in rows:
+        address = row.base_url + (row.path or "")
+        listed.add_row(row.name, wire.WIRES.get(row.wire, row.wire), row.auth, address)
+    if rows or as_json:
+        print_report(rows, [listed], as_json=as_json)
     if not rows:
         click.echo(f"no provider or wire with {pattern!r} in its name", err=True)
         stop(FOUND)
