@@ -198,8 +198,12 @@ def read_fields(fields: dict[str, Any], *, response_needed: bool = True) -> Logg
 def _address(fields: dict[str, Any], request: dict[str, Any]) -> tuple[str, str]:
     """Host and path, which may stand beside the request or in it."""
     names = ("url", "uri")
-    host, path = _host_and_path(str(_first(fields, names) or _first(request, names) or ""))
-    return host, str(fields.get("path") or path)
+    url = str(_first(fields, names) or _first(request, names) or "")
+    _, separator, rest = url.partition("://")
+    address = (rest if separator else url).partition("?")[0].partition("#")[0]
+    authority, slash, path = address.partition("/") if separator else ("", "", address)
+    host = authority.rpartition("@")[2].partition(":")[0].lower()
+    return host, str(fields.get("path") or slash + path)
 
 
 def _headers(logged: Any) -> dict[str, str]:
@@ -218,15 +222,6 @@ def _headers(logged: Any) -> dict[str, str]:
         for name, value in pairs
         if isinstance(name, str) and isinstance(value, str)
     }
-
-
-def _host_and_path(url: str) -> tuple[str, str]:
-    _, separator, rest = url.partition("://")
-    address = (rest if separator else url).partition("?")[0].partition("#")[0]
-    if not separator:
-        return "", address
-    authority, slash, path = address.partition("/")
-    return authority.rpartition("@")[2].partition(":")[0].lower(), slash + path
 
 
 def _ended(fields: dict[str, Any], started: float | None) -> float | None:

@@ -104,7 +104,12 @@ class RunGroup(CommandGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        stated = [one.opts[0] for one in self.params if _is_stated(ctx, one.name)]
+        by_user = click.core.ParameterSource.COMMANDLINE
+        stated = [
+            one.opts[0]
+            for one in self.params
+            if one.name is not None and ctx.get_parameter_source(one.name) is by_user
+        ]
         if stated and self.get_command(ctx, args[0]) is not None:
             ctx.fail(f"{stated[0]} goes with a command after --, not with {args[0]!r}.")
         try:
@@ -126,13 +131,6 @@ def command_after_dashes(ctx: click.Context) -> tuple[str, ...]:
     if not words:
         ctx.fail(f"No command to run. Write: {ctx.command_path} -- COMMAND...")
     return words
-
-
-def _is_stated(ctx: click.Context, name: str | None) -> bool:
-    return (
-        name is not None
-        and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    )
 
 
 class Commands(CommandGroup):

@@ -6,14 +6,10 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import click
 
 from .common import EXISTING_FILE, print_json, read_text, require, selected
-
-if TYPE_CHECKING:
-    from anaphora.emulator.server import Emulator
 
 
 @click.command()
@@ -76,7 +72,7 @@ def command(
     from anaphora.emulator.engine import EmulatorOptions, Latency
     from anaphora.emulator.faults import Faults
     from anaphora.emulator.replies.script import Script
-    from anaphora.emulator.server import serve
+    from anaphora.emulator.server import Emulator, serve
     from anaphora.yaml_values import seconds_in
 
     options = EmulatorOptions(
@@ -90,11 +86,11 @@ def command(
         any_model=any_model,
         tool_calls=not no_tool_calls,
     )
-    serve(options, host=host, port=port, allow_hosts=allow_hosts, ready=_ready)
 
+    def ready(emulator: Emulator) -> None:
+        click.echo(f"emulator: {emulator.url} (requests are listed at {emulator.url}/_emulator)")
 
-def _ready(emulator: Emulator) -> None:
-    click.echo(f"emulator: {emulator.url} (requests are listed at {emulator.url}/_emulator)")
+    serve(options, host=host, port=port, allow_hosts=allow_hosts, ready=ready)
 
 
 @click.command()

@@ -195,7 +195,14 @@ def _findings(
     """With `samples`, the first prompt is checked by itself, and the others against it."""
     last = 1 if samples else None
     requests, texts = prompts.requests, prompts.texts
-    costs = [_request_costs(request, prices) for request in requests[:last]]
+    costs = [
+        Costs(
+            rules=request.rules,
+            price=prices.price(request.provider, request.model, None, request.wire),
+            marked=bool(request.sent.marks.marks) or request.sent.marks.automatic is not None,
+        )
+        for request in requests[:last]
+    ]
     for request, cost in zip(requests, costs, strict=False):
         own = lint_request(request.sent.rendered, request.place, cost, request.sent.marks)
         yield from suppressed(own, request.place, config.ignore, "")
@@ -218,15 +225,6 @@ def _findings(
     if len(texts) > 1:
         compared += lint_text_samples(texts, text_cost, ratio)
     yield from suppressed(compared, "", config.ignore, "")
-
-
-def _request_costs(request: SentRequest, prices: PriceBook) -> Costs:
-    marks = request.sent.marks
-    return Costs(
-        rules=request.rules,
-        price=prices.price(request.provider, request.model, None, request.wire),
-        marked=bool(marks.marks) or marks.automatic is not None,
-    )
 
 
 def _text_costs(defaults: RequestDefaults, prices: PriceBook) -> tuple[Costs, float]:

@@ -124,15 +124,13 @@ class Rows:
             for title, width in zip(self._titles, widths, strict=True)
         )
         gaps = _GAP * (len(widths) - 1)
-        if sum(widths) + gaps <= options.max_width and not self._has_line_breaks():
+        folded = any("\n" in cell for cells, _ in self._rows for cell in cells)
+        if sum(widths) + gaps <= options.max_width and not folded:
             yield from self._lines(console, widths)
         elif sum(least) + gaps <= options.max_width:
             yield self._table()
         else:
             yield from self._records()
-
-    def _has_line_breaks(self) -> bool:
-        return any("\n" in cell for cells, _ in self._rows for cell in cells)
 
     def _lines(self, console: Console, widths: Sequence[int]) -> Iterator[Segment]:
         """A table that needs no folding, much faster than rich makes it: it may have many rows."""
@@ -247,15 +245,9 @@ class AnswerPrinter:
 
 def for_stderr(line: str, code: int) -> str:
     """The line with an escape code, if standard error shows those."""
-    return f"\x1b[{code}m{line}\x1b[0m" if _stderr_has_colours() else line
-
-
-def _stderr_has_colours() -> bool:
-    if os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    coloured = not os.environ.get("NO_COLOR") and (os.environ.get("FORCE_COLOR") or on_terminal)
+    return f"\x1b[{code}m{line}\x1b[0m" if coloured else line
 
 
 RESULT_COLOURS: dict[Result, str] = {

@@ -420,7 +420,8 @@ class FaultSelector:
                 continue
             self._counts[index] += 1
             count = self._counts[index]
-            if fault is None and rule.applies(count, self._roll(index, count)):
+            drawn = blake3(b"%d %d %d" % (self._seed, index, count)).digest(7)
+            if fault is None and rule.applies(count, int.from_bytes(drawn) / 2**56):
                 fault = rule.to_fault()
         header = request.headers.get(HEADER)
         if header is not None:
@@ -428,10 +429,6 @@ class FaultSelector:
                 raise InvalidRequest(_OFF, path=HEADER)
             fault = parse_header(header)
         return None if fault is None else msgspec.structs.replace(fault, now=request.now)
-
-    def _roll(self, rule: int, count: int) -> float:
-        drawn = blake3(b"%d %d %d" % (self._seed, rule, count)).digest(7)
-        return int.from_bytes(drawn, "big") / 2**56
 
 
 def parse_header(text: str) -> Fault:

@@ -66,7 +66,8 @@ class TraceBlocks:
                 TraceBlock(("shared", group), Kind.SYSTEM, "system", Size()),
                 TraceBlock(("rest", group), Kind.SYSTEM, "system", Size()),
             )
-        self.leading = sum(1 for _ in takewhile(_is_system, trace.messages))
+        roles = (message.role for message in trace.messages)
+        self.leading = sum(1 for _ in takewhile(("system", "developer").__contains__, roles))
         """The system messages before all others."""
         self.messages = [
             self._message(message, "system" if index < self.leading else "messages")
@@ -165,10 +166,6 @@ class TraceBlocks:
             kept = [content for content, kind_name in pairs if kind_name not in thinking]
             block.stripped = _block(message, kept, kind, section)
         return block
-
-
-def _is_system(message: TraceMessage) -> bool:
-    return message.role in ("system", "developer")
 
 
 def _block(message: TraceMessage, content: object, kind: Kind, section: Section) -> TraceBlock:

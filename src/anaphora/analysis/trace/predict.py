@@ -154,11 +154,6 @@ def _less(call: Predicted, read: int) -> str:
     return "messages_voided" if read else "unexplained"
 
 
-def _gap(before: TraceCall | None, call: TraceCall) -> float | None:
-    began = None if before is None else before.at
-    return None if began is None or call.at is None else call.at - began
-
-
 class Predictor:
     """Replays conversations in the order they happened, those of one account together."""
 
@@ -206,11 +201,14 @@ class Predictor:
         params = replay.cache_params(call, in_loop=in_loop)
         simulator, rules = self._simulator(replay), replay.rules
         prompt = replay.prompt(call, params, account)
-        idle = _gap(before, call)
+        began = None if before is None else before.at
+        idle = None if began is None or call.at is None else call.at - began
         with_replies = self._with_replies(simulator, account, prompt, at, before)
         outcome, lapsed, alive = self._outcomes(simulator, account, prompt, at, idle)
         chances = replay.chances(call, prompt, account, simulator, at)
-        self._keep_lifetime(simulator, account)
+        if account.lifetime is not None and self._elsewhere is None:
+            # What a call leaves is kept as long as the account's bills show.
+            simulator.lifetime = account.lifetime.seconds
         older = billed is not None and billed.cache_read in replay.left
         changed = replay.changed_at(account, in_loop=in_loop)
         if billed is not None and len(prompt) and self._elsewhere is None:
@@ -298,11 +296,6 @@ class Predictor:
         simulator.lifetime = lifetime.shown if idle is None else seconds
         outcome = simulator.predict(prompt, at=at)
         return outcome, None if lapsed == outcome else lapsed, alive or outcome
-
-    def _keep_lifetime(self, simulator: Simulator, account: Account) -> None:
-        """What a call leaves is kept as long as the account's bills show."""
-        if account.lifetime is not None and self._elsewhere is None:
-            simulator.lifetime = account.lifetime.seconds
 
 
 def _changed_at(outcome: Outcome, tokens: int) -> Outcome:

@@ -346,15 +346,12 @@ def _record(message: dict[str, Any]) -> _Record:
         at=at,
         complete=max((one for one in moments if one is not None), default=None),
         messages=tuple(_messages(message)),
-        answered=() if from_model else tuple(_answered(message)),
+        answered=tuple(
+            str(part["functionResponse"].get("id") or "")
+            for part in (() if from_model else _parts(message.get("content")))
+            if isinstance(part.get("functionResponse"), dict)
+        ),
     )
-
-
-def _answered(message: dict[str, Any]) -> Iterator[str]:
-    """The tool calls whose results are in a user message."""
-    for part in _parts(message.get("content")):
-        if isinstance(part.get("functionResponse"), dict):
-            yield str(part["functionResponse"].get("id") or "")
 
 
 def _messages(message: dict[str, Any]) -> Iterator[TraceMessage]:

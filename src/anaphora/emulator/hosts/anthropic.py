@@ -105,7 +105,8 @@ class AnthropicHost(Host):
         signed = any(isinstance(part, Thinking) and part.signature for part in parts)
         if not signed or not profile.refuses("unbound_thinking"):
             return parts
-        binding = _binding(prompt)
+        *_, (_, whole, system) = _digests(prompt)
+        binding = _BOUND.decode() + whole + system
         return tuple(
             msgspec.structs.replace(part, signature=part.signature + binding)
             if isinstance(part, Thinking) and part.signature
@@ -323,12 +324,6 @@ def _without_glue(data: bytes) -> bytes:
 
 def _text(digest: bytes) -> str:
     return base64.b64encode(digest, altchars=b"ab").decode()
-
-
-def _binding(prompt: Rendered) -> str:
-    """What a signature ends with."""
-    *_, (_, whole, system) = _digests(prompt)
-    return _BOUND.decode() + whole + system
 
 
 def _unbound(prompt: Rendered) -> dict[str, bool]:

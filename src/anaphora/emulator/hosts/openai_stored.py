@@ -79,7 +79,8 @@ class StoredCompletions:
             return self._list(request)
         stored = self._stored.get(request.workspace, name)
         if request.route.operation == "stored_items":
-            return _page(request, _messages(name, stored.messages))
+            messages = enumerate(decode_value(stored.messages, "messages"))
+            return _page(request, [{"id": f"{name}-{at}", **message} for at, message in messages])
         if request.method == "DELETE":
             self._stored.delete(request.workspace, name)
             return dumps({"object": "chat.completion.deleted", "id": name, "deleted": True})
@@ -104,11 +105,6 @@ class StoredCompletions:
             if labelled and model in (None, fields["model"]):
                 found.append(fields)
         return _page(request, found)
-
-
-def _messages(name: str, raw: bytes) -> list[dict[str, Any]]:
-    messages = decode_value(raw, "messages")
-    return [{"id": f"{name}-{index}", **message} for index, message in enumerate(messages)]
 
 
 def _page(request: RoutedRequest, items: list[dict[str, Any]]) -> bytes:

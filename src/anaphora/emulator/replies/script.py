@@ -149,12 +149,11 @@ class ScriptMatch(_Table, frozen=True):
             and (self.tool is None or any(fnmatchcase(name, self.tool) for name in request.tools))
             and self.schema in (None, request.call.params.output is not None)
             and (self.result is None or any(self.result in text for _, text in request.results))
-            and (self.result_of is None or self._has_result(request))
+            and (
+                self.result_of is None
+                or any(fnmatchcase(name or "", self.result_of) for name, _ in request.results)
+            )
         )
-
-    def _has_result(self, request: ScriptInput) -> bool:
-        wanted = self.result_of or ""
-        return any(fnmatchcase(name or "", wanted) for name, _ in request.results)
 
 
 class ScriptToolCall(_Table, frozen=True):
