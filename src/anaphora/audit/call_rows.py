@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from blake3 import blake3
 
+from anaphora.cache.verdict import Verdict
 from anaphora.client.observe import EndedCall, OwnBill
 from anaphora.client.observe.export import block_label, label, outcome, queued, word
 from anaphora.client.response import Record
@@ -178,7 +180,6 @@ def row_of_record(
     """The row of a call of the client. Texts of the record never reach it: only names, codes and
     figures."""
     verdict, plan = record.verdict, call.plan
-    change = None if verdict is None or not verdict.broke else verdict.change
     return AuditEnvelope(
         at=round(record.at, 6),
         epoch=epoch,
@@ -213,13 +214,7 @@ def row_of_record(
         saved_nano_usd=nano_usd(record.saved),
         unbilled_nano_usd=call.unbilled_nano_usd,
         own=None if call.own is None else own_figures(call.own),
-        verdict=None if verdict is None else verdict.result,
-        cause=None if verdict is None else verdict.cause,
-        broke=verdict is not None and verdict.broke,
-        change=None if change is None else code(change.kind),
-        changed=None if change is None else block_label(change.label, change.section),
-        lost=0 if verdict is None else verdict.lost,
-        lost_nano_usd=None if verdict is None else nano_usd(verdict.cost_usd),
+        **verdict_fields(verdict),
         notices=tuple(code(notice.code) for notice in record.notices),
         labels=labels,
         automatic=None if plan is None else plan.automatic,
@@ -227,6 +222,22 @@ def row_of_record(
         turn=call.turn,
         blocks=blocks,
     )
+
+
+def verdict_fields(verdict: Verdict | None) -> dict[str, Any]:
+    """The fields of a row that a verdict fills."""
+    if verdict is None:
+        return {}
+    change = verdict.change if verdict.broke else None
+    return {
+        "verdict": verdict.result,
+        "cause": verdict.cause,
+        "broke": verdict.broke,
+        "change": None if change is None else code(change.kind),
+        "changed": None if change is None else block_label(change.label, change.section),
+        "lost": verdict.lost,
+        "lost_nano_usd": nano_usd(verdict.cost_usd),
+    }
 
 
 #: Names that are the same from call to call; ids are not.

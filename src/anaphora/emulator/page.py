@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import htpy
 
+from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row, verdict_fields
+from anaphora.audit.envelope import AuditEnvelope, AuditUsage, nano_usd
+from anaphora.cache.verdict import Verdict
 from anaphora.dashboard.figures import moment
 from anaphora.dashboard.memory import MemorySource
 from anaphora.dashboard.page_site import EVENTS, PageSite
@@ -16,25 +21,17 @@ from anaphora.dashboard.pages.overview import OverviewPage
 from anaphora.dashboard.program_pages import PROGRAM_SECTIONS, program_pages
 from anaphora.dashboard.site import PageContent, PageRequest, Site
 from anaphora.dashboard.static_files import STATIC
+from anaphora.dashboard.values import ShownCall
 
 if TYPE_CHECKING:
     from anaphora.serving.exchange import HttpExchange
 
     from .engine import Engine
-    from .journal import Journal
-import secrets
-from collections import OrderedDict
-from typing import TYPE_CHECKING
+    from .journal import CallRecord, Journal, JournalEntry
 
-from anaphora.audit.call_rows import BlockDigests, blocks_of, usage_row
-from anaphora.audit.envelope import AuditEnvelope, AuditUsage, code, nano_usd
-from anaphora.cache.verdict import Verdict
-from anaphora.client.observe.export import block_label
-from anaphora.dashboard.values import ShownCall
-
-if TYPE_CHECKING:
-    from .journal import CallRecord, JournalEntry
-
+#: Calls whose conversation is remembered.
+_MOST_CALLS = 10_000
+_FIRST_ERROR = 400
 _START = "Point a client at this address; any key will do."
 
 
@@ -116,11 +113,6 @@ def _form(site: Site, action: str, title: str, advance: int | None = None) -> ht
     ]
 
 
-#: Calls whose conversation is remembered.
-_MOST_CALLS = 10_000
-_FIRST_ERROR = 400
-
-
 class ShownCalls:
     """Makes them in the order of the calls, whose conversations it remembers."""
 
@@ -153,7 +145,6 @@ class ShownCalls:
         cost_usd = None
         if usage is not None and billed is not None and entry.price is not None:
             cost_usd = entry.price.of(usage, marked=bool(billed.sent.marks.marks))
-        change = verdict.change if verdict is not None and verdict.broke else None
         conversation, turn = ("", 0) if billed is None else self._turn(entry, details)
         return AuditEnvelope(
             at=entry.at,
@@ -176,13 +167,7 @@ class ShownCalls:
             if entry.price is None or usage is None
             else nano_usd(entry.price.of_output(usage)),
             saved_nano_usd=None if verdict is None else nano_usd(verdict.saved),
-            verdict=None if verdict is None else verdict.result,
-            cause=None if verdict is None else verdict.cause,
-            broke=verdict is not None and verdict.broke,
-            change=None if change is None else code(change.kind),
-            changed=None if change is None else block_label(change.label, change.section),
-            lost=0 if verdict is None else verdict.lost,
-            lost_nano_usd=None if verdict is None else nano_usd(verdict.cost_usd),
+            **verdict_fields(verdict),
             automatic=None if billed is None else billed.sent.marks.automatic,
             conversation=conversation,
             turn=turn,
