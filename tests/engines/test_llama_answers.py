@@ -20,7 +20,8 @@ from support.llama_calls import (
 )
 
 from anaphora import wire
-from anaphora.analysis.roundtrip import RecordedExchange, check
+from anaphora.analysis.roundtrip import RecordedExchange
+from anaphora.analysis.roundtrip.rules import check
 from anaphora.prompt import (
     BlockMark,
     Call,

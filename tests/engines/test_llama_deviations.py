@@ -26,7 +26,8 @@ from support.llama_calls import (
 )
 
 from anaphora import cache, errors, wire
-from anaphora.analysis.roundtrip import RecordedExchange, check
+from anaphora.analysis.roundtrip import RecordedExchange
+from anaphora.analysis.roundtrip.rules import check
 from anaphora.prompt import OutputSchema, ToolChoice
 from anaphora.values import (
     Conversation,

@@ -8,14 +8,14 @@ from support.exchanges import Json, needs_exchanges, records, rows_of
 from support.tables import check_rows
 
 from anaphora import wire
-from anaphora.analysis import roundtrip
+from anaphora.analysis.roundtrip import RecordedExchange, rules
 
 HOSTED = sorted({*wire.WIRES} - {"ollama"})
 
 
 def check(record: Json) -> None:
     fields = {name: value for name, value in record.items() if value is not None}
-    result = roundtrip.check(roundtrip.RecordedExchange(**fields))
+    result = rules.check(RecordedExchange(**fields))
     assert result.good, result
 
 

@@ -15,7 +15,8 @@ from support.rich import MODELS, NAME, PATHS, REQUESTS
 from support.tables import table
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import RecordedExchange, check
+from anaphora.analysis.roundtrip import RecordedExchange
+from anaphora.analysis.roundtrip.rules import check
 from anaphora.cli import translate
 from anaphora.rendered import Plan
 from anaphora.values import Notice

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import RecordedExchange, check
+from anaphora.analysis.roundtrip import RecordedExchange
+from anaphora.analysis.roundtrip.rules import check
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params, PartMark, PromptCachePlan, PromptIR
 from anaphora.rendered import Plan, Rendered

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from anaphora import wire
-from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult, check
+from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
+from anaphora.analysis.roundtrip.rules import check
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.values import Opaque, ReplyEnd, Usage
 

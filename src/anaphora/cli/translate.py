@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from rich.syntax import Syntax
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult, check
+from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
+from anaphora.analysis.roundtrip.rules import check
 from anaphora.analysis.trace.format import Problem
 from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest

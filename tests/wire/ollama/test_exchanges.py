@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from anaphora.analysis.roundtrip import RecordedExchange, check
-from anaphora.analysis.roundtrip.rules import RULES, WireRules
+from anaphora.analysis.roundtrip import RecordedExchange, WireRules
+from anaphora.analysis.roundtrip.rules import RULES, check
 from anaphora.rendered import Plan
 from anaphora.values import ReplyEnd
 from anaphora.wire import ollama

@@ -12,7 +12,8 @@ from support.byte_server import byte_server
 from support.sdk.case import PNG
 from support.sdk.ollama import ASK, CASE
 
-from anaphora.analysis.roundtrip import RecordedExchange, check
+from anaphora.analysis.roundtrip import RecordedExchange
+from anaphora.analysis.roundtrip.rules import check
 
 
 def add(a: int, b: int) -> int:

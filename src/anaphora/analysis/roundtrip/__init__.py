@@ -1,10 +1,21 @@
 """The round-trip check: is every recorded request parsed and rendered with the same meaning, and
-every reply read without loss?"""
+every reply read without loss?
+
+Bodies are brought into one form, so that those with the same meaning are equal: an `Edit` changes
+the objects at a path. A path is field names joined by dots, `[]` for every item of a list and `[0]`
+for its first; `|` separates alternatives: `system[]|messages[].content[]`. Which forms mean the
+same on each wire, and the check with them, are in `rules`.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
 import msgspec
-from msgspec.structs import replace
+from msgspec import structs
 
 from anaphora import catalog, errors, wire
 from anaphora.catalog import Dialect
@@ -13,8 +24,138 @@ from anaphora.rendered import Plan
 from anaphora.values import Notice, ReplyEnd, ReplyFail
 from anaphora.wire.reading import DECODE_ERRORS
 
-from .normalise import difference, normalise
-from .rules import RULES
+Body: TypeAlias = dict[str, Any]
+
+
+class Edit(NamedTuple):
+    """A change, made in place to every object at a path."""
+
+    where: str
+    change: Callable[[Body], object]
+    notice: str = ""
+    """Only where rendering gave a notice of this code."""
+
+    def when(self, wanted: Callable[[Body], bool]) -> Edit:
+        """The same for some of the objects only."""
+        return self._replace(change=lambda holder: wanted(holder) and self.change(holder))
+
+
+Rules: TypeAlias = dict[str, list[Edit]]
+"""What means the same, and the edits that make one form of the other."""
+
+
+def normalise(body: Body, rules: Rules, notices: Iterable[Notice] = ()) -> dict[str, int]:
+    """Changes the body in place; returns how many objects each rule has changed."""
+    codes = {"", *(notice.code for notice in notices)}
+    changed: Counter[str] = Counter()
+    for name, edits in rules.items():
+        for edit in edits:
+            for holder in objects_at(body, edit.where) if edit.notice in codes else ():
+                before = msgspec.json.encode(holder, order="sorted")
+                edit.change(holder)
+                changed[name] += before != msgspec.json.encode(holder, order="sorted")
+    return {name: count for name, count in changed.items() if count}
+
+
+def objects_at(body: Body, where: str) -> list[Body]:
+    """The objects at a path; the body itself for an empty one."""
+    return [found for path in where.split("|") for found in _objects(body, path)]
+
+
+def _objects(body: Body, path: str) -> list[Body]:
+    found = [body]
+    for step in path.split(".") if path else ():
+        name, bracket, index = step.partition("[")
+        values = [holder.get(name) for holder in found]
+        if bracket:
+            end = 1 if index == "0]" else None
+            values = [item for value in values if isinstance(value, list) for item in value[:end]]
+        found = [value for value in values if isinstance(value, dict)]
+    return found
+
+
+def drop(where: str, **defaults: Any) -> Edit:
+    """Drops fields that have their default value."""
+
+    def change(holder: Body) -> None:
+        for name, default in defaults.items():
+            value = holder.get(name, change)
+            if value == default and type(value) is type(default):
+                del holder[name]
+
+    return Edit(where, change)
+
+
+def fill(where: str, **values: Any) -> Edit:
+
+    def change(holder: Body) -> None:
+        for name in values.keys() - holder.keys():
+            holder[name] = copy.deepcopy(values[name])
+
+    return Edit(where, change)
+
+
+def remove(where: str, name: str) -> Edit:
+    return Edit(where, lambda holder: holder.pop(name, None))
+
+
+def replace(where: str, name: str, function: Callable[[Any], Any]) -> Edit:
+    """Replaces the value of a field that is present."""
+
+    def change(holder: Body) -> None:
+        if name in holder:
+            holder[name] = function(holder[name])
+
+    return Edit(where, change)
+
+
+def keep(where: str, name: str, wanted: Callable[[Any], bool]) -> Edit:
+    """Drops the items of a list that are not wanted."""
+    return replace(
+        where, name, lambda items: list(filter(wanted, items)) if isinstance(items, list) else items
+    )
+
+
+def drop_nulls(*opaque: str) -> Edit:
+    """Drops fields that are null, except inside of `opaque` ones."""
+
+    def change(value: Any) -> None:
+        if isinstance(value, dict):
+            for name in [name for name, item in value.items() if item is None]:
+                del value[name]
+            value = [item for name, item in value.items() if name not in opaque]
+        if isinstance(value, list):
+            for item in value:
+                change(item)
+
+    return Edit("", change)
+
+
+def difference(one: Any, two: Any, path: str = "$") -> str:
+    """The path to the first place where two decoded bodies differ; empty where they agree."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        for name in sorted({*one, *two}):
+            here = f"{path}.{name}"
+            if name not in one or name not in two:
+                return here
+            if found := difference(one[name], two[name], here):
+                return found
+        return ""
+    if isinstance(one, list) and isinstance(two, list):
+        for index, (mine, other) in enumerate(zip(one, two, strict=False)):
+            if found := difference(mine, other, f"{path}[{index}]"):
+                return found
+        return "" if len(one) == len(two) else f"{path}[{min(len(one), len(two))}]"
+    return "" if one == two else path
+
+
+class WireRules(NamedTuple):
+    request: Rules
+    reply: Rules
+    for_dialect: Callable[[Dialect], Rules] = lambda _: {}
+
+
+# ── The check ────────────────────────────────────────────────────────────────────────────────────
 
 
 class RecordedExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,46 +195,49 @@ class RoundTripResult(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.unparsed or self.changed or self.unreadable or self.lost)
 
 
-def check(exchange: RecordedExchange) -> RoundTripResult:
+def check_exchange(exchange: RecordedExchange, rules: WireRules) -> RoundTripResult:
     """Reads both halves of an exchange, writes them again, and compares."""
     result = RoundTripResult(id=exchange.id, wire=exchange.wire)
     row = catalog.dialects().at_host(exchange.host, exchange.wire, exchange.path)
-    codec = wire.get(exchange.wire) if row is None else wire.codec_for(row)
+    codec, provider, edits = wire.get(exchange.wire), wire.PROVIDERS[exchange.wire], rules.request
+    if row is not None:
+        codec, provider = wire.codec_for(row), row.provider
+        edits = rules.for_dialect(row) | edits
     try:
-        result = _check_request(exchange, result, codec, row)
+        result = _check_request(exchange, result, edits, codec, provider)
     except (AnaphoraError, *DECODE_ERRORS) as problem:
-        result = replace(result, unparsed=str(problem))
+        result = structs.replace(result, unparsed=str(problem))
     try:
-        return replace(result, lost=_lost(exchange, codec))
+        return structs.replace(result, lost=_lost(exchange, rules, codec))
     except (AnaphoraError, *DECODE_ERRORS) as problem:
-        return replace(result, unreadable=str(problem))
+        return structs.replace(result, unreadable=str(problem))
 
 
 def _check_request(
-    exchange: RecordedExchange, result: RoundTripResult, codec: wire.Wire, row: Dialect | None
+    exchange: RecordedExchange,
+    result: RoundTripResult,
+    edits: Rules,
+    codec: wire.Wire,
+    provider: str,
 ) -> RoundTripResult:
     call = codec.parse(exchange.request.encode(), exchange.path)
-    provider = wire.PROVIDERS[exchange.wire] if row is None else row.provider
     try:
         rendered = codec.render(call, catalog.profile(provider, call.model))
     except InvalidRequest:
         if 400 <= exchange.status < 500:
             refused = "requests that the provider refused are refused here too"
-            return replace(result, overlooked={refused: 1})
+            return structs.replace(result, overlooked={refused: 1})
         raise
     plan = Plan(marks=rendered.marks, automatic=rendered.automatic)
     written = msgspec.json.decode(codec.assemble(rendered, plan).body.join())
     recorded = msgspec.json.decode(exchange.request)
-    rules = RULES[exchange.wire].request
-    if row is not None:
-        rules = RULES[exchange.wire].for_dialect(row) | rules
-    overlooked = normalise(recorded, rules, rendered.notices)
-    normalise(written, rules, rendered.notices)
+    overlooked = normalise(recorded, edits, rendered.notices)
+    normalise(written, edits, rendered.notices)
     changed = difference(recorded, written)
-    return replace(result, changed=changed, overlooked=overlooked, notices=rendered.notices)
+    return structs.replace(result, changed=changed, overlooked=overlooked, notices=rendered.notices)
 
 
-def _lost(exchange: RecordedExchange, codec: wire.Wire) -> str:
+def _lost(exchange: RecordedExchange, rules: WireRules, codec: wire.Wire) -> str:
     """The first place where the reply lost something."""
     body = exchange.response.encode()
     if exchange.status >= 400:
@@ -108,7 +252,7 @@ def _lost(exchange: RecordedExchange, codec: wire.Wire) -> str:
     recorded = msgspec.json.decode(body)
     written = msgspec.json.decode(codec.write_reply(reply))
     for decoded in (recorded, written):
-        normalise(decoded, RULES[exchange.wire].reply)
+        normalise(decoded, rules.reply)
     return difference(recorded, written)
 
 

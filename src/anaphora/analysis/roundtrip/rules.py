@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from anaphora.catalog import Dialect
 from anaphora.wire.gemini.types import camel, decode_base64
 from anaphora.wire.openai_responses.writer import item_id
 
-from .normalise import Body, Edit, Rules, drop, drop_nulls, fill, keep, objects_at, remove, replace
-
-
-class WireRules(NamedTuple):
-    request: Rules
-    reply: Rules
-    for_dialect: Callable[[Dialect], Rules] = lambda _: {}
-
+from . import (
+    Body,
+    Edit,
+    RecordedExchange,
+    RoundTripResult,
+    Rules,
+    WireRules,
+    check_exchange,
+    drop,
+    drop_nulls,
+    fill,
+    keep,
+    objects_at,
+    remove,
+    replace,
+)
 
 _NULLS = "null means the same as a missing field"
 _DEFAULTS = "a field with its default value is left out"
@@ -540,3 +548,8 @@ RULES = {
     "gemini": _GEMINI,
     "ollama": _OLLAMA,
 }
+
+
+def check(exchange: RecordedExchange) -> RoundTripResult:
+    """Reads both halves of an exchange, writes them again, and compares."""
+    return check_exchange(exchange, RULES[exchange.wire])

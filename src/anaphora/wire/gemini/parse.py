@@ -2,7 +2,7 @@
 
 `parse` keeps everything where it stood and as it was written: arguments and schemas keep their
 text, missing ids stay missing on this wire, unknown fields become extras. The few forms that it
-normalises are listed in `analysis/roundtrip/gemini.py`.
+normalises are listed in `analysis/roundtrip/rules.py`.
 
 `split` normalises nothing inside a part, a tool or a declaration, so that a cache is billed, and a
 miss explained, by the bytes that were sent.

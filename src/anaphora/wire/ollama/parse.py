@@ -2,7 +2,7 @@
 
 `parse` keeps everything where it stood and as it was written: arguments and schemas keep their
 text, unknown fields become extras. A leading system message with a text becomes the system prompt;
-the few forms that it normalises are listed in `analysis/roundtrip/ollama.py`.
+the few forms that it normalises are listed in `analysis/roundtrip/rules.py`.
 
 `split` changes only the white space between the outermost fields of the request and of its system
 message, so that a miss is explained by the bytes that were sent.
