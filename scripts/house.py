@@ -44,10 +44,9 @@ LATER = (
     *(
         f"cli/{name}"
         for name in (
-            "watch watch_lines watch_output record recorded_run replay replay_folder upstreams"
-            " audit audit_report audit_what_if html_file serve emulated_home apps admin grants"
-            " secrets spend spend_html store rpc nodes init daemon_connection token_lines"
-            " map map_lines"
+            "watch watch_lines watch_output recorded_run replay replay_folder upstreams"
+            " audit audit_report html_file serve emulated_home apps grants"
+            " secrets spend spend_html store rpc nodes daemon_connection map map_lines"
         ).split()
     ),
 )

@@ -1,4 +1,4 @@
-"""`anaphora apps`"""
+"""`anaphora apps` and `anaphora admin`: the tokens of apps and of administrators."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from .common import CommandGroup, report_problems
-from .daemon_connection import call_admin, home_option, open_home
+from .common import CommandGroup, print_json, report_problems
+from .daemon_connection import call_admin, home_option, json_option, open_home, shown_time
 from .terminal import Line, print_report, table
-from .token_lines import json_option, print_new_token, shown_time, token_rows
 
 DAY_HOURS = 24
+_DAY = 86_400
 
 
 @click.group(cls=CommandGroup)
@@ -93,3 +93,78 @@ def _lines(apps: list[dict[str, Any]]) -> Iterator[Line]:
         for cells in token_rows(one["tokens"]) or [("none", "", "", "")]:
             rows.add_row(one["app"], capabilities, *cells)
     yield rows
+
+
+@click.group(cls=CommandGroup)
+def admin() -> None:
+    """Create and revoke tokens of administrators.
+
+    On the daemon's socket the owner of the home folder is an administrator without a token. A token
+    is for other places: the dashboard at /ui, a scraper of /metrics, a script on another machine.
+    """
+
+
+@admin.command()
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, min_open=True, max=366),
+    default=30,
+    show_default=True,
+    help="How long it is valid.",
+)
+@home_option
+@json_option
+def token(days: float, home: Path, as_json: bool) -> None:
+    """Create a token of an administrator, and print it: it is shown this once.
+
+    With it, log in to the dashboard: `anaphora serve` prints its address.
+    """
+    params = {"lifetime": days * _DAY}
+    print_new_token(call_admin(open_home(home), "admin.token.create", params), as_json=as_json)
+
+
+@admin.command("revoke")
+@click.argument("token_id", metavar="ID")
+@home_option
+@json_option
+def revoke_token(token_id: str, home: Path, as_json: bool) -> None:
+    """Revoke a token of an administrator at once, by its id."""
+    result = call_admin(open_home(home), "admin.token.revoke", {"token": token_id})
+    print_report(result, [f"revoked {result['id']}"], as_json=as_json)
+
+
+@admin.command("list")
+@home_option
+@json_option
+def list_tokens(home: Path, as_json: bool) -> None:
+    """List tokens of administrators by their ids."""
+    result = call_admin(open_home(home), "admin.token.list", {})
+    rows = table("token", "state", "created", "expires")
+    for cells in token_rows(result["tokens"]):
+        rows.add_row(*cells)
+    lines: list[Line] = [rows] if result["tokens"] else ["no tokens"]
+    print_report(result, lines, as_json=as_json)
+
+
+def print_new_token(result: dict[str, Any], *, as_json: bool) -> None:
+    """The token on standard output, so that it can be piped; all about it on standard error."""
+    if as_json:
+        print_json(result)
+        return
+    expires = result["expires"]
+    until = "" if expires is None else f", valid until {shown_time(expires)}"
+    click.echo(f"{result['token_id']}{until}; the token is shown this once:", err=True)
+    click.echo(result["token"])
+
+
+def token_rows(tokens: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """Id, state, and the times of creation and expiry."""
+    return [
+        (
+            row["id"],
+            row["state"],
+            shown_time(row["created"]),
+            "never" if row["expires"] is None else shown_time(row["expires"]),
+        )
+        for row in tokens
+    ]

@@ -31,8 +31,7 @@ from anaphora.audit.report import report as report_of
 from anaphora.errors import AnchorMismatch, ChainBroken, InvalidRequest, Io, NewerSchema
 from anaphora.wording import counted
 
-from .audit_report import block_table, call_table, report_lines
-from .audit_what_if import model_option, play, ttl_option
+from .audit_report import block_table, call_table, model_option, play, report_lines, ttl_option
 from .common import (
     CHAIN,
     INTEGRITY,

@@ -59,8 +59,11 @@ COMMANDS = {
 }
 #: Commands that are functions of their name in another command's module.
 _MODULES = {
+    "admin": "apps",
     "completion": "config",
     "demo": "emulate",
+    "init": "secrets",
+    "record": "replay",
     "roundtrip": "translate",
     "wires": "models",
 }

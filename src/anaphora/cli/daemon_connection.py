@@ -12,6 +12,7 @@ import itertools
 import os
 import socket
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,6 +58,14 @@ def home_option(command: T) -> T:
         show_default="$ANAPHORA_HOME, or the working directory",
         help="The daemon's home folder.",
     )(command)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def shown_time(seconds: float) -> str:
+    """`2026-11-16 10:42 UTC`"""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 class NoDaemon(Exception):

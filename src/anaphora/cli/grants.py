@@ -24,9 +24,15 @@ from .common import (
     report_problems,
     stop,
 )
-from .daemon_connection import call_admin, home_option, open_home, open_shared_home
+from .daemon_connection import (
+    call_admin,
+    home_option,
+    json_option,
+    open_home,
+    open_shared_home,
+    shown_time,
+)
 from .terminal import Line, print_report, table
-from .token_lines import json_option, shown_time
 
 _FILE = click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False)
 

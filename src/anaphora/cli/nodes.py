@@ -13,9 +13,8 @@ from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
 from .common import CommandGroup
-from .daemon_connection import call_admin, home_option, open_shared_home
+from .daemon_connection import call_admin, home_option, json_option, open_shared_home, shown_time
 from .terminal import Line, print_report, table
-from .token_lines import json_option, shown_time
 
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home

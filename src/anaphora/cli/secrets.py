@@ -1,4 +1,4 @@
-"""`anaphora secrets`"""
+"""`anaphora init` and `anaphora secrets`: a daemon's home folder, and the keys in it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from anaphora.errors import AnaphoraError
 from anaphora.redaction import hides_arguments
 
 from .common import CommandGroup, read_stdin, report_problems
-from .daemon_connection import home_option, open_home
+from .daemon_connection import home_option, json_option, open_home
 from .terminal import Line, print_report
-from .token_lines import json_option
 
 
 @click.group(cls=CommandGroup)
@@ -72,3 +71,30 @@ def _read_key(name: str) -> Secret:
 
         return Secret(getpass.getpass(f"{name}: "))
     return Secret(read_stdin(MAX_BYTES + 3).decode("utf-8", "replace"))
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print what was created as JSON.")
+def init(folder: Path, as_json: bool) -> None:
+    """Create the home folder of a daemon.
+
+    Writes into DIR a commented llm.yaml (providers), a commented extensions.yaml (what each app may
+    do), and an empty folder for keys, all readable by you only. What is there already stays as it
+    is.
+
+    Then store a key and start the daemon; with `anaphora serve --emulate` no key is needed.
+    """
+    from anaphora.daemon.home import init
+
+    created = init(folder)
+    lines: list[str] = [f"created {path}" for path in created] or ["everything is there already"]
+    lines += [
+        "",
+        "next:",
+        f"  anaphora secrets set ANTHROPIC_API_KEY --home {folder}",
+        f"  anaphora apps add my-app --home {folder}",
+        f"  anaphora serve --home {folder}    (with --emulate no key is needed)",
+    ]
+    report = {"home": str(folder.resolve()), "created": [str(path) for path in created]}
+    print_report(report, lines, as_json=as_json)

@@ -23,10 +23,9 @@ from anaphora.wording import counted
 
 from .audit_report import cost, share
 from .common import past_moment
-from .daemon_connection import home_option, open_home, store_address_of
+from .daemon_connection import home_option, json_option, open_home, store_address_of
 from .html_file import html_option, write_html
 from .terminal import Line, Terminal, print_lines, print_report, table
-from .token_lines import json_option
 
 if TYPE_CHECKING:
     from anaphora.postgres.address import PostgresAddress

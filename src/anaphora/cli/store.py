@@ -18,9 +18,8 @@ from anaphora.wording import counted
 
 from .audit_report import cost
 from .common import FOUND, CommandGroup, stop
-from .daemon_connection import home_option, open_home, store_address_of
+from .daemon_connection import home_option, json_option, open_home, store_address_of
 from .terminal import Line, print_report
-from .token_lines import json_option
 
 if TYPE_CHECKING:
     from anaphora.daemon.store.postgres import moving
