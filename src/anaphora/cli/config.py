@@ -1,17 +1,13 @@
-"""`anaphora config` and `anaphora completion`."""
+"""`anaphora config` and `anaphora completion`, which shells run when they start."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from click.shell_completion import get_completion_class
-
-from anaphora.client.config import ClientConfig
-from anaphora.client.config.resolve import ResolvedProvider, resolve_each
-from anaphora.errors import MissingSecret
 
 from .common import (
     COMPLETE,
@@ -23,9 +19,15 @@ from .common import (
     report_problems,
     stop,
 )
-from .terminal import Line, print_report, table
 
-Resolutions = list[tuple[ResolvedProvider, MissingSecret | None]]
+if TYPE_CHECKING:
+    from anaphora.client.config import ClientConfig
+    from anaphora.client.config.resolve import ResolvedProvider
+    from anaphora.errors import MissingSecret
+
+    from .terminal import Line
+
+    Resolutions: TypeAlias = list[tuple[ResolvedProvider, MissingSecret | None]]
 
 
 @click.group(cls=CommandGroup)
@@ -44,7 +46,11 @@ def check(file: Path, as_json: bool) -> None:
 
     Exit code 2 when the file is invalid (the message names the line), 7 when a key is missing.
     """
+    from anaphora.client.config import ClientConfig
+    from anaphora.client.config.resolve import resolve_each
     from anaphora.daemon.config import daemon_config
+
+    from .terminal import print_report
 
     config = ClientConfig.read(file)
     daemon_config(config)
@@ -85,6 +91,8 @@ def _fields(one: ResolvedProvider, missing: MissingSecret | None) -> dict[str, A
 
 
 def _lines(config: ClientConfig, providers: Resolutions) -> Iterator[Line]:
+    from .terminal import table
+
     rows = table("provider", "wire", "address", "key", "model")
     for one, missing in providers:
         key, found = "none", "missing"

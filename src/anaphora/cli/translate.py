@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -12,9 +13,6 @@ from msgspec.structs import replace
 from rich.syntax import Syntax
 
 from anaphora import catalog, wire
-from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
-from anaphora.analysis.roundtrip.rules import check
-from anaphora.analysis.trace.format import Problem
 from anaphora.cache.plan import plan_once
 from anaphora.errors import InvalidRequest
 from anaphora.rendered import Plan
@@ -22,8 +20,11 @@ from anaphora.wire import detect
 from anaphora.wire.reading import DECODE_ERRORS
 
 from .common import FOUND, WireName, print_json, read_bytes, report_problems, stop
-from .log_files import files_in, lines_of, stop_empty
 from .terminal import YELLOW, Line, Terminal, for_stderr, print_report, table
+
+if TYPE_CHECKING:
+    from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
+    from anaphora.analysis.trace.format import Problem
 
 
 @click.command()
@@ -111,6 +112,10 @@ def roundtrip(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
     Input that cannot be read is reported on standard error. Exit code 1 when something was lost or
     could not be read, 2 when no exchange was checked.
     """
+    from anaphora.analysis.roundtrip.rules import check
+
+    from .log_files import stop_empty
+
     outcomes: list[RoundTripResult] = []
     skipped: Counter[str] = Counter()
     problems = []
@@ -136,6 +141,10 @@ def roundtrip(files: tuple[Path, ...], only: str | None, as_json: bool) -> None:
 
 def _exchanges(files: tuple[Path, ...]) -> Iterator[RecordedExchange | str]:
     """The exchanges; for a line that cannot be read, the reason."""
+    from anaphora.analysis.roundtrip import RecordedExchange
+
+    from .log_files import files_in, lines_of
+
     decode = msgspec.json.Decoder(RecordedExchange).decode
     problems: list[Problem] = []
     for file in files_in(files, problems):
