@@ -133,8 +133,8 @@ def passed(done: subprocess.CompletedProcess[str]) -> str:
 COMBINATIONS = {
     "": (),
     "cli": ("click", "rich"),
-    "emulator": ("granian", "starlette"),
-    "cli,emulator": ("click", "rich", "granian", "starlette"),
+    "emulator": ("granian",),
+    "cli,emulator": ("click", "rich", "granian"),
 }
 every = pytest.mark.parametrize("extras", COMBINATIONS)
 #: Nothing; the others take long to start.
@@ -195,7 +195,7 @@ def test_only_what_was_asked_for_can_be_imported(
     installed: Callable[[str], Run], extras: str
 ) -> None:
     """Otherwise the tests below would prove nothing."""
-    optional = ["click", "rich", "granian", "starlette", "genai_prices", "pydantic", "httpx"]
+    optional = ["click", "rich", "granian", "genai_prices", "pydantic", "httpx"]
     optional += ["prometheus_client", "opentelemetry", "pytest"]
     program = (
         "import importlib.util as u, sys, anaphora\n"

@@ -10,7 +10,6 @@ import anthropic  # noqa: F401
 import granian.server.embed  # noqa: F401
 import httpcore2  # noqa: F401
 import pytest
-import starlette.applications  # noqa: F401
 
 import anaphora.emulator.server
 import anaphora.proxy.judging

@@ -221,7 +221,7 @@ def emulated_or(
     elif preview:  # nothing is sent
         yield emulator_config("http://localhost")
     else:
-        require("the emulator", "granian", "starlette")
+        require("the emulator", "granian")
         from anaphora import emulator
 
         with emulator.running() as emu:

@@ -67,7 +67,7 @@ def command(
     name: http://127.0.0.1:8787/deepseek replaces https://api.deepseek.com. Any key is accepted;
     each key has a workspace and a cache of its own. Requests are listed at /_emulator.
     """
-    require("the emulator", "granian", "starlette", "yaml")
+    require("the emulator", "granian", "yaml")
     from anaphora import catalog
     from anaphora.emulator.engine import EmulatorOptions, Latency
     from anaphora.emulator.faults import Faults
@@ -106,7 +106,7 @@ def demo(as_json: bool, providers: str, no_engine: bool) -> None:
     prefix, and is found. Last, the same prompt goes to llama.cpp's own server, cold and warm, where
     that is installed.
     """
-    require("the demo", "granian", "starlette")
+    require("the demo", "granian")
     play = _tour("play")
     every = play.STORY.stops
     wanted = selected(providers, (stop.provider for stop in every))

@@ -71,7 +71,7 @@ def run_recorded(
     """Run the command, report what was recorded and replayed, and exit with its code. `player` is
     made of the secrets of the environment, once the command was found; `prepare` changes its
     environment."""
-    require("this command", "granian", "starlette", extra="proxy")
+    require("this command", "granian", extra="proxy")
     from anaphora.proxy import launch
     from anaphora.proxy.programs import environment, notices, refuse_loop
     from anaphora.proxy.recording import RecordedUpstream

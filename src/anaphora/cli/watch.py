@@ -92,7 +92,7 @@ def command(words: tuple[str, ...], **options: Any) -> None:
     of prompts where a prefix broke, and never a key. The exit code is the command's, or 1 where
     --record could not record an answer.
     """
-    require("watch", "granian", "starlette", extra="proxy")
+    require("watch", "granian", extra="proxy")
     code = _watch(words, _WatchOptions(**options))
     if code:
         stop(code)

@@ -7,7 +7,7 @@ rejects requests like it, and injects faults.
         client = anthropic.Anthropic(base_url=emu.url, api_key="any")
 
 All modules but `server` and `page` are pure: they do no I/O, and time is an argument. A server
-needs Starlette and Granian, which come with the extra `anaphora[emulator]`.
+needs Granian, which comes with the extra `anaphora[emulator]`.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def application(
     limits: BodyLimits | None = None,
 ) -> ServedApp:
     """The ASGI application of an engine that is served at `host`."""
-    require_extra(_EXTRA, "granian", "starlette")
+    require_extra(_EXTRA, "granian")
     # A link on another page may open the overview.
     guard = HostGuard(host, allow_hosts, pages=("/", CONTROL), hint=_HINT)
     return ServedApp(EmulatorHandler(engine), guard, limits)

@@ -279,7 +279,7 @@ def _redirect(config: pytest.Config) -> Redirect:
         with _plain_errors():
             from anaphora.serving.server import require_extra
 
-            require_extra("pytest", "granian", "starlette")
+            require_extra("pytest", "granian")
             from .redirect import Redirect
 
             config.stash[_REDIRECT] = Redirect()
