@@ -85,6 +85,8 @@ def cost_bound(
         if tools.passes > 1:
             input_tokens = tools.passes * max(input_tokens, _context(target))
             output_tokens *= tools.passes
+        attempts = 1 + sum(param.startswith("fallbacks") for param, _ in facts.models)
+        input_tokens, output_tokens = attempts * input_tokens, attempts * output_tokens
         rate_in, rate_out = _dearest(facts, target, at, input_tokens, ttls)
     except _NoBound as problem:
         return CostBound(None, input_tokens, output_tokens, str(problem))

@@ -17,7 +17,7 @@ import msgspec
 
 from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.wire.body_memory import ListElements
-from anaphora.wire.gemini.types import camel
+from anaphora.wire.gemini.types import camel, raw_elements
 from anaphora.wire.reading import (
     Members,
     converts_errors,
@@ -40,6 +40,8 @@ NULL = msgspec.Raw(b"null")
 #: The largest limit of an output, as for JSON-RPC.
 _MOST_TOKENS = 2**32 - 1
 _BETA_HEADERS = ("anthropic-beta", "openai-beta")
+#: Fields of an entry of `fallbacks` that cost no more than its limit of the output.
+_FALLBACK_FIELDS = frozenset({"model", "thinking", "output_config"})
 
 
 @converts_errors(request_error)
@@ -197,6 +199,27 @@ class _Reading:
             if model is not None:
                 self._models.append(Named(where, model))
 
+    def _fallbacks(self, name: str, raw: msgspec.Raw) -> None:
+        """Models for another attempt, each with limits of its own; or `default`, which stands for
+        models that the provider chooses."""
+        if bytes(raw)[:1] == b'"':
+            self._models.append(Named(name, _text(raw, name)))
+            return
+        self._model_list(name, raw)
+        for index, entry in enumerate(raw_elements(raw, f"$.{name}")):
+            if bytes(entry)[:1] != b"{":
+                continue
+            for member, value in _members(entry, f"{name}[{index}]").items():
+                path = f"{name}[{index}].{member}"
+                if value == NULL:
+                    continue
+                if member == "max_tokens":
+                    self._limit(path, value)
+                elif member == "speed":
+                    self._speed(path, value)
+                elif member not in _FALLBACK_FIELDS:
+                    self._unknown.append(path)
+
     def _flag(self, name: str, raw: msgspec.Raw) -> None:
         self._values[name] = decode_value(raw, bool, f"$.{name}", request_error)
 
@@ -348,7 +371,7 @@ _ALWAYS_READ = frozenset({"models", "fallbacks", "context_management"})
 _READERS: dict[str, _Read] = {
     "model": _Reading._model,
     "models": _Reading._model_list,
-    "fallbacks": _Reading._model_list,
+    "fallbacks": _Reading._fallbacks,
     "max_tokens": _Reading._limit,
     "max_completion_tokens": _Reading._limit,
     "max_output_tokens": _Reading._limit,
