@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.delegation import Delegating, delegating
+from support.delegation import Delegating, app_of, delegating
 from support.emulated_client import MODELS
 from support.ledgers import rows
 from support.scripted_provider import scripted_provider
@@ -157,6 +158,119 @@ def test_automatic_marker_of_an_app_is_the_only_one(emu: Emulator, tmp_path: Pat
             assert daemon.sent == [body]
 
     asyncio.run(main())
+
+
+def bill(
+    folder: Path, wire: str, body: dict[str, Any], answer: dict[str, Any], **grant: Any
+) -> Decimal:
+    """What a call cost that a provider answered like this."""
+    texts = {
+        "anthropic": {"type": "message", "role": "assistant", "stop_reason": "end_turn"},
+        "openai_chat": {"object": "chat.completion"},
+        "openai_responses": {"object": "response", "status": "completed"},
+    }
+    content = {
+        "anthropic": {"content": [{"type": "text", "text": "Hello."}]},
+        "openai_chat": {
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": "Hello."},
+                    "finish_reason": "stop",
+                }
+            ]
+        },
+        "openai_responses": {"output": []},
+    }
+    reply = {"id": "r", "model": body["model"], **texts[wire], **content[wire], **answer}
+    app = app_of(providers=[wire], **grant)
+    folder.mkdir(exist_ok=True)
+
+    async def main() -> Any:
+        with scripted_provider() as provider:
+            provider.error = 200, json.dumps(reply).encode()
+            async with delegating(provider, folder, [wire], app=app) as daemon:
+                answered = await daemon.service.complete(daemon.request(wire, body))
+                await daemon.spent()
+                [total] = await daemon.store.spend([])
+                assert total.billed == nano_usd_up(answered.cost_usd or Decimal(0))
+                return answered.cost_usd
+
+    usd: Decimal = asyncio.run(main())
+    return usd
+
+
+COUNTS = {"input_tokens": 1000, "output_tokens": 500}
+CHAT_COUNTS = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+OPUS = "claude-opus-4-5"
+OWN_USD, OPUS_USD = Decimal("0.0105"), Decimal("0.0175")
+
+
+def test_answer_of_a_fallback_model_costs_its_price(tmp_path: Path) -> None:
+    body = {**BODY, "fallbacks": [{"model": OPUS}]}
+    counted = {"usage": COUNTS}
+    assert bill(tmp_path / "1", "anthropic", body, counted) == OWN_USD
+    assert bill(tmp_path / "2", "anthropic", body, {"model": OPUS, **counted}) == OPUS_USD
+    # The name of a snapshot, and one that is not known.
+    dated = {"model": f"{OPUS}-20251101", **counted}
+    assert bill(tmp_path / "3", "anthropic", body, dated) == OPUS_USD
+    unknown = {"model": "another", **counted}
+    assert bill(tmp_path / "4", "anthropic", body, unknown) == OPUS_USD
+
+
+def test_iterations_outside_the_usage_are_charged(tmp_path: Path) -> None:
+    """Compaction, and an advisor at the price of its own model."""
+    compaction = {"type": "compaction", **COUNTS}
+    advisor = {"type": "advisor_message", "model": OPUS, **COUNTS}
+    own = {"type": "message", **COUNTS}
+    usage = {**COUNTS, "iterations": [own, compaction, advisor]}
+    cost = bill(tmp_path / "1", "anthropic", BODY, {"usage": usage}, usd_per_day=None)
+    assert cost == 2 * OWN_USD + OPUS_USD
+    usage = {**COUNTS, "iterations": [own]}
+    assert bill(tmp_path / "2", "anthropic", BODY, {"usage": usage}) == OWN_USD
+
+
+@pytest.mark.parametrize(
+    ("wire", "usage"), [("openai_chat", CHAT_COUNTS), ("openai_responses", COUNTS)]
+)
+def test_service_tier_of_the_reply_is_charged(
+    wire: str, usage: dict[str, int], tmp_path: Path
+) -> None:
+    """A call of the priority tier may be served as a standard one, and the other way round."""
+    prompt = {"input": "Hello"} if wire == "openai_responses" else {"messages": BODY["messages"]}
+    body = {"model": "gpt-5.2", **prompt}
+    priority, grant = {**body, "service_tier": "priority"}, {"permissions": {"service_tiers"}}
+    costs = [
+        bill(tmp_path / f"{number}", wire, sent, {"usage": usage, "service_tier": tier}, **grant)
+        for number, (sent, tier) in enumerate(
+            [
+                (body, "default"),
+                (priority, "priority"),
+                (priority, "default"),
+                (body, "priority"),
+                (body, "unknown"),
+            ]
+        )
+    ]
+    standard, dear = Decimal("0.00875"), Decimal("0.0175")
+    assert costs == [standard, dear, standard, dear, standard]
+
+
+def test_search_of_chat_is_charged(tmp_path: Path) -> None:
+    body = {"model": "gpt-5.2", "messages": BODY["messages"], "web_search_options": {}}
+    answer = {"usage": CHAT_COUNTS}
+    cost = bill(
+        tmp_path, "openai_chat", body, answer, permissions={"server_tools"}, usd_per_day=None
+    )
+    assert cost == Decimal("0.05875")
+
+
+def test_fast_mode_that_was_not_served_is_not_charged(tmp_path: Path) -> None:
+    body, grant = {**BODY, "speed": "fast"}, {"permissions": {"service_tiers"}}
+    slow = {"usage": {**COUNTS, "speed": "standard"}}
+    assert bill(tmp_path / "1", "anthropic", body, slow, **grant) == OWN_USD
+    fast = {"usage": {**COUNTS, "speed": "fast"}}
+    assert bill(tmp_path / "2", "anthropic", body, fast, **grant) == 6 * OWN_USD
 
 
 TEXT = "Tell me about harbours and ships. " * 400

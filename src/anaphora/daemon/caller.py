@@ -51,7 +51,7 @@ from .settling import (
 from .shared_state import SharedState, Taken
 from .stored_history import GrowingConversation, StoredHistory
 from .stream_usage import UsageFilter, WholeEvents
-from .surcharges import NO_SURCHARGE, Surcharge, surcharge_of
+from .surcharges import billed_rates
 from .values import AppCall, AppReply, StreamHead, StreamPiece
 
 if TYPE_CHECKING:
@@ -361,10 +361,9 @@ class DelegatedCall(Caller):
         )
 
     def _settle(self, hold: OpenHold, flight: InFlight) -> None:
-        prepared, target = flight.prepared[flight.index], flight.target
+        prepared = flight.prepared[flight.index]
         usage, plan = self._usage, prepared.plan
-        price = target.price(flight.sent_at, service_tier(prepared))
-        surcharge = self._surcharge(target, flight.reply)
+        price, surcharge = billed_rates(self._builder.facts, flight, flight.reply)
         cost = self._cost = cost_of_reply(usage, price, plan, hold.hold.bound, surcharge)
         if cost.usd is None:
             self._unbilled += cost.nano_usd
@@ -380,28 +379,23 @@ class DelegatedCall(Caller):
         if not self._hidden:
             flight.cost_usd, flight.saved = cost.usd, saved
 
-    def _surcharge(self, target: Target, reply: Reply | None) -> Surcharge | None:
-        facts = self._builder.facts
-        if facts is None or reply is None:
-            return NO_SURCHARGE
-        return surcharge_of(facts, target, reply)
-
     def _settle_failure(
         self, hold: OpenHold, flight: InFlight, error: BaseException | None, partial: Reply | None
     ) -> None:
         prepared, target = flight.prepared[flight.index], flight.target
         unseen = thinks_unseen(target.endpoint.base_wire, target.profile, partial)
+        price, surcharge = billed_rates(self._builder.facts, flight, partial)
         cost = cost_of_failure(
             error,
             partial,
-            price=target.price(flight.sent_at, service_tier(prepared)),
+            price=price,
             plan=prepared.plan,
             bound=hold.hold.bound,
             input_tokens=self._bound.input_tokens,
             unseen_tokens=self._bound.output_tokens if unseen else 0,
             answers=1 if self._builder.facts is None else self._builder.facts.n,
             bytes_per_token=target.profile.bytes_per_token.value,
-            surcharge=self._surcharge(target, partial),
+            surcharge=surcharge,
         )
         self._unbilled += cost.nano_usd
         hold.settle_later(
