@@ -114,7 +114,7 @@ def test_bound_covers_the_bill_of_every_recorded_exchange() -> None:
         facts = read_facts(name, members, path)
         target = target_of(name, facts.model)
         if facts.max_tokens is None:
-            filled = fill_max_tokens(record["wire"], body, members, usage.output)
+            filled = fill_max_tokens(record["wire"], body, members, max(1, usage.output))
             body, members = filled.body, filled.members
             facts = read_facts(name, members, path)
         rendered = target.endpoint.wire.split(members, (), path)

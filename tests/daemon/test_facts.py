@@ -100,10 +100,23 @@ def test_limit_that_would_lower_a_bound_is_rejected() -> None:
         facts_of("anthropic", {"tools": [search]})
 
 
-def test_negative_limit_of_ollama_is_none() -> None:
-    facts = facts_of("ollama", {"options": {"num_predict": -1}})
+@pytest.mark.parametrize("value", [-2, -1, 0])
+def test_limit_of_ollama_below_one_is_none(value: int) -> None:
+    facts = facts_of("ollama", {"options": {"num_predict": value}})
     assert facts.max_tokens is None
     assert facts.unlimited_output
+
+
+@pytest.mark.parametrize(("wire", "fields", "name"), LIMITS)
+def test_limit_of_zero(wire: str, fields: Any, name: str) -> None:
+    """It warms Anthropic's cache. To other hosts, some of them Ollama behind the paths of OpenAI,
+    it is an error or no limit at all."""
+    zero = json.loads(json.dumps(fields).replace("7", "0"))
+    if wire == "anthropic":
+        assert facts_of(wire, zero).max_tokens == 0
+    elif wire != "ollama":
+        with pytest.raises(InvalidRequest, match="must be at least 1, not 0"):
+            facts_of(wire, zero)
 
 
 def test_field_under_two_names_is_rejected() -> None:
@@ -521,6 +534,10 @@ def test_unknown_fields_are_found(wire: str, fields: Any, path: str) -> None:
 
 def test_null_is_no_field() -> None:
     assert facts_of("openai_chat", {"unheard": None, "tools": None, "n": None}).unknown == ()
+    assert facts_of("openai_responses", {"reasoning": {"mode": None}}).unbounded == ()
+    thinking = {"thinkingBudget": None, "includeThoughts": True}
+    facts = facts_of("gemini", {"generationConfig": {"thinkingConfig": thinking}})
+    assert facts.thinking_budget == 0
 
 
 def test_fields_of_a_dialect_are_known_there() -> None:

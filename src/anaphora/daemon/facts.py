@@ -176,9 +176,10 @@ class _Reading:
         limit = _whole(raw, name, least=None)
         if limit > _MOST_TOKENS:
             raise request_error(f"must be at most {_MOST_TOKENS}", f"$.{name}")
-        if limit < 0:
-            if not self._known.unlimited_below_zero:
-                raise request_error(f"must be at least 0, not {limit}", f"$.{name}")
+        if limit < self._known.smallest_limit:
+            if not self._known.unlimited_below:
+                least = self._known.smallest_limit
+                raise request_error(f"must be at least {least}, not {limit}", f"$.{name}")
             self._values |= {"unlimited_output": True, "max_tokens_field": name}
             return
         self._limits[name] = limit
@@ -289,8 +290,8 @@ class _Reading:
     def _reasoning(self, name: str, raw: msgspec.Raw) -> None:
         """`pro` bills several answers as one."""
         self._thinking(name, raw)
-        mode = _members(raw, name).get("mode")
-        if mode is not None and _text(mode, f"{name}.mode") not in ("", "standard"):
+        mode = _members(raw, name).get("mode", NULL)
+        if mode != NULL and _text(mode, f"{name}.mode") not in ("", "standard"):
             self._unbounded.append(f"{name}.mode")
 
     def _modalities(self, name: str, raw: msgspec.Raw) -> None:
@@ -326,8 +327,9 @@ class _Reading:
                 self._modalities(path, value)
             elif member == "thinkingConfig":
                 inner = self._check_nested(path, value)
-                if "thinkingBudget" in inner:
-                    self._thinking(f"{path}.thinkingBudget", inner["thinkingBudget"])
+                budget = inner.get("thinkingBudget", NULL)
+                if budget != NULL:
+                    self._thinking(f"{path}.thinkingBudget", budget)
 
     def _options(self, name: str, raw: msgspec.Raw) -> None:
         members = _members(raw, name)

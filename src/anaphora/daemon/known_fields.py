@@ -105,8 +105,10 @@ class KnownFields(msgspec.Struct, frozen=True, kw_only=True):
     named_in_path: bool = False
     """The path names the model."""
     streams_by_default: bool = False
-    unlimited_below_zero: bool = False
-    """A negative limit of the output is none."""
+    smallest_limit: int = 1
+    """Of the output: some hosts take 0 for no limit."""
+    unlimited_below: bool = False
+    """A smaller limit of the output is none."""
     limits_thinking: bool = False
     """The limit of the output includes thinking that has a budget of its own."""
 
@@ -119,6 +121,7 @@ _WIRES = {
             max_tokens_field="max_tokens",
             top=_TOP["anthropic"],
             nested=_NESTED["anthropic"],
+            smallest_limit=0,  # writes the cache and answers nothing
             limits_thinking=True,
         ),
         KnownFields(
@@ -147,7 +150,7 @@ _WIRES = {
             top=_TOP["ollama"],
             nested=_NESTED["ollama"],
             streams_by_default=True,
-            unlimited_below_zero=True,
+            unlimited_below=True,
         ),
     )
 }
