@@ -30,7 +30,7 @@ OPEN: dict[str, Any] = {
     "llm": {
         **GRANT["llm"],
         "usd_per_day": "unlimited",
-        "models": ["gpt-5.2", "claude-haiku-*", "gemini-*"],
+        "models": ["gpt-5.2", "gpt-5.6", "claude-haiku-*", "gemini-*"],
         "allow": ["stored_responses", "background", {"betas": ["files-api-2025-04-14"]}],
     },
 }
@@ -89,6 +89,38 @@ def test_responses(clients: dict[str, dict[str, Any]], emu: Emulator) -> None:
     one.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         one.responses.retrieve(first.id)
+
+
+def test_stored_responses_do_not_tell_what_other_apps_cached(
+    clients: dict[str, dict[str, Any]], daemon: TestedDaemon, emu: Emulator
+) -> None:
+    """Whole, and as a stream of events."""
+    one, two = clients["one"]["openai_chat"], clients["two"]["openai_chat"]
+    asked = {
+        "model": "gpt-5.6",
+        "input": LONG,
+        "store": True,
+        "extra_headers": {"anaphora-provider": "openai"},
+    }
+    one.responses.create(**asked)
+    kept = two.responses.create(**asked)
+    assert emu.requests()[0]["read"] > 0
+    background = two.responses.create(**asked, background=True, stream=True)
+    background = [event.response for event in background if hasattr(event, "response")][-1]
+    streamed = [
+        event.response
+        for event in two.responses.retrieve(background.id, stream=True)
+        if hasattr(event, "response")
+    ]
+    assert streamed[-1].output_text == background.output_text
+    for response in (kept, two.responses.retrieve(kept.id), streamed[-1]):
+        assert response.usage.input_tokens == kept.usage.input_tokens
+        assert response.usage.input_tokens_details.cached_tokens == 0
+    with daemon.client("two") as http:
+        answer = http.get(f"/v1/responses/{kept.id}")
+        assert "cache_usage_hidden" in answer.headers["anaphora-notices"]
+        answer = http.get(f"/v1/responses/{background.id}", params={"stream": "true"})
+        assert answer.headers["content-type"].startswith("text/event-stream")
 
 
 def test_streamed_responses_are_stored_too(clients: dict[str, dict[str, Any]]) -> None:

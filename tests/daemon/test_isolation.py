@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from support.delegation import Delegating, app_of, delegating
 from support.emulated_client import KEY, LONG, MODELS
+from support.scripted_provider import ScriptedProvider, scripted_provider
 
 from anaphora.audit import calls
 from anaphora.client.config.resolve import resolve
@@ -220,6 +221,49 @@ def test_form_of_a_reply_does_not_tell_whether_something_is_hidden(
             assert read[0] == read[-1] == first.usage.written_total
 
     asyncio.run(main())
+
+
+def test_other_fields_of_a_reply_do_not_tell_what_was_read(tmp_path: Path) -> None:
+    """Servers report the cache beside the usage as well: llama.cpp in `timings`, Groq in `x_groq`,
+    OpenAI in its diagnostics."""
+    chat = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+    message = {"role": "assistant", "content": "Hello."}
+    cached = {
+        "timings": {"cache_n": 900},
+        "x_groq": {"usage": {"prompt_tokens_details": {"cached_tokens": 900}}},
+        "prompt_cache_diagnostics": {"type": "cache_hit"},
+        "system_fingerprint": "f",
+    }
+    usage = {"prompt_tokens": 1000, "completion_tokens": 5, "total_tokens": 1005}
+    usage["prompt_tokens_details"] = {"cached_tokens": 900}  # type: ignore[assignment]
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    whole = {**chat, "choices": [choice], "usage": usage, **cached}
+    chunk = {**chat, "object": "chat.completion.chunk"}
+    begin = {"index": 0, "delta": message, "finish_reason": None}
+    chunks = [
+        {**chunk, "choices": [begin], **cached},
+        {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], **cached},
+        {**chunk, "choices": [], "usage": usage, **cached},
+    ]
+    lines = b"".join(b"data: " + msgspec.json.encode(each) + b"\n\n" for each in chunks)
+    one, two = (app_of(name, providers=["deepseek"]) for name in ("one", "two"))
+    asked = {**body("Hello?", "openai_chat"), "model": MODELS["deepseek"]}
+
+    async def main(provider: ScriptedProvider) -> None:
+        async with delegating(provider, tmp_path, ["deepseek"]) as daemon:
+            daemon.service.use_grants([one.grant, two.grant])
+            provider.error = 200, msgspec.json.encode(whole)
+            reply = await daemon.service.complete(daemon.request("openai_chat", asked, app=one))
+            provider.error = 200, lines + b"data: [DONE]\n\n"
+            call = daemon.request("openai_chat", {**asked, "stream": True}, app=two)
+            pieces, streamed = await daemon.stream(call)
+            shown = [reply.reply, streamed.reply, *(piece.events for piece in pieces)]
+            text = repr(shown)
+            assert "fingerprint" in text
+            assert not any(word in text for word in ("900", "timings", "x_groq", "cache_hit"))
+
+    with scripted_provider() as provider:
+        asyncio.run(main(provider))
 
 
 def test_hidden_tokens_stay_in_the_sum() -> None:

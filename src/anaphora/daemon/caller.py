@@ -35,7 +35,7 @@ from .bounds import CostBound
 from .conversations import CallMemory, RememberedCall
 from .facts import RequestFacts
 from .fair_admission import FairAdmission, SharedLimits
-from .isolation import SharedProviders, own_usage
+from .isolation import SharedProviders, own_extras, own_reply, own_usage
 from .ledger import Ledger, OpenHold
 from .provider_news import ProviderNews
 from .rates import GrantRates
@@ -427,7 +427,7 @@ class DelegatedCall(Caller):
     def _app_reply(self, flight: InFlight, reply: Reply, record: Record) -> AppReply:
         target, builder = flight.target, self._builder
         if builder.masked:
-            reply = replace(reply, usage=self._usage)
+            reply = own_reply(reply, self._usage)
         cost: Decimal | None = flight.cost_usd
         if self._hidden:
             cost = None if self._cost is None else self._cost.usd
@@ -478,7 +478,9 @@ class DelegatedCall(Caller):
     def _masked(self, event: Event) -> Event:
         """An event without what other apps wrote."""
         if isinstance(event, ReplyEnd):
-            return ReplyEnd(replace(event.reply, usage=self._usage))
+            return ReplyEnd(own_reply(event.reply, self._usage))
+        if isinstance(event, ReplyStart):
+            return replace(event, extras=own_extras(event.extras))
         if isinstance(event, UsageUpdate):
             return UsageUpdate(own_usage(event.usage, self._expected, self._builder.plan)[0])
         return event

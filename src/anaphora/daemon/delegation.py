@@ -247,6 +247,10 @@ class CallService:
         self._explanations.add(call, reply)
         self.texts.add(call, reply)
 
+    def isolates(self, app: AppGrant, provider: str) -> bool:
+        """Whether an app must not see others in the cache of a provider."""
+        return self._shared.isolates(app, provider)
+
     async def explain(self, app: App, request_id: str) -> dict[str, Any] | None:
         return await self._explanations.find(app.id, request_id)
 

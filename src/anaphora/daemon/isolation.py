@@ -6,21 +6,27 @@ another app wrote: such tokens are shown to the app, and charged to it, as if it
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from blake3 import blake3
 from msgspec.structs import replace
 
 from anaphora.cache.verdict import Prediction
+from anaphora.catalog import CacheRules
 from anaphora.client.config import Hop
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.redaction import hides_arguments
 from anaphora.rendered import Plan
-from anaphora.values import TTL_SECONDS, Usage
+from anaphora.values import TTL_SECONDS, Extras, Reply, Usage
 from anaphora.values.reply import WriteTtl
+from anaphora.wire.reading import DECODE_ERRORS, decode_members, encode_members
 
 from .grants import AppGrant
 
+#: Members of replies, beside the usage, that tell what was read from the cache.
+_CACHE_MEMBERS = frozenset(
+    ("timings", "time_info", "x_groq", "usage_breakdown", "prompt_cache_diagnostics", "__verbose")
+)
 #: The share of a prefix that counts as all of it: what an app wrote is known to about this.
 _NEARLY = 0.9
 
@@ -66,6 +72,13 @@ def _account(one: ResolvedProvider) -> Hashable:
     return one.system, one.base_url, key
 
 
+def keys_separate(rules: CacheRules) -> bool:
+    """Whether requests with different cache keys share nothing. Elsewhere a key only leads to a
+    server, or is ignored."""
+    changed = rules.invalidates.get("cache_key")
+    return rules.key_requests is not None and changed is not None and bool(changed.value)
+
+
 def app_key(app: str, key: str) -> str:
     """A cache key or salt of one app."""
     return blake3(f"{app}\0{key}".encode(errors="replace")).hexdigest(length=16)
@@ -92,3 +105,26 @@ def own_usage(usage: Usage, expected: Prediction | None, plan: Plan) -> tuple[Us
     ttl: WriteTtl = "unsplit" if "unsplit" in written else shortest
     written[ttl] = written.get(ttl, 0) + hidden
     return replace(changed, written=written), hidden
+
+
+def own_reply(reply: Reply, usage: Usage) -> Reply:
+    """The reply with the usage that its app may see, and nothing else about the cache."""
+    return replace(reply, usage=usage, extras=own_extras(reply.extras))
+
+
+def own_extras(extras: Extras | None) -> Extras | None:
+    """Without members that tell what was read from the cache."""
+    if extras is None:
+        return None
+    return {wire: without_members(text, _CACHE_MEMBERS) for wire, text in extras.items()}
+
+
+def without_members(text: str, names: Collection[str]) -> str:
+    """The JSON of an object without these members; as it is where it has none of them."""
+    if not any(f'"{name}"' in text for name in names):
+        return text
+    try:
+        members = decode_members(text.encode())
+    except DECODE_ERRORS:
+        return text
+    return encode_members({n: raw for n, raw in members.items() if n not in names}).decode()

@@ -14,7 +14,7 @@ from anaphora.analysis.conversation_plans import ReadRequest, read_split
 from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache import CallHints, hints_of
 from anaphora.canonical import string
-from anaphora.catalog import CacheRules, Dialect
+from anaphora.catalog import Dialect
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.transport import HttpRequest
@@ -41,7 +41,7 @@ from .filling import (
     max_tokens_to_fill,
 )
 from .grants import LlmGrant
-from .isolation import SharedProviders, app_key
+from .isolation import SharedProviders, app_key, keys_separate
 from .values import AppCall, WireRequest
 
 #: Fields that every dialect of a wire reads like the wire's own provider.
@@ -215,7 +215,7 @@ class RequestBuilder:
             if given or name == _SALT:
                 changes[name] = string(app_key(self._call.app.id, given))
                 notices.append(_own_key(name))
-                self.masked = name != _SALT and not _keys_separate(target.rules)
+                self.masked = name != _SALT and not keys_separate(target.rules)
         return changes
 
     # ── A request of another wire ────────────────────────────────────────────────────────────────
@@ -307,7 +307,7 @@ class RequestBuilder:
         if self._conversation is not None:
             remembered.conversation, remembered.turn = self._conversation
         plan = remembered.plan or own
-        if self.masked and rendered.key_place is not None and _keys_separate(target.rules):
+        if self.masked and rendered.key_place is not None and keys_separate(target.rules):
             key = app_key(app.id, plan.key or "")
             plan = replace(plan, key=key, notices=(*plan.notices, _own_key(_KEY)))
             self.masked = False
@@ -364,13 +364,6 @@ def _speaks(target: Target, request: WireRequest) -> bool:
 def _omits(target: Target, name: str) -> bool:
     dialect = target.endpoint.resolved.dialect
     return dialect is not None and name in dialect.omitted
-
-
-def _keys_separate(rules: CacheRules) -> bool:
-    """Whether requests with different cache keys share nothing. Elsewhere a key only leads to a
-    server, or is ignored."""
-    changed = rules.invalidates.get("cache_key")
-    return rules.key_requests is not None and changed is not None and bool(changed.value)
 
 
 def _own_key(name: str) -> Notice:

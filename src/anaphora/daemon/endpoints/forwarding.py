@@ -16,9 +16,11 @@ from anaphora.client.endpoint import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpTransport
 from anaphora.daemon.edits import with_members
 from anaphora.errors import AnaphoraError
+from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
 from .errors import without_accounts
+from .stored_usage import change_objects
 
 #: Base wires of the providers that keep the objects of a wire.
 _FAMILIES = {
@@ -37,6 +39,11 @@ class ProviderResponse(msgspec.Struct, frozen=True, eq=False):
 
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def is_stream(self) -> bool:
+        return dict(self.headers).get("content-type", "").startswith("text/event-stream")
 
 
 class Forwarder:
@@ -103,7 +110,7 @@ class Forwarder:
         """The JSON of an object, in which the addresses of results are ours, and errors hold no
         keys and no names of accounts."""
         if any(mark in body for mark in _ERROR_MARKS):
-            body = self._without_accounts(provider, body)
+            body = change_objects(body, lambda one: self._without_accounts(provider, one))
         if b'"results_url"' not in body:
             return body
         origin = urlsplit(self._providers()[provider].base_url)

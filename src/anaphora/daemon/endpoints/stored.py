@@ -17,8 +17,9 @@ import msgspec
 
 from anaphora.daemon.checks import check_capabilities
 from anaphora.daemon.content_facts import RequestContent, scan_content
-from anaphora.daemon.grants import LlmGrant
+from anaphora.daemon.grants import AppGrant, LlmGrant
 from anaphora.daemon.handles import not_found
+from anaphora.daemon.isolation import keys_separate
 from anaphora.daemon.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
@@ -41,7 +42,9 @@ from .headers import (
 )
 from .references import check_references, references
 from .routes import Route
+from .stored_usage import change_objects, without_cache_counts
 from .uploads import check_upload
+from .writing import STREAM_TYPE
 
 #: What the grant must allow for each kind of object.
 _PERMISSIONS: dict[HandleKind, str] = {
@@ -57,6 +60,11 @@ _UNBOUNDED: tuple[HandleKind, ...] = ("batch", "container")
 _PAGE, _LARGEST_PAGE = 20, 100
 #: Requests to a provider at the same time, for one list.
 _AT_ONCE = 8
+_NOT_SHOWN = Notice(
+    "cache_usage_hidden",
+    "what a stored response read from the cache is not shown: other apps use that cache, too",
+    "usage.input_tokens_details",
+)
 _GEMINI_LISTS = {"cached_content": "cachedContents", "file": "files", "batch": "operations"}
 
 
@@ -69,10 +77,13 @@ class StoredObjects:
         forwarder: Forwarder,
         ledger: Ledger,
         *,
+        isolates: Callable[[AppGrant, str], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`isolates` tells whether an app must not see others in the cache of a provider."""
         self._store = store
         self._forwarder = forwarder
+        self._isolates = isolates
         self._clock = clock
         self._cached = CachedContents(ledger, forwarder.target, clock)
 
@@ -88,7 +99,7 @@ class StoredObjects:
             response = await self._create(exchange, route, app, headers, request_id)
         else:
             response = await self._use(exchange, route, app, headers, request_id)
-        await self._respond(exchange, route, request_id, response, notices)
+        await self._respond(exchange, route, request_id, response, notices + response.notices)
 
     async def close(self) -> None:
         await self._forwarder.close()
@@ -159,7 +170,20 @@ class StoredObjects:
             await self._register_results(response, app, row.provider)
         if _is_file(route):
             return response
+        if route.kind == "response":
+            response = self._own_view(app, row.provider, response)
         return self._rewritten(exchange, row.provider, response)
+
+    def _own_view(self, app: App, provider: str, response: ProviderResponse) -> ProviderResponse:
+        """A response without what it read from a cache that other apps use, too."""
+        if not self._isolates(app.grant, provider):
+            return response
+        model = _fields(response.body).get("model")
+        if isinstance(model, str) and keys_separate(self._forwarder.target(provider, model).rules):
+            return response  # it was sent with a key of the app's own
+        body = change_objects(response.body, without_cache_counts)
+        notices = (_NOT_SHOWN,) if body != response.body else ()
+        return ProviderResponse(response.headers, body, notices)
 
     async def _extend(
         self,
@@ -309,7 +333,7 @@ class StoredObjects:
         self, exchange: HttpExchange, provider: str, response: ProviderResponse
     ) -> ProviderResponse:
         body = self._forwarder.rewritten(provider, response.body, base_url(exchange))
-        return ProviderResponse(response.headers, body)
+        return ProviderResponse(response.headers, body, response.notices)
 
     async def _respond(
         self,
@@ -324,7 +348,7 @@ class StoredObjects:
         if is_file:
             headers.setdefault("content-disposition", "attachment")
         else:
-            headers["content-type"] = "application/json"
+            headers["content-type"] = STREAM_TYPE if response.is_stream else "application/json"
         headers |= own_headers(route.wire, request_id, notices=notices)
         headers["x-content-type-options"] = "nosniff"
         await exchange.respond(CompleteResponse(200, headers, response.body))

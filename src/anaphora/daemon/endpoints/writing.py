@@ -26,7 +26,7 @@ from .headers import notices_text, own_headers, returned_headers, verdict_text
 from .part_order import PartOrder
 
 _JSON = "application/json"
-_SSE = "text/event-stream; charset=utf-8"
+STREAM_TYPE = "text/event-stream; charset=utf-8"
 _STREAM_TYPES = {"ollama": "application/x-ndjson"}
 #: Streams without comments: what ends an object, and what the last one has.
 _LAST_OBJECTS: dict[str, tuple[Any, ...]] = {
@@ -69,7 +69,7 @@ def stream_headers(
 ) -> dict[str, str]:
     """Headers of a stream."""
     headers = returned_headers(head.headers) if head.wire == wire else {}
-    headers["content-type"] = _JSON if as_list else _STREAM_TYPES.get(wire, _SSE)
+    headers["content-type"] = _JSON if as_list else _STREAM_TYPES.get(wire, STREAM_TYPE)
     headers["cache-control"] = "no-cache"
     return headers | own_headers(
         wire,
