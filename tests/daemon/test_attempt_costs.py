@@ -169,7 +169,7 @@ def bill(
         "openai_chat": {"object": "chat.completion"},
         "openai_responses": {"object": "response", "status": "completed"},
     }
-    content = {
+    content: dict[str, dict[str, Any]] = {
         "anthropic": {"content": [{"type": "text", "text": "Hello."}]},
         "openai_chat": {
             "choices": [
