@@ -258,6 +258,11 @@ class CallService:
         """Notes a refusal of another part of the daemon in the audit log. Never fails."""
         self._denials.add(app.id, method, error, request_id=request_id)
 
+    @property
+    def denials(self) -> Mapping[tuple[str, str], int]:
+        """How many calls were refused since the start, by app and kind."""
+        return self._denials.counts
+
     def write_refusals(self) -> None:
         """Writes how often refusals of the last minute were repeated, once it is over."""
         self._denials.write_minute()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -12,6 +13,8 @@ from anaphora.audit.log import AuditLog
 from anaphora.client.failures import log
 from anaphora.client.observe.export import label, outcome, word
 from anaphora.errors import AnaphoraError
+
+from .values import kind_of
 
 _MINUTE = 60.0
 #: Kinds of refusals that are counted at the same time.
@@ -27,6 +30,8 @@ class DenialLog:
         self._repeats: dict[tuple[str, ...], AuditEnvelope] = {}
         """The repeats of the current minute, by what they have in common."""
         self._minute = 0.0
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """Refusals since the start, by app and kind."""
 
     def add(
         self,
@@ -39,6 +44,7 @@ class DenialLog:
         model: str = "",
         ignored: tuple[str, ...] = (),
     ) -> None:
+        self.counts[app, kind_of(error)] += 1
         if self._audit is None:
             return
         now = self._clock()

@@ -41,6 +41,8 @@ class Gauge(msgspec.Struct, frozen=True):
     help: str
     values: Callable[[], Awaitable[Values]]
     labels: tuple[str, ...] = ()
+    only_grows: bool = False
+    """Its name on the page ends with `_total`."""
 
 
 @lru_cache(maxsize=512)
@@ -148,7 +150,9 @@ class DaemonMetrics:
             requests.add_metric(labels, count)
         yield requests
         denied = CounterMetricFamily(
-            "anaphora_daemon_refused", "Requests that the daemon refused", labels=("kind",)
+            "anaphora_daemon_refused",
+            "Requests refused before they reached a method",
+            labels=("kind",),
         )
         for kind, count in self._denied.items():
             denied.add_metric((kind,), count)
@@ -160,7 +164,8 @@ class DaemonMetrics:
             seconds.add_metric((route,), histogram.buckets(), histogram.total)
         yield seconds
         for gauge, values in gauges:
-            family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
+            family_of = CounterMetricFamily if gauge.only_grows else GaugeMetricFamily
+            family = family_of(gauge.name, gauge.help, labels=gauge.labels)
             for of, value in values.items():
                 family.add_metric(of, value)
             yield family

@@ -218,6 +218,9 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
             for kind in _SPENT
         }
 
+    async def denied() -> Values:
+        return {key: float(count) for key, count in services.calls.denials.items()}
+
     async def waiting() -> Values:
         return {(): float(services.store.waiting)}
 
@@ -238,6 +241,9 @@ def service_gauges(services: Services, clock: Callable[[], float]) -> Iterator[G
 
     prefix = "anaphora_daemon"
     yield Gauge(f"{prefix}_spent_usd", "Spend by app", spent, ("app", "period"))
+    yield Gauge(
+        f"{prefix}_denied", "Calls that a grant did not allow", denied, ("app", "kind"), True
+    )
     yield Gauge(f"{prefix}_waiting_settlements", "Settlements that are not written yet", waiting)
     yield Gauge(f"{prefix}_store_available", "Whether the store can be written", ready)
     yield Gauge(f"{prefix}_nodes", "Nodes that run on the store", nodes)
