@@ -218,3 +218,40 @@ def test_tokens_are_counted_only_of_what_the_grant_allows(emu: Emulator, tmp_pat
             assert daemon.transport.sent == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("wire", "target", "fields"),
+    [
+        ("openai_chat", "gemini", {"messages": [{"role": "user", "content": "Hello"}], "n": 2}),
+        (
+            "gemini",
+            "openai_chat",
+            {
+                "contents": [{"parts": [{"text": "Hello"}]}],
+                "generationConfig": {"candidateCount": 2},
+            },
+        ),
+    ],
+)
+def test_further_answers_that_cannot_be_written_are_not_asked_for(
+    wire: str, target: str, fields: dict[str, Any], stream: bool, emu: Emulator, tmp_path: Path
+) -> None:
+    """They would be paid for, and lost."""
+    app = app_of(providers=[target], n=2)
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, [target], app=app) as daemon:
+            named = {} if wire == "gemini" else {"model": MODELS[target], "stream": stream}
+            call = daemon.request(wire, {**named, **fields}, model=MODELS[target], stream=stream)
+            if stream:
+                _, reply = await daemon.stream(call)
+            else:
+                reply = await daemon.service.complete(call)
+            assert any("n is left out" in notice.message for notice in reply.notices)
+            [sent] = daemon.sent
+            assert "n" not in sent
+            assert "candidateCount" not in sent.get("generationConfig", {})
+
+    asyncio.run(main())

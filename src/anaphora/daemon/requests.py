@@ -241,6 +241,12 @@ class RequestBuilder:
             changes["temperature"] = None
             text = f"{target.endpoint.id} takes a temperature up to {highest:g}; left out"
             notices.append(Notice("temperature_left_out", text, "temperature"))
+        request = self._call.request
+        foreign = request is not None and request.wire != target.endpoint.base_wire
+        if foreign and params.n is not None and params.n > 1:
+            changes["n"] = None
+            text = f"answers of {target.endpoint.id} can be written in this format one at a time"
+            notices.append(Notice("param_left_out", f"{text}; n is left out", "params.n"))
         if params.store is None and target.endpoint.features.stores_responses:
             changes["store"] = "stored_responses" in grant.permissions
         call = target.with_defaults(call, changes)
