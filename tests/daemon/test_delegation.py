@@ -255,3 +255,65 @@ def test_further_answers_that_cannot_be_written_are_not_asked_for(
             assert "candidateCount" not in sent.get("generationConfig", {})
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("model", "think", "limit", "thinking", "notice"),
+    [
+        ("claude-sonnet-4-5", True, 2100, {"type": "enabled", "budget_tokens": 1050}, ""),
+        ("claude-sonnet-4-5", True, 1500, {"type": "enabled", "budget_tokens": 1024}, ""),
+        ("claude-sonnet-4-5", True, 1000, None, "above 1,024 tokens"),
+        ("claude-sonnet-4-5", False, 1000, {"type": "disabled"}, ""),
+        ("claude-opus-5-5", True, 1000, {"type": "adaptive"}, ""),
+        ("claude-opus-5-5", False, 1000, None, "always thinks"),
+    ],
+)
+def test_thinking_that_another_wire_switches_on_or_off(
+    model: str,
+    think: bool,
+    limit: int,
+    thinking: dict[str, Any] | None,
+    notice: str,
+    emu: Emulator,
+    tmp_path: Path,
+) -> None:
+    """Ollama's clients say whether to think, and Claude models need a budget, or take none."""
+    app = app_of(providers=["anthropic"], max_tokens=4096)
+    body = {**question("ollama"), "model": model, "think": think}
+    body["options"] = {"num_predict": limit}
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"], app=app) as daemon:
+            reply = await daemon.service.complete(daemon.request("ollama", body))
+            assert daemon.sent[0].get("thinking") == thinking
+            assert notice in "".join(each.message for each in reply.notices)
+
+    asyncio.run(main())
+
+
+def test_limit_that_is_filled_in_for_another_wire_is_a_notice(
+    emu: Emulator, tmp_path: Path
+) -> None:
+    body = {"model": MODELS["anthropic"], "messages": [{"role": "user", "content": "Hello?"}]}
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            reply = await daemon.service.complete(daemon.request("openai_chat", body))
+            assert daemon.sent[0]["max_tokens"] == 256
+            assert "max_tokens_set" in {notice.code for notice in reply.notices}
+
+    asyncio.run(main())
+
+
+def test_limit_of_zero_is_none_on_another_wire(emu: Emulator, tmp_path: Path) -> None:
+    """A request that warms Anthropic's cache would have no limit at Ollama."""
+    app = app_of(providers=["ollama"], usd_per_day=None)
+    body = {**question("anthropic"), "model": MODELS["ollama"], "max_tokens": 0}
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["ollama"], app=app) as daemon:
+            with pytest.raises(NotGranted, match="must have a limit"):
+                await daemon.service.complete(daemon.request("anthropic", body))
+            assert daemon.sent == []
+
+    asyncio.run(main())

@@ -42,7 +42,7 @@ def check_grant(
         if provider not in grant.providers:
             raise _missing(f"provider {provider!r}", "providers", "provider")
     _check_models(facts, grant, models)
-    _check_limits(facts, grant)
+    check_limits(facts, grant)
     for param, name in facts.tools:
         if not is_granted(name, grant.tools):
             raise _missing(f"tool {name!r}", "tools", param)
@@ -126,7 +126,8 @@ def _check_models(facts: RequestFacts, grant: LlmGrant, models: Sequence[str]) -
             raise _missing(f"model {model!r}", "models", param)
 
 
-def _check_limits(facts: RequestFacts, grant: LlmGrant) -> None:
+def check_limits(facts: RequestFacts, grant: LlmGrant) -> None:
+    """Raises `NotGranted` for more output or more answers than the grant allows."""
     most = grant.max_tokens
     field = facts.max_tokens_field
     if facts.unlimited_output and (most is not None or grant.has_spend_limit):

@@ -29,7 +29,7 @@ from anaphora.wire.reading import Members, decode_members, known_text
 from anaphora.wire.splicing import splice
 
 from .bounds import CostBound, cost_bound
-from .checks import check_grant, check_prompt
+from .checks import check_grant, check_limits, check_prompt
 from .conversations import CallMemory, RememberedCall
 from .edits import with_members
 from .facts import RequestFacts, read_facts
@@ -40,6 +40,7 @@ from .filling import (
     fill_store,
     max_tokens_to_fill,
 )
+from .foreign_params import AdaptedParams
 from .grants import LlmGrant
 from .isolation import SharedProviders, app_key, keys_separate
 from .values import AppCall, WireRequest
@@ -224,29 +225,12 @@ class RequestBuilder:
         call = self._parsed
         if call is None:
             call = self._parsed = self._parse()
-        notices: list[Notice] = []
-        grant, params = self._call.app.grant.llm, call.params
-        changes: dict[str, object] = {}
+        grant, params, request = self._call.app.grant.llm, call.params, self._call.request
+        adapted = AdaptedParams(target, None if request is None else request.wire)
+        adapted.adapt(params, self._default_limit(target))
+        changes, notices = adapted.changes, adapted.notices
         if params.stream != stream:
             changes["stream"] = stream
-        if params.max_tokens is None:
-            most = grant.max_tokens
-            default = target.endpoint.config.max_tokens
-            if self._call.call is not None or most is None:
-                changes["max_tokens"] = default if most is None else min(default, most)
-            else:
-                changes["max_tokens"] = most
-        highest = target.endpoint.max_temperature
-        if params.temperature is not None and params.temperature > highest:
-            changes["temperature"] = None
-            text = f"{target.endpoint.id} takes a temperature up to {highest:g}; left out"
-            notices.append(Notice("temperature_left_out", text, "temperature"))
-        request = self._call.request
-        foreign = request is not None and request.wire != target.endpoint.base_wire
-        if foreign and params.n is not None and params.n > 1:
-            changes["n"] = None
-            text = f"answers of {target.endpoint.id} can be written in this format one at a time"
-            notices.append(Notice("param_left_out", f"{text}; n is left out", "params.n"))
         if params.store is None and target.endpoint.features.stores_responses:
             changes["store"] = "stored_responses" in grant.permissions
         call = target.with_defaults(call, changes)
@@ -275,6 +259,13 @@ class RequestBuilder:
             notices=tuple(notices),
         )
 
+    def _default_limit(self, target: Target) -> int:
+        """The limit of the output of a call that sets none."""
+        most, default = self._call.app.grant.llm.max_tokens, target.endpoint.config.max_tokens
+        if most is None:
+            return default
+        return most if self._call.call is None else min(default, most)
+
     def _check_translated(self, target: Target, outgoing: HttpRequest, rendered: Rendered) -> None:
         """Reads the facts of what is sent; a call of JSON-RPC is checked by them."""
         grant = self._call.app.grant.llm
@@ -285,7 +276,9 @@ class RequestBuilder:
         if self._call.request is None:
             check_grant(facts, grant, models=[target.model])
             check_prompt(facts, rendered, grant)
-        elif grant.approved_prompt is not None and self._given is not None:
+            return
+        check_limits(facts, grant)
+        if grant.approved_prompt is not None and self._given is not None:
             request = self._call.request
             own = wire.get(request.wire).split(request.members, (), request.path)
             check_prompt(self._given, own, grant)
