@@ -324,6 +324,24 @@ def test_errors_are_in_the_callers_wire(path: str, headers: dict[str, str], name
     assert wire_of(path, headers) == name
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "field"),
+    [
+        ("openai_chat", "$.max_tokens", "max_tokens"),
+        ("openai_chat", "params.tool_choice", "tool_choice"),
+        ("anthropic", "ir", "messages"),
+        ("openai_responses", "ir", "input"),
+        ("gemini", "ir", "contents"),
+    ],
+)
+def test_errors_name_fields_of_the_callers_wire(name: str, path: str, field: str) -> None:
+    response = error_response(name, errors.InvalidRequest("is wrong", path=path), "req_1")
+    assert response.status == 400
+    assert f'"{field}: is wrong"' in response.body.decode()
+    if name.startswith("openai"):
+        assert json.loads(response.body)["error"]["param"] == field
+
+
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
 
 

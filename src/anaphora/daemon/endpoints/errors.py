@@ -37,6 +37,8 @@ _BROKEN = {
     "body": "the provider's response broke off",
     "idle": "the provider stopped sending its response",
 }
+#: The fields of prompts, where they are not called messages.
+_PROMPTS = {"gemini": "contents", "openai_responses": "input"}
 _TOO_LONG = "prompt is too long"
 #: A provider may report a failure in a response of 200.
 _FIRST_ERROR = 400
@@ -44,7 +46,7 @@ _FIRST_ERROR = 400
 
 def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> CompleteResponse:
     """A problem in the format of a wire."""
-    error = as_upstream(problem)
+    error = as_upstream(problem, wire_name)
     if wire_name == "anthropic" and isinstance(error, errors.ContextOverflow):
         error = _too_long(error)
     error.request_id = request_id
@@ -60,8 +62,9 @@ def error_response(wire_name: str, problem: AnaphoraError, request_id: str) -> C
     return CompleteResponse(status, headers, body)
 
 
-def as_upstream(problem: AnaphoraError) -> Upstream:
-    """The same problem as an error that wires write."""
+def as_upstream(problem: AnaphoraError, wire_name: str = "") -> Upstream:
+    """The same problem as an error that wires write. `wire_name` is that of the caller, whose
+    fields are named."""
     if isinstance(problem, Denied):
         status = problem.status or problem.default_status
         written = _WRITTEN_AS.get(status, errors.Forbidden)
@@ -91,7 +94,10 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
             code = "model_not_found"
             return errors.NotFound(text, status=404, code=code, param=problem.path)
         case errors.InvalidRequest():
-            return errors.RequestRejected(text, status=400, param=problem.path or None)
+            field = _field(problem.path, wire_name)
+            if field:
+                text = shown_message(errors.InvalidRequest(problem.reason, path=field))
+            return errors.RequestRejected(text, status=400, param=field or None)
         case errors.Throttled():
             return errors.RateLimited(text, status=429, retry_after=problem.wait)
         case errors.Unavailable():
@@ -107,6 +113,12 @@ def as_upstream(problem: AnaphoraError) -> Upstream:
             # Names files of the home.
             return errors.Overloaded("the provider is not configured correctly", status=503)
     return Upstream(f"internal error: {type(problem).__name__}", status=500)
+
+
+def _field(path: str, wire_name: str) -> str:
+    """A place in a request or in a `Call`, as the caller of a wire knows it."""
+    field = path.removeprefix("$").removeprefix(".").removeprefix("params.")
+    return _PROMPTS.get(wire_name, "messages") if field == "ir" else field
 
 
 def _too_long(error: errors.ContextOverflow) -> errors.ContextOverflow:

@@ -143,7 +143,7 @@ class StreamBody:
         """An error in the middle of a stream."""
         if self._ended:
             return b""
-        error = as_upstream(problem)
+        error = as_upstream(problem, self._wire)
         code = error.code if self._same_wire else _own_code(self._wire, error)
         event = ReplyFail(type(error).__name__, str(error), code)
         data = self._write(event)
