@@ -14,7 +14,7 @@ from support.emulated_client import MODELS
 
 from anaphora.daemon.settling import nano_usd_up
 from anaphora.emulator.server import Emulator
-from anaphora.errors import NotGranted
+from anaphora.errors import InvalidRequest, NotGranted
 from anaphora.prompt import Call, PromptIR, Segment
 from anaphora.values import Message, SegmentRole
 
@@ -315,5 +315,26 @@ def test_limit_of_zero_is_none_on_another_wire(emu: Emulator, tmp_path: Path) ->
             with pytest.raises(NotGranted, match="must have a limit"):
                 await daemon.service.complete(daemon.request("anthropic", body))
             assert daemon.sent == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("providers", [["openai_chat"], ["anthropic"]])
+def test_error_names_no_model_that_the_app_may_not_call(
+    providers: list[str], emu: Emulator, tmp_path: Path
+) -> None:
+    """Of a provider that the app may use, and of another."""
+    known = [MODELS["openai_chat"], MODELS["anthropic"], "secret-model"]
+    app = app_of(providers=providers, models=[MODELS["openai_chat"]])
+    body = question("openai_chat", model="secret-modem")
+
+    async def main() -> None:
+        names = ["openai_chat", "anthropic"]
+        async with delegating(emu, tmp_path, names, app=app, known_models=known) as daemon:
+            call = daemon.request("openai_chat", body, provider="openai_chat")
+            with pytest.raises(InvalidRequest, match="not among the known_models") as refused:
+                await daemon.service.complete(call)
+            assert "secret-model" not in str(refused.value)
+            assert (MODELS["openai_chat"] in str(refused.value)) is (providers == ["openai_chat"])
 
     asyncio.run(main())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
 from anaphora.audit.log import AuditLog
-from anaphora.client.choice import name_at, refuses
+from anaphora.client.choice import name_at
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.endpoint import Target
@@ -36,7 +36,7 @@ from .counting import provider_count
 from .denials import DenialLog
 from .explanations import Explanations
 from .facts import RequestFacts, read_facts
-from .granted_models import asked_for, granted_models
+from .granted_models import asked_for, granted_models, refusal
 from .grants import AppGrant
 from .isolation import SharedProviders
 from .ledger import Ledger
@@ -283,10 +283,16 @@ class CallService:
         names, named, model = app.grant.llm.providers, call.provider, call.model
         if named is None and model in names and model in self._pool.routes:
             named, model = model, None  # the name of a route stands for its models
-        if named is not None and named not in names:
-            resolved = self._pool.providers.get(named)
-            if resolved is not None and model and (why := refuses(resolved, model)):
+        resolved = None if named is None else self._pool.providers.get(named)
+        if (
+            resolved is not None
+            and model
+            and (named not in names or resolved.provider.known_models)
+        ):
+            why = refusal(resolved, name_at(resolved, model), app.grant.llm)
+            if why:
                 raise InvalidRequest(why, path="model")
+        if named is not None and named not in names:
             if resolved is not None or named in self._pool.routes:
                 reason = f"the provider {quoted(named)} is not granted to {app.id}"
                 raise NotGranted(reason, param="provider")

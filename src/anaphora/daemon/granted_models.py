@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from anaphora import catalog
-from anaphora.client.choice import name_at
+from anaphora.client.choice import name_at, refuses
 from anaphora.client.config import Hop
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.endpoint import Target
 from anaphora.client.pool import ChosenTargets, ProviderPool, TargetChooser
 from anaphora.errors import AnaphoraError
+from anaphora.redaction import quoted
 
 from .checks import is_granted
+from .grants import LlmGrant
 from .values import App, GrantedModel
 
 
@@ -49,6 +53,19 @@ def asked_for(model: str, targets: Sequence[Target], hops: Sequence[Hop]) -> Cho
         if named:
             return tuple(target for target, _ in named), tuple(hop for _, hop in named)
     return tuple(targets), tuple(hops)
+
+
+def refusal(resolved: ResolvedProvider, model: str, grant: LlmGrant) -> str:
+    """Why a provider is not asked for a model, naming no other that the app may not call; empty
+    where it may be asked."""
+    why, provider = refuses(resolved, model), resolved.provider
+    if not why or not provider.known_models:
+        return why
+    granted = resolved.id in grant.providers
+    shown = [each for each in provider.known_models if granted and is_granted(each, grant.models)]
+    if not shown:
+        return f"{quoted(model)} is not among the known_models of {resolved.id}"
+    return refuses(replace(resolved, provider=replace(provider, known_models=tuple(shown))), model)
 
 
 def _may_call_route(app: App, route: str, chooser: TargetChooser) -> bool:
