@@ -8,6 +8,7 @@ import datetime
 import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -15,7 +16,7 @@ import httpx
 import openai
 import pytest
 from google.genai import errors as genai_errors
-from support.daemon import GRANT, TestedDaemon, running_daemon
+from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.daemon_sdks import sdk_client
 from support.emulated_client import LONG
 
@@ -121,6 +122,32 @@ def test_stored_responses_do_not_tell_what_other_apps_cached(
         assert "cache_usage_hidden" in answer.headers["anaphora-notices"]
         answer = http.get(f"/v1/responses/{background.id}", params={"stream": "true"})
         assert answer.headers["content-type"].startswith("text/event-stream")
+
+
+def test_responses_of_a_route_are_the_apps_own(tmp_path: Path, emu: Emulator) -> None:
+    """An app may have a route and not its providers."""
+    llm = llm_yaml(emu.url)
+    llm["routes"] = {"main": [{"provider": "openai", "model": "gpt-5.2"}, {"provider": "gemini"}]}
+    routed = {**LIMITED, "llm": {**LIMITED["llm"], "providers": ["main"]}}
+    apps = {"routed": routed, "other": LIMITED}
+    body = {"input": "Hello?", "store": True}
+    with (
+        running_daemon(tmp_path, emu, llm=llm, extensions=apps) as tested,
+        tested.client("routed") as routed_client,
+    ):
+        for model in ("main", "gpt-5.2"):
+            first = routed_client.post("/v1/responses", json={**body, "model": model}).json()
+            again = {**body, "model": model, "previous_response_id": first["id"]}
+            second = routed_client.post("/v1/responses", json=again)
+            assert second.headers["anaphora-provider"] == "openai"
+            assert second.json()["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+            assert routed_client.get(f"/v1/responses/{first['id']}").json()["id"] == first["id"]
+            elsewhere = routed_client.post(
+                "/v1/responses", json=again, headers={"anaphora-provider": "gemini"}
+            )
+            assert elsewhere.status_code == 400
+        with tested.client("other") as other:
+            assert other.get(f"/v1/responses/{first['id']}").status_code == 404
 
 
 def test_streamed_responses_are_stored_too(clients: dict[str, dict[str, Any]]) -> None:

@@ -36,8 +36,8 @@ from .counting import provider_count
 from .denials import DenialLog
 from .explanations import Explanations
 from .facts import RequestFacts, read_facts
-from .granted_models import asked_for, granted_models, refusal
-from .grants import AppGrant
+from .granted_models import asked_for, granted_models, name_of_keeper, refusal, routes_over
+from .grants import AppGrant, LlmGrant
 from .isolation import SharedProviders
 from .ledger import Ledger
 from .provider_news import ProviderNews
@@ -283,6 +283,8 @@ class CallService:
         names, named, model = app.grant.llm.providers, call.provider, call.model
         if named is None and model in names and model in self._pool.routes:
             named, model = model, None  # the name of a route stands for its models
+        if call.stored_at is not None:
+            named = name_of_keeper(app.grant.llm, self._pool.routes, named, call.stored_at)
         resolved = None if named is None else self._pool.providers.get(named)
         if (
             resolved is not None
@@ -311,10 +313,19 @@ class CallService:
             if not is_granted(each, app.grant.llm.models):
                 reason = f"the model {quoted(each)} is not granted to {app.id}"
                 raise NotGranted(reason, param="model")
+        if call.stored_at is not None:
+            targets = tuple(each for each in targets if each.endpoint.id == call.stored_at)
+            if not targets:
+                reason = f"the route has no model at {quoted(call.stored_at)}"
+                raise InvalidRequest(reason, path="model")
         if len(targets) > 1:
             route, key = SessionRoute(targets, hops), self._route_key(call)
             targets = route.order(lambda: key, time.monotonic())
         return targets
+
+    def reaches(self, grant: LlmGrant, provider: str) -> bool:
+        """Whether a grant names a provider, or a route over it."""
+        return provider in grant.providers or bool(routes_over(grant, self._pool.routes, provider))
 
     def _route_key(self, call: AppCall) -> bytes:
         if call.call is not None:

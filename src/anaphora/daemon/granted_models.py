@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -12,12 +13,14 @@ from anaphora.client.config import Hop
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.endpoint import Target
 from anaphora.client.pool import ChosenTargets, ProviderPool, TargetChooser
-from anaphora.errors import AnaphoraError
+from anaphora.errors import AnaphoraError, RequestRejected
 from anaphora.redaction import quoted
 
 from .checks import is_granted
 from .grants import LlmGrant
 from .values import App, GrantedModel
+
+Routes: TypeAlias = Mapping[str, Sequence[Hop]]
 
 
 def granted_models(
@@ -66,6 +69,29 @@ def refusal(resolved: ResolvedProvider, model: str, grant: LlmGrant) -> str:
     if not shown:
         return f"{quoted(model)} is not among the known_models of {resolved.id}"
     return refuses(replace(resolved, provider=replace(provider, known_models=tuple(shown))), model)
+
+
+def routes_over(grant: LlmGrant, routes: Routes, provider: str) -> list[str]:
+    """The granted routes that may call a provider."""
+    return [
+        name
+        for name in grant.providers
+        if any(hop.provider == provider for hop in routes.get(name, ()))
+    ]
+
+
+def name_of_keeper(grant: LlmGrant, routes: Routes, named: str | None, provider: str) -> str:
+    """The granted name of the provider that keeps stored objects: its own, or that of a route.
+    `named` is what the app names itself. Raises `RequestRejected` where that is another."""
+    over = routes_over(grant, routes, provider)
+    if named is None and provider not in grant.providers and over:
+        return over[0]
+    if named in (None, provider):
+        return provider
+    if named not in over:
+        reason = "the request names stored objects of another provider"
+        raise RequestRejected(reason, status=400, param="anaphora-provider")
+    return named
 
 
 def _may_call_route(app: App, route: str, chooser: TargetChooser) -> bool:

@@ -113,7 +113,9 @@ async def open_services(
     directory.on_revoke(calls.forget)
     stack.push_async_callback(calls.close)
     forwarder = Forwarder(lambda: files.current.providers)
-    stored = StoredObjects(store, forwarder, ledger, isolates=calls.isolates, clock=clock)
+    stored = StoredObjects(
+        store, forwarder, ledger, isolates=calls.isolates, reaches=calls.reaches, clock=clock
+    )
     stack.push_async_callback(stored.close)
     slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)
     return Services(

@@ -83,6 +83,8 @@ class AppCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     provider: str | None
     """The id of a provider or a route; None: the model decides, among what is granted."""
     model: str | None
+    stored_at: str | None = None
+    """The provider that keeps the objects which the request names."""
     stream: bool = False
     call: Call | None = None
     request: WireRequest | None = None

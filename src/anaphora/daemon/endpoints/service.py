@@ -141,7 +141,8 @@ class Endpoints:
             app=app,
             request_id=request_id,
             method=route.path,
-            provider=_provider(exchange, rows),
+            provider=exchange.headers.get(PROVIDER),
+            stored_at=rows[0].provider if rows else None,
             model=route.name or _model_in(body.value.get("model")),
             stream=_is_stream(route, body),
             request=WireRequest(
@@ -309,18 +310,6 @@ def _model_in(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise RequestRejected("model: must be the name of a model", status=400, param="model")
     return routes.checked_model(value)
-
-
-def _provider(exchange: HttpExchange, rows: tuple[HandleRow, ...]) -> str | None:
-    """The provider or route that the app names, and where the stored objects are."""
-    named = exchange.headers.get(PROVIDER)
-    if not rows:
-        return named
-    provider = rows[0].provider
-    if named not in (None, provider):
-        reason = "the request names stored objects of another provider"
-        raise RequestRejected(reason, status=400, param=PROVIDER)
-    return provider
 
 
 def _is_stream(route: Route, body: JsonBody) -> bool:

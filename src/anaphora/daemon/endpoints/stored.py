@@ -78,12 +78,15 @@ class StoredObjects:
         ledger: Ledger,
         *,
         isolates: Callable[[AppGrant, str], bool],
+        reaches: Callable[[LlmGrant, str], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`isolates` tells whether an app must not see others in the cache of a provider."""
+        """`isolates` tells whether an app must not see others in the cache of a provider, `reaches`
+        whether a grant names a provider, or a route over it."""
         self._store = store
         self._forwarder = forwarder
         self._isolates = isolates
+        self._reaches = reaches
         self._clock = clock
         self._cached = CachedContents(ledger, forwarder.target, clock)
 
@@ -142,7 +145,7 @@ class StoredObjects:
     ) -> ProviderResponse:
         assert route.kind is not None
         row = await self._store.handle(route.kind, route.name, app.id)
-        if row is None or row.provider not in app.grant.llm.providers:
+        if row is None or not self._reaches(app.grant.llm, row.provider):
             raise not_found(route.kind, route.name)
         data, body = b"", None
         if exchange.method in ("POST", "PATCH"):
@@ -293,7 +296,7 @@ class StoredObjects:
         assert route.kind is not None
         query = dict(query_fields(exchange.query_string))
         rows = await self._store.handles(route.kind, app.id)
-        rows = [row for row in rows if row.provider in app.grant.llm.providers]
+        rows = [row for row in rows if self._reaches(app.grant.llm, row.provider)]
         provider = self._forwarder.provider_for
         rows = [row for row in rows if provider(route.wire, (row.provider,)) is not None]
         rows.sort(key=lambda row: (row.created, row.id), reverse=query.get("order") != "asc")
