@@ -94,6 +94,26 @@ def test_audit_rows_have_both_views(emu: Emulator, tmp_path: Path) -> None:
     assert two.verdict == other.verdict.result
 
 
+def test_stream_that_is_left_costs_as_if_the_app_were_alone(emu: Emulator, tmp_path: Path) -> None:
+    """What is spent would tell, too: it is in the error of a limit that is reached."""
+
+    async def main() -> None:
+        async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
+            daemon.service.use_grants([ONE.grant, TWO.grant])
+            daemon.transport.faults = ["slow-drip; seconds=0.05"] * 2
+            for app in (ONE, TWO):
+                call = daemon.request("anthropic", body("Hello?", stream=True), app=app)
+                stream = daemon.service.stream(call)
+                await stream.head()
+                await stream.aclose()
+            assert (await daemon.spent(ONE)).today == (await daemon.spent(TWO)).today > 0
+            first, other = sorted(await daemon.store.spend(["app"]), key=lambda row: row.app)
+            assert (other.read, other.written) == (first.read, first.written)
+            assert other.written > 0
+
+    asyncio.run(main())
+
+
 def test_events_of_a_stream_hide_them_too(emu: Emulator, tmp_path: Path) -> None:
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:

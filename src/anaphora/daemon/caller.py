@@ -383,8 +383,9 @@ class DelegatedCall(Caller):
         self, hold: OpenHold, flight: InFlight, error: BaseException | None, partial: Reply | None
     ) -> None:
         prepared, target = flight.prepared[flight.index], flight.target
-        unseen = thinks_unseen(target.endpoint.base_wire, target.profile, partial)
         price, surcharge = billed_rates(self._builder.facts, flight, partial)
+        partial, hidden = self._own_part(flight, partial)
+        unseen = thinks_unseen(target.endpoint.base_wire, target.profile, partial)
         cost = cost_of_failure(
             error,
             partial,
@@ -399,8 +400,25 @@ class DelegatedCall(Caller):
         )
         self._unbilled += cost.nano_usd
         hold.settle_later(
-            cost.nano_usd, cost.kind, usage=cost.usage, labels=self._labels(prepared, cost, None)
+            cost.nano_usd,
+            cost.kind,
+            usage=cost.usage,
+            read_by_others=hidden,
+            labels=self._labels(prepared, cost, None),
         )
+
+    def _own_part(self, flight: InFlight, partial: Reply | None) -> tuple[Reply | None, int]:
+        """A reply that broke off, as far as the app itself caused its usage, and how many tokens it
+        read that other apps wrote."""
+        remembered = self._builder.remembered
+        if partial is None or partial.usage.input is None:
+            return partial, 0
+        if remembered is None or not self._builder.masked:
+            return partial, 0
+        expected = self._tools.memory.expect(remembered, flight.target.rules)
+        plan = flight.prepared[flight.index].plan
+        usage, hidden = own_usage(partial.usage, expected, plan)
+        return replace(partial, usage=usage), hidden
 
     def _labels(
         self, prepared: PreparedRequest, cost: AttemptCost, price: Price | None
