@@ -104,6 +104,26 @@ def test_each_sdk_with_each_provider(wire: str, target: str, sdks: dict[str, Any
     assert last.text == "It is sunny in Paris."
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_sdks_collect_the_streams_of_each_provider(target: str, sdks: dict[str, Any]) -> None:
+    """Their helpers need blocks without gaps, also where reasoning has no text, and one id."""
+    provider, model = TARGETS[target]
+    named = {"extra_headers": {"anaphora-provider": provider}}
+    ask = [{"role": "user", "content": "Hello?"}]
+    with sdks["anthropic"].sdk.messages.stream(
+        model=model, max_tokens=999, messages=ask, **named
+    ) as stream:
+        assert stream.get_final_text() == TEXT
+    with sdks["openai_responses"].sdk.responses.stream(
+        model=model, input="Hello?", **named
+    ) as answers:
+        assert answers.until_done().get_final_response().output_text == TEXT
+    with sdks["openai_chat"].sdk.chat.completions.stream(
+        model=model, messages=ask, **named
+    ) as chat:
+        assert chat.get_final_completion().choices[0].message.content == TEXT
+
+
 @pytest.mark.parametrize("wire", SDKS)
 def test_lists_of_models_are_what_is_granted(wire: str, daemon: TestedDaemon) -> None:
     with sdk_client(wire, daemon.url, daemon.token("narrow")) as sdk:
@@ -156,7 +176,7 @@ def test_limit_of_zero_is_none(
     path: str, body: dict[str, Any], status: int, daemon: TestedDaemon, emu: Emulator
 ) -> None:
     """Ollama, also behind the paths of OpenAI, takes it for no limit."""
-    prompts = {
+    prompts: dict[str, dict[str, Any]] = {
         "/v1/responses": {"input": "Hello"},
         "/v1beta/models/gemini-2.5-flash:generateContent": {
             "contents": [{"parts": [{"text": "Hello"}]}]

@@ -13,6 +13,8 @@ from support.daemon import TestedDaemon, running_daemon
 
 from anaphora import emulator
 from anaphora.daemon.endpoints.part_order import PartOrder
+from anaphora.daemon.endpoints.writing import StreamBody
+from anaphora.daemon.values import StreamHead, StreamPiece
 from anaphora.emulator import EmulatorOptions
 from anaphora.emulator.replies.script import Script
 from anaphora.values import (
@@ -20,6 +22,7 @@ from anaphora.values import (
     PartDelta,
     PartEnd,
     PartStart,
+    ReplyStart,
     Text,
     TextDelta,
     Thinking,
@@ -103,3 +106,36 @@ def _check_order(events: list[Event]) -> None:
             assert event.part.text == "".join(texts)
             current = None
     assert current is None
+
+
+def test_blocks_of_anthropic_are_numbered_without_gaps() -> None:
+    """Reasoning of OpenAI without a text has no block, and Anthropic's SDK counts the others."""
+    hidden, seen = Thinking(""), Thinking("Which?")
+    events: list[Event] = [
+        ReplyStart("r", "m"),
+        PartStart(0, "thinking"),
+        PartEnd(0, hidden),
+        PartStart(1, "text"),
+        TextDelta(1, "One."),
+        PartEnd(1, Text("One.")),
+        PartStart(2, "thinking"),
+        ThinkingDelta(2, "Which?"),
+        PartEnd(2, seen),
+        PartStart(3, "thinking"),
+        PartStart(4, "text"),
+        TextDelta(4, "Two."),
+        PartEnd(4, Text("Two.")),
+        PartEnd(3, hidden),
+    ]
+    wire = "openai_responses"
+    head = StreamHead(request_id="r", provider="p", wire=wire, model="m", passes_bytes=False)
+    out = StreamBody("anthropic", head)
+    lines = b"".join(out.feed(StreamPiece((event,))) for event in events).splitlines()
+    sent = [json.loads(line[5:]) for line in lines if line.startswith(b"data:")]
+    begun = [
+        (one["index"], one["content_block"]["type"])
+        for one in sent
+        if one["type"] == "content_block_start"
+    ]
+    assert begun == [(0, "text"), (1, "thinking"), (2, "text")]
+    assert [one["index"] for one in sent if one["type"] == "content_block_stop"] == [0, 1, 2]

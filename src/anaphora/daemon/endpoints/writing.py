@@ -18,12 +18,20 @@ from anaphora import wire as wires
 from anaphora.daemon.stream_usage import UsageFilter
 from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, Upstream
-from anaphora.values import Notice, Reply, ReplyFail, ReplyStart, Thinking, ThinkingDelta
+from anaphora.values import (
+    Notice,
+    Reply,
+    ReplyEnd,
+    ReplyFail,
+    ReplyStart,
+    Thinking,
+    ThinkingDelta,
+)
 from anaphora.wire.sse import EventDecoder
 
 from .errors import as_upstream
 from .headers import notices_text, own_headers, returned_headers, verdict_text
-from .part_order import PartOrder
+from .part_order import BlockNumbers, PartOrder
 
 _JSON = "application/json"
 STREAM_TYPE = "text/event-stream; charset=utf-8"
@@ -113,7 +121,9 @@ class StreamBody:
         self._known = head.notices
         self._same_wire = head.wire == wire
         self._passes = head.passes_bytes and self._same_wire
-        self._writer = wires.get(wire).writer()
+        self._write_event = wires.get(wire).writer().write
+        if wire == "anthropic" and not self._same_wire:
+            self._write_event = BlockNumbers(self._write_event).write
         self._ended = False
         self._shows_thinking = False
         ordered = wire in _ORDERED and head.wire in _UNORDERED
@@ -162,8 +172,10 @@ class StreamBody:
             event = _named(event, self._wire, self._request_id)
             if event.created is None:
                 event = msgspec.structs.replace(event, created=time.time())
+        elif isinstance(event, ReplyEnd):
+            event = ReplyEnd(_named(event.reply, self._wire, self._request_id))
         events = [event] if self._order is None else self._order.feed(event)
-        data = b"".join(map(self._writer.write, events))
+        data = b"".join(map(self._write_event, events))
         if data and isinstance(event, ThinkingDelta):
             self._shows_thinking = True
         return data
