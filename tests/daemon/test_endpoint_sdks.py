@@ -124,6 +124,30 @@ def test_sdks_collect_the_streams_of_each_provider(target: str, sdks: dict[str, 
         assert chat.get_final_completion().choices[0].message.content == TEXT
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("target", TARGETS)
+def test_chats_of_google_call_tools_of_each_provider(
+    target: str, stream: bool, sdks: dict[str, Any]
+) -> None:
+    """Its helper for results sends no id of the call, and a stream ends with an empty turn."""
+    provider, model = TARGETS[target]
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    declared = types.FunctionDeclaration(name="get_weather", parameters_json_schema=schema)
+    chat = sdks["gemini"].sdk.chats.create(
+        model=model,
+        config=types.GenerateContentConfig(
+            tools=[types.Tool(function_declarations=[declared])],
+            http_options=types.HttpOptions(headers={"anaphora-provider": provider}),
+        ),
+    )
+    asked = "How is the weather?"
+    pieces = list(chat.send_message_stream(asked)) if stream else [chat.send_message(asked)]
+    parts = [part for piece in pieces for part in piece.candidates[0].content.parts]
+    [call] = [part.function_call for part in parts if part.function_call is not None]
+    result = types.Part.from_function_response(name=call.name, response={"result": "sunny"})
+    assert chat.send_message([result]).text == "It is sunny in Paris."
+
+
 @pytest.mark.parametrize("wire", SDKS)
 def test_lists_of_models_are_what_is_granted(wire: str, daemon: TestedDaemon) -> None:
     with sdk_client(wire, daemon.url, daemon.token("narrow")) as sdk:

@@ -31,7 +31,7 @@ from anaphora.wire.splicing import splice
 from .bounds import CostBound, cost_bound
 from .checks import check_grant, check_limits, check_prompt
 from .conversations import CallMemory, RememberedCall
-from .edits import with_members
+from .edits import with_members, without_empty_turns
 from .facts import RequestFacts, read_facts
 from .filling import (
     DEFAULT_MAX_TOKENS,
@@ -346,6 +346,8 @@ def parse_request(request: WireRequest, grant: LlmGrant) -> Call:
     if wire.features(request.wire).requires_max_tokens:
         tokens = grant.max_tokens or DEFAULT_MAX_TOKENS
         body = fill_max_tokens(request.wire, body, request.members, tokens).body
+    elif request.wire == "gemini":
+        body = without_empty_turns(body, request.members)
     return wire.get(request.wire).parse(body, request.path)
 
 

@@ -20,12 +20,15 @@ from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, Upstream
 from anaphora.values import (
     Notice,
+    Part,
+    PartEnd,
     Reply,
     ReplyEnd,
     ReplyFail,
     ReplyStart,
     Thinking,
     ThinkingDelta,
+    ToolCall,
 )
 from anaphora.wire.sse import EventDecoder
 
@@ -46,6 +49,8 @@ _ORDERED = ("anthropic", "openai_responses")
 _UNORDERED = ("openai_chat", "ollama")
 #: How the ids of replies begin.
 _IDS = {"anthropic": "msg_", "openai_chat": "chatcmpl-", "openai_responses": "resp_"}
+#: The wire whose results of tools may be found by the name of the tool.
+_WITHOUT_CALL_IDS = "gemini"
 _REPLY_TYPES = {"gemini": "application/json; charset=UTF-8"}
 
 
@@ -57,6 +62,10 @@ def write_reply(
         body = reply.body
     else:
         named = _named(reply.reply, wire, reply.request_id)
+        if wire == _WITHOUT_CALL_IDS and reply.wire != wire:
+            parts = tuple(map(_without_id, named.message.parts))
+            message = msgspec.structs.replace(named.message, parts=parts)
+            named = msgspec.structs.replace(named, message=message)
         body = wires.get(wire).write_reply(named, time.time())
         notices += _left_out(wire, reply.reply)
     headers = returned_headers(reply.headers) if reply.wire == wire else {}
@@ -95,6 +104,12 @@ def _named(value: Reply | ReplyStart, wire: str, request_id: str) -> Any:
     return msgspec.structs.replace(value, id=_IDS[wire] + request_id.removeprefix("req_"))
 
 
+def _without_id(part: Part) -> Part:
+    """A tool call without the id of another provider: a client that is given one must send it back,
+    and Google's own helper for results does not."""
+    return msgspec.structs.replace(part, id="") if isinstance(part, ToolCall) else part
+
+
 def _left_out(wire: str, reply: Reply) -> tuple[Notice, ...]:
     """A notice where the wire has no place for the reasoning of another provider."""
     codec = wires.get(wire)
@@ -124,6 +139,7 @@ class StreamBody:
         self._write_event = wires.get(wire).writer().write
         if wire == "anthropic" and not self._same_wire:
             self._write_event = BlockNumbers(self._write_event).write
+        self._drops_call_ids = wire == _WITHOUT_CALL_IDS and not self._same_wire
         self._ended = False
         self._shows_thinking = False
         ordered = wire in _ORDERED and head.wire in _UNORDERED
@@ -172,6 +188,8 @@ class StreamBody:
             event = _named(event, self._wire, self._request_id)
             if event.created is None:
                 event = msgspec.structs.replace(event, created=time.time())
+        elif isinstance(event, PartEnd) and self._drops_call_ids:
+            event = msgspec.structs.replace(event, part=_without_id(event.part))
         elif isinstance(event, ReplyEnd):
             event = ReplyEnd(_named(event.reply, self._wire, self._request_id))
         events = [event] if self._order is None else self._order.feed(event)
