@@ -122,6 +122,23 @@ def test_errors_keep_status_and_type(
 
 
 @pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, "authentication_error"), (402, "billing_error"), (403, "permission_error")],
+)
+def test_errors_about_the_operators_account_say_so(
+    status: int, kind: str, daemon: TestedDaemon, provider: FailingProvider
+) -> None:
+    """By their status alone they would be about the app's token, its limit or its grant."""
+    provider.fail(status, {"type": "error", "error": {"type": kind, "message": "No."}})
+    with daemon.client() as http:
+        response = http.post("/v1/messages", json=ASK)
+    assert response.status_code == status
+    assert "the operator's" in response.json()["error"]["message"]
+    with daemon.client(None, headers={"x-api-key": "ana_wrong"}) as http:
+        assert "operator" not in http.post("/v1/messages", json=ASK).text
+
+
+@pytest.mark.parametrize(
     ("path", "body", "code"),
     [
         ("/v1/chat/completions", {"messages": ASK["messages"]}, ("error", "type")),

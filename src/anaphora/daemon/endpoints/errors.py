@@ -37,6 +37,11 @@ _BROKEN = {
     "body": "the provider's response broke off",
     "idle": "the provider stopped sending its response",
 }
+_OPERATORS: dict[type[AnaphoraError], str] = {
+    errors.Unauthenticated: "the provider does not accept the operator's key",
+    errors.QuotaExhausted: "the operator's quota at the provider is used up",
+    errors.Forbidden: "the operator's key may not do this at the provider",
+}
 #: The fields of prompts, where they are not called messages.
 _PROMPTS = {"gemini": "contents", "openai_responses": "input"}
 _TOO_LONG = "prompt is too long"
@@ -113,6 +118,21 @@ def as_upstream(problem: AnaphoraError, wire_name: str = "") -> Upstream:
             # Names files of the home.
             return errors.Overloaded("the provider is not configured correctly", status=503)
     return Upstream(f"internal error: {type(problem).__name__}", status=500)
+
+
+def of_provider(problem: AnaphoraError) -> AnaphoraError:
+    """The error of a call. One about the operator's account says so: its status alone would mean
+    the app's token or grant."""
+    why = None if isinstance(problem, Denied) else _OPERATORS.get(type(problem))
+    if why is None or not isinstance(problem, Upstream):
+        return problem
+    return type(problem)(
+        f"{why}: {problem}",
+        status=problem.status,
+        code=problem.code,
+        param=problem.param,
+        retry_after=problem.retry_after,
+    )
 
 
 def _field(path: str, wire_name: str) -> str:

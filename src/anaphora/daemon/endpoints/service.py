@@ -26,7 +26,7 @@ from anaphora.wire.reading import DECODE_ERRORS
 from . import routes
 from .body import JsonBody, check_headers, json_bytes, read_json
 from .body_memory import AppBodies, CallBody, read_whole
-from .errors import error_response
+from .errors import error_response, of_provider
 from .headers import (
     BETA_NOT_GRANTED,
     PROVIDER,
@@ -88,7 +88,7 @@ class Endpoints:
         except AnaphoraError as problem:
             if exchange.started:
                 raise
-            response = self.error(exchange, problem)
+            response = self.error(exchange, of_provider(problem))
             await exchange.respond(response)
 
     async def _answer(self, exchange: HttpExchange, app: App, request_id: str) -> None:
