@@ -185,9 +185,9 @@ def node_homes(
 ) -> tuple[str, list[Path]]:
     """Homes of so many nodes of one installation, and the token of their app. `servers` are `store`
     and `shared` of the daemon section."""
-    from anaphora.daemon.extensions import Grants
+    from anaphora.daemon.access.identity import Directory
     from anaphora.daemon.home import Home
-    from anaphora.daemon.identity import Directory
+    from anaphora.daemon.home.extensions import Grants
     from anaphora.daemon.store.postgres import PostgresStore
     from anaphora.postgres.address import PostgresAddress
 
@@ -214,7 +214,7 @@ def node_homes(
 
 def remove_ledger() -> None:
     """Replaces holds by objects that settle nothing: for this process only."""
-    from anaphora.daemon.ledger import Ledger
+    from anaphora.daemon.money.ledger import Ledger
     from anaphora.daemon.store import Hold
 
     class NoHold:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from anaphora.daemon.grants import AppGrant, LlmGrant
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.access.grants import AppGrant, LlmGrant
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import Store
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import App

@@ -25,7 +25,7 @@ from support.browser import CHROMIUM, HOW, Chromium  # noqa: E402
 from support.dashboard_data import filled_daemon, varied_calls  # noqa: E402
 
 from anaphora import emulator  # noqa: E402
-from anaphora.daemon.identity import ADMIN  # noqa: E402
+from anaphora.daemon.access.identity import ADMIN  # noqa: E402
 from anaphora.emulator.server import Emulator  # noqa: E402
 from anaphora.proxy.judging import Judge  # noqa: E402
 from anaphora.proxy.page import WatchPage  # noqa: E402

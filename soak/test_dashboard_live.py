@@ -15,7 +15,7 @@ from support.dashboard_data import filled_daemon, varied_calls
 from support.page_checks import log_in
 
 from anaphora import emulator
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 
 pytestmark = needs_chromium
 

@@ -14,7 +14,7 @@ from support.page_checks import WIDTHS, keyboard_problems, log_in, page_problems
 from support.watched_program import watched_program
 
 from anaphora import emulator
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 
 pytestmark = needs_chromium
 

@@ -18,7 +18,7 @@ from support.dashboard_data import APPS, filled_daemon, varied_calls
 from support.page_checks import log_in, page_problems, sections
 
 from anaphora import emulator
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
 pytestmark = needs_chromium

@@ -14,8 +14,8 @@ from support.servers import PostgresServer
 
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.daemon.audit_place import audit_place
-from anaphora.daemon.config import daemon_config
 from anaphora.daemon.home import Home, init
+from anaphora.daemon.home.config import daemon_config
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from anaphora.cli.config import command
-from anaphora.daemon.config import schema
+from anaphora.daemon.home.config import schema
 
 CANARY = "sk-canary-8d2e"
 TEXT = """

@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from anaphora.daemon.home import Home
-from anaphora.daemon.lock import HomeLock
+from anaphora.daemon.home import Home, HomeLock
 
 Command: TypeAlias = Callable[..., "CompletedProcess[str]"]
 

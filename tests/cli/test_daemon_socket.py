@@ -14,7 +14,7 @@ from support.daemon import GRANT, TestedDaemon, running_daemon
 
 from anaphora.cli.daemon_connection import DaemonConnection, NoDaemon
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, Io, Unauthenticated, Upstream
 

@@ -15,8 +15,8 @@ import pytest
 from support.event_loops import in_event_loop
 from support.ledgers import DAY, NOON, Clock, an_app, opened, version_1
 
-from anaphora.daemon.grants import NANO
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import Settled
 from anaphora.values import Usage
 

@@ -18,8 +18,8 @@ from support.servers import PostgresServer, run_in_thread
 from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog
 from anaphora.audit.reading import verify
-from anaphora.daemon.grants import NANO
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleRow, TokenRow
 from anaphora.daemon.store.upkeep import check as check_file
 

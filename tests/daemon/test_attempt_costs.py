@@ -16,8 +16,8 @@ from support.scripted_provider import scripted_provider
 
 from anaphora import catalog
 from anaphora.catalog import Price
-from anaphora.daemon.settling import cost_of_failure, nano_usd_up, thinks_unseen
-from anaphora.daemon.surcharges import Surcharge
+from anaphora.daemon.money.settling import cost_of_failure, nano_usd_up, thinks_unseen
+from anaphora.daemon.money.surcharges import Surcharge
 from anaphora.emulator.server import Emulator
 from anaphora.errors import Transport
 from anaphora.rendered import Plan

@@ -16,10 +16,10 @@ from support.targets import target_of
 from anaphora import catalog
 from anaphora import wire as wires
 from anaphora.client.endpoint import Target
-from anaphora.daemon.bounds import CostBound, cost_bound, nano_usd, storage_bound
-from anaphora.daemon.facts import RequestFacts, read_facts
-from anaphora.daemon.filling import fill_max_tokens
-from anaphora.daemon.surcharges import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
+from anaphora.daemon.calls.filling import fill_max_tokens
+from anaphora.daemon.facts.reading import RequestFacts, read_facts
+from anaphora.daemon.money.bounds import CostBound, cost_bound, nano_usd, storage_bound
+from anaphora.daemon.money.surcharges import NO_SURCHARGE, Surcharge, price_factor, surcharge_of
 from anaphora.emulator.engine import EmulatorOptions, Engine
 from anaphora.emulator.exchange import EmulatorRequest
 from anaphora.values import Message, Opaque, Reply, Text, Usage

@@ -14,7 +14,7 @@ from support.daemon import KEY, TestedDaemon, llm_yaml, running_daemon
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
 from anaphora.cli.common import anaphora
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 
 USER = {"role": "user", "content": "Hello"}
 CALLS: dict[str, dict[str, Any]] = {

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 
 from anaphora import wire as wires
 from anaphora.cli.grants import command as grants
-from anaphora.daemon.checks import (
+from anaphora.daemon.access.checks import (
     check_capabilities,
     check_grant,
     check_prompt,
     is_granted,
     prompt_fingerprint,
 )
-from anaphora.daemon.facts import HandleRef, RequestFacts, read_facts
-from anaphora.daemon.grants import AppGrant, LlmGrant
+from anaphora.daemon.access.grants import AppGrant, LlmGrant
+from anaphora.daemon.facts.reading import HandleRef, RequestFacts, read_facts
 from anaphora.daemon.store import HandleKind
 from anaphora.errors import CapabilityDenied, NotGranted
 from anaphora.rendered import Rendered

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anaphora.daemon.credentials import Peers, take_token
+from anaphora.daemon.access.credentials import Peers, take_token
 from anaphora.daemon.values import Peer
 from anaphora.errors import Forbidden, RequestRejected
 from anaphora.serving.asyncio_server import PEER, PeerCredentials

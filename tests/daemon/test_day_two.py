@@ -19,9 +19,8 @@ from support.daemon import GRANT, TestedDaemon, create_home, llm_yaml, running_d
 
 from anaphora import emulator
 from anaphora.audit import calls
-from anaphora.daemon.home import Home
-from anaphora.daemon.identity import ADMIN
-from anaphora.daemon.lock import HomeLock, lock_holder
+from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.home import Home, HomeLock, lock_holder
 from anaphora.daemon.server import ServeOptions, running
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator

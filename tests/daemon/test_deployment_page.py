@@ -21,8 +21,8 @@ from support.servers import NginxServer, find_program
 
 from anaphora.cli.common import anaphora
 from anaphora.client.config import ClientConfig
-from anaphora.daemon.config import DaemonConfig, daemon_config
-from anaphora.daemon.extensions import Grants
+from anaphora.daemon.home.config import DaemonConfig, daemon_config
+from anaphora.daemon.home.extensions import Grants
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anaphora.daemon.edits import with_members
-from anaphora.daemon.stream_usage import UsageFilter
+from anaphora.daemon.calls.filling import with_members
+from anaphora.daemon.calls.stream_usage import UsageFilter
 from anaphora.wire.reading import decode_members
 
 BODIES = (

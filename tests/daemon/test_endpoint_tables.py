@@ -10,6 +10,7 @@ import pytest
 
 from anaphora import errors, wire
 from anaphora.cache.verdict import Verdict
+from anaphora.daemon.access.grants import LlmGrant
 from anaphora.daemon.endpoints.errors import error_response
 from anaphora.daemon.endpoints.headers import (
     forwarded_headers,
@@ -21,7 +22,6 @@ from anaphora.daemon.endpoints.headers import (
 from anaphora.daemon.endpoints.references import references
 from anaphora.daemon.endpoints.routes import checked_model, find_route, serves, wire_of
 from anaphora.daemon.endpoints.writing import StreamBody
-from anaphora.daemon.grants import LlmGrant
 from anaphora.daemon.values import AppReply, StreamHead, StreamPiece
 from anaphora.errors import AnaphoraError, NotFound, NotGranted, RequestRejected
 from anaphora.values import Message, Notice, Reply

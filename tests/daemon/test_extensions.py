@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anaphora.client.config import ClientConfig
-from anaphora.daemon.extensions import AppTable, Grants, LlmTable
-from anaphora.daemon.grants import AppGrant, KeepWarmGrant, LlmGrant
+from anaphora.daemon.access.grants import AppGrant, KeepWarmGrant, LlmGrant
 from anaphora.daemon.home import EXTENSIONS_YAML, LLM_YAML
+from anaphora.daemon.home.extensions import AppTable, Grants, LlmTable
 from anaphora.errors import InvalidConfig
 
 MARKETING = """

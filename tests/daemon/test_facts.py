@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from anaphora import catalog
 from anaphora import wire as wires
-from anaphora.daemon.facts import RequestFacts, read_facts
-from anaphora.daemon.known_fields import known_fields
+from anaphora.daemon.facts.fields import known_fields
+from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, PromptIR, Reasoning, ToolChoice
 from anaphora.rendered import Plan

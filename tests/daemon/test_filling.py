@@ -10,9 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anaphora import catalog
-from anaphora.daemon.facts import read_facts
-from anaphora.daemon.filling import FilledBody, fill_max_tokens, fill_store, max_tokens_to_fill
-from anaphora.daemon.grants import LlmGrant
+from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.calls.filling import (
+    FilledBody,
+    fill_max_tokens,
+    fill_store,
+    max_tokens_to_fill,
+)
+from anaphora.daemon.facts.reading import read_facts
 from anaphora.wire.reading import decode_members
 
 PLACES = {

@@ -20,8 +20,8 @@ from support.daemon import running_daemon
 from anaphora import emulator
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import check
-from anaphora.daemon.extensions import Grants
 from anaphora.daemon.home import LLM_YAML
+from anaphora.daemon.home.extensions import Grants
 from anaphora.serving.server import free_port
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.extensions import Grants
+from anaphora.daemon.access.identity import ADMIN, SOCKET, Directory
 from anaphora.daemon.home import Home, init
-from anaphora.daemon.identity import ADMIN, SOCKET, Directory
+from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.values import Peer
 from anaphora.errors import GrantRateLimited, InvalidRequest, StoreUnavailable, Unauthenticated

@@ -14,7 +14,7 @@ from support.scripted_provider import ScriptedProvider, scripted_provider
 
 from anaphora.audit import calls
 from anaphora.client.config.resolve import resolve
-from anaphora.daemon.isolation import own_usage
+from anaphora.daemon.access.isolation import own_usage
 from anaphora.daemon.values import App, AppReply
 from anaphora.emulator.server import Emulator
 from anaphora.rendered import Mark, Plan

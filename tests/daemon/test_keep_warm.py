@@ -31,7 +31,7 @@ from support.warm_daemon import (
 )
 
 from anaphora.cli.common import anaphora
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
 
@@ -383,7 +383,7 @@ def test_refusal_is_not_repeated(warm: Callable[..., Any]) -> None:
 def test_conversations_that_do_not_fit_are_let_go(
     warm: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anaphora.daemon.keep_warm._MOST_BYTES", 50_000)
+    monkeypatch.setattr("anaphora.daemon.calls.keep_warm._MOST_BYTES", 50_000)
     with warm() as running:
         Conversation(running).converse(7, 7, 7)
         assert running.refreshes() == []

@@ -27,8 +27,8 @@ from support.ledgers import (
     rows,
 )
 
-from anaphora.daemon.grants import NANO
-from anaphora.daemon.ledger import Ledger, OpenHold
+from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store.batch import Operation, Outcome
 from anaphora.daemon.store.batch_queue import BatchQueue
 from anaphora.daemon.store.sqlite import SqliteStore

@@ -38,7 +38,7 @@ from support.ledgers import (
 )
 from support.servers import PostgresServer
 
-from anaphora.daemon.ledger import Ledger, OpenHold
+from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import Hold
 from anaphora.daemon.store.days import day_of
 from anaphora.daemon.store.postgres import PostgresStore

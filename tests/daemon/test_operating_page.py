@@ -12,7 +12,7 @@ import pytest
 
 from anaphora.cli.common import anaphora
 from anaphora.client.config import ClientConfig
-from anaphora.daemon.config import DaemonConfig, daemon_config
+from anaphora.daemon.home.config import DaemonConfig, daemon_config
 from anaphora.daemon.metrics import DaemonMetrics
 
 PAGE = (Path(__file__).parents[2] / "docs" / "daemon" / "operating.md").read_text()

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from anaphora.client.config import ClientConfig
-from anaphora.daemon.config import DaemonConfig, TlsConfig, UiConfig, schema
-from anaphora.daemon.extensions import AppTable, Grants, KeepWarmTable, LlmTable
 from anaphora.daemon.home import LLM_YAML
+from anaphora.daemon.home.config import DaemonConfig, TlsConfig, UiConfig, schema
+from anaphora.daemon.home.extensions import AppTable, Grants, KeepWarmTable, LlmTable
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXTENSIONS = (DOCS / "extensions.md").read_text()

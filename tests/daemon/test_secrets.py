@@ -12,7 +12,7 @@ import pytest
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.home import Home, init
-from anaphora.daemon.secrets import SecretsFolder, resolve_providers
+from anaphora.daemon.home.secrets import SecretsFolder, resolve_providers
 from anaphora.errors import AnaphoraError, InvalidConfig, InvalidRequest, MissingSecret
 
 KEY = "sk-canary-9aF3xLq8wZ"
@@ -192,7 +192,7 @@ def test_no_frame_of_an_error_holds_the_key(home: Home) -> None:
 
 def test_core_dumps_are_off() -> None:
     code = (
-        "import resource; from anaphora.daemon.secrets import disable_core_dumps;"
+        "import resource; from anaphora.daemon.home.secrets import disable_core_dumps;"
         "disable_core_dumps(); print(resource.getrlimit(resource.RLIMIT_CORE))"
     )
     source = Path(__file__).parents[2] / "src"

@@ -14,7 +14,7 @@ import pytest
 from support.daemon import GRANT, KEY, TestedDaemon, llm_yaml, running_daemon
 from support.servers import wait_until
 
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
 MESSAGE: dict[str, Any] = {

@@ -10,10 +10,10 @@ import pytest
 
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.config import DaemonConfig, daemon_config
 from anaphora.daemon.home import Home, init
-from anaphora.daemon.secrets import SecretsFolder
-from anaphora.daemon.settings import SettingsFiles
+from anaphora.daemon.home.config import DaemonConfig, daemon_config
+from anaphora.daemon.home.secrets import SecretsFolder
+from anaphora.daemon.home.settings import SettingsFiles
 from anaphora.errors import InvalidConfig, Io, MissingSecret
 
 GRANT = "app: {capabilities_grant: [llm_complete], llm: {usd_per_day: %s}}"

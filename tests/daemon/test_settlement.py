@@ -14,8 +14,8 @@ from support.emulated_client import LONG, MODELS
 from anaphora.audit import AuditEnvelope, AuditLog
 from anaphora.audit.reading import rows
 from anaphora.audit.report import CallSums
-from anaphora.daemon.denials import DenialLog
-from anaphora.daemon.settling import nano_usd_up
+from anaphora.daemon.access.denials import DenialLog
+from anaphora.daemon.money.settling import nano_usd_up
 from anaphora.emulator.server import Emulator
 from anaphora.errors import (
     AnaphoraError,
@@ -324,8 +324,8 @@ def test_steps_that_fail_after_the_answer_neither_lose_it_nor_show_this_machine(
     async def main() -> None:
         async with delegating(emu, tmp_path, ["anthropic"]) as daemon:
             monkeypatch.setattr(daemon.audit, "call_ended_later", fail)
-            monkeypatch.setattr("anaphora.daemon.caller.cost_of_reply", fail)
-            monkeypatch.setattr("anaphora.daemon.conversations.judge", fail)
+            monkeypatch.setattr("anaphora.daemon.calls.caller.cost_of_reply", fail)
+            monkeypatch.setattr("anaphora.daemon.calls.conversations.judge", fail)
             reply = await daemon.service.complete(daemon.request("anthropic", BODY))
             assert reply.reply.text
             codes = {notice.code for notice in reply.notices}

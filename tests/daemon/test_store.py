@@ -12,7 +12,7 @@ import pytest
 from support.event_loops import in_event_loop
 from support.ledgers import DAY, NOON, Clock, StorePlace, an_app, opened, rows, version_1
 
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleRow, SpendRow, TokenRow
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import back_up, check, migrate, reset_clock

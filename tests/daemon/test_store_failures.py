@@ -14,7 +14,7 @@ import pytest
 from support.event_loops import in_event_loop
 from support.ledgers import NOON, an_app, copy_killed, opened, rows
 
-from anaphora.daemon.ledger import Ledger, OpenHold
+from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.daemon.store.upkeep import check

@@ -12,7 +12,7 @@ from support.event_loops import in_event_loop
 from support.ledgers import NOON, Clock, PostgresPlace, abandon, an_app, opened, problems_of, rows
 from support.servers import PostgresServer
 
-from anaphora.daemon.ledger import Ledger, OpenHold
+from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import HandleRow, Hold, Settlement, SpendLimits
 from anaphora.daemon.store.batch import HoldRequest
 from anaphora.daemon.store.postgres import PostgresStore

@@ -12,10 +12,10 @@ import pytest
 from support.daemon import llm_yaml, running_daemon
 from support.socket_upstream import UpstreamConnection, socket_upstream
 
-from anaphora.daemon.facts import RequestFacts, read_facts
+from anaphora.daemon.facts.reading import RequestFacts, read_facts
+from anaphora.daemon.money.stored_history import StoredHistory
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.store.sqlite import SqliteStore
-from anaphora.daemon.stored_history import StoredHistory
 from anaphora.errors import NotFound
 from anaphora.wire.reading import decode_members
 

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from support.certificates import write_certificate
 
-from anaphora.daemon.tls import ServerCertificate, expiry
+from anaphora.daemon.home.tls import ServerCertificate, expiry
 
 
 @pytest.mark.parametrize("days", [1, 400, 20_000])

@@ -18,7 +18,7 @@ from support.rpc_calls import RpcClient, audit_rows, request
 from support.scripted_provider import ScriptedProvider, scripted_provider
 
 from anaphora.daemon import LLM_COMPLETE_METHOD
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.daemon.rpc.methods import schemas
 from anaphora.values import Usage
 

@@ -57,7 +57,7 @@ from anaphora.daemon.server import ServeOptions, serve
 for name in (
     "aiohttp.web", "asyncpg", "prometheus_client", "hiredis", "yaml",
     "ctypes", "encodings.idna", "anaphora.client.observe.prometheus",
-    "anaphora.client.transport.over_aiohttp", "anaphora.daemon.delegation",
+    "anaphora.client.transport.over_aiohttp", "anaphora.daemon.calls.delegation",
     "anaphora.daemon.endpoints.service", "anaphora.daemon.endpoints.stored",
     "anaphora.daemon.nodes.administration", "anaphora.daemon.nodes.membership",
     "anaphora.daemon.rpc.service", "anaphora.daemon.shared_state.redis",

@@ -17,10 +17,10 @@ import httpx
 import msgspec
 
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.config import daemon_config
-from anaphora.daemon.extensions import Grants
+from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.home import Home, init
-from anaphora.daemon.identity import ADMIN, Directory
+from anaphora.daemon.home.config import daemon_config
+from anaphora.daemon.home.extensions import Grants
 from anaphora.daemon.logs import JsonLog
 from anaphora.daemon.server import Daemon, ServeOptions, running
 from anaphora.daemon.store.opening import store_for_command

@@ -19,9 +19,9 @@ import msgspec
 from anaphora.audit import AuditLog
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import resolve
-from anaphora.daemon.delegation import CallService
-from anaphora.daemon.grants import NANO, AppGrant, LlmGrant
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.access.grants import NANO, AppGrant, LlmGrant
+from anaphora.daemon.calls.delegation import CallService
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.shared_state import SharedState
 from anaphora.daemon.store import Spent
 from anaphora.daemon.store.sqlite import SqliteStore

@@ -22,8 +22,8 @@ from support.ledgers import rows
 from support.raw_http import request_bytes
 
 from anaphora import emulator
-from anaphora.daemon.grants import NANO
-from anaphora.daemon.settling import nano_usd_up
+from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.money.settling import nano_usd_up
 from anaphora.daemon.store.upkeep import check
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.faults import FaultRule, Faults
@@ -52,7 +52,7 @@ from anaphora.daemon.server import ServeOptions, serve
 for name in (
     "aiohttp.web", "prometheus_client", "yaml", "ctypes", "encodings.idna",
     "anaphora.client.observe.prometheus", "anaphora.client.transport.over_aiohttp",
-    "anaphora.daemon.delegation", "anaphora.daemon.endpoints.service",
+    "anaphora.daemon.calls.delegation", "anaphora.daemon.endpoints.service",
     "anaphora.daemon.endpoints.stored", "anaphora.daemon.rpc.service",
     "anaphora.daemon.shared_state.memory", "anaphora.daemon.store.sqlite",
     "anaphora.daemon.ui.mount", "anaphora.serving.asyncio_server",

@@ -38,7 +38,7 @@ import msgspec
 from support.ledgers import an_app
 
 from anaphora.daemon import ledger
-from anaphora.daemon.ledger import Ledger, OpenHold
+from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.shared_state import MinuteLimit, SharedState
 from anaphora.daemon.store import Settled
 from anaphora.daemon.store.postgres import PostgresStore

@@ -21,8 +21,8 @@ from support.audit_logs import with_tests
 from support.servers import run_in_thread
 from support.temporary import memory_place
 
-from anaphora.daemon.grants import AppGrant, LlmGrant
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.access.grants import AppGrant, LlmGrant
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import schema
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.daemon.store.postgres import upkeep as upkeep_postgres
@@ -176,7 +176,7 @@ _SERVER = """
 import asyncio, json, os, random, sys
 from pathlib import Path
 from support.ledgers import APPS, PER_DAY, PER_MONTH, an_app
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store.sqlite import SqliteStore
 from anaphora.errors import GrantExceeded
 

@@ -13,7 +13,7 @@ from anaphora.analysis.conversation_plans import ReadRequest, read_request
 from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache.simulator import RenderedPrompt, Simulator
 from anaphora.cache.verdict import Prediction, Verdict
-from anaphora.daemon.conversations import CallMemory, RememberedCall
+from anaphora.daemon.calls.conversations import CallMemory, RememberedCall
 from anaphora.daemon.shared_state import SharedState
 from anaphora.prompt import Call
 from anaphora.rendered import Plan

@@ -62,8 +62,8 @@ class _LogParameter(click.Path):
         if not isinstance(path, Path) or not (path / "llm.yaml").is_file():
             return path
         from anaphora.daemon.audit_place import audit_place
-        from anaphora.daemon.config import daemon_config
         from anaphora.daemon.home import Home
+        from anaphora.daemon.home.config import daemon_config
 
         home = Home.open(path)
         place = audit_place(home, daemon_config(home.config()))

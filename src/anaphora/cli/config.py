@@ -48,7 +48,7 @@ def check(file: Path, as_json: bool) -> None:
     """
     from anaphora.client.config import ClientConfig
     from anaphora.client.config.resolve import resolve_each
-    from anaphora.daemon.config import daemon_config
+    from anaphora.daemon.home.config import daemon_config
 
     from .terminal import print_report
 
@@ -72,7 +72,7 @@ def check(file: Path, as_json: bool) -> None:
 @command.command("schema")
 def print_schema() -> None:
     """Print the JSON Schema of llm.yaml, for editors."""
-    from anaphora.daemon.config import schema
+    from anaphora.daemon.home.config import schema
 
     print_json(schema())
 

@@ -34,9 +34,9 @@ from .common import report_problems
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
-    from anaphora.daemon.config import DaemonConfig
-    from anaphora.daemon.extensions import Grants
     from anaphora.daemon.home import Home
+    from anaphora.daemon.home.config import DaemonConfig
+    from anaphora.daemon.home.extensions import Grants
     from anaphora.postgres.address import PostgresAddress
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -152,7 +152,7 @@ def open_home(path: Path) -> Home:
 
 def open_shared_home(path: Path) -> Home:
     """A home whose store is in PostgreSQL. Raises `InvalidConfig` for others."""
-    from anaphora.daemon.config import daemon_config
+    from anaphora.daemon.home.config import daemon_config
 
     home = open_home(path)
     if daemon_config(home.config()).store is None:
@@ -171,7 +171,7 @@ def _may_be_elsewhere(home: Home) -> bool:
 
 def store_address_of(home: Home) -> PostgresAddress | None:
     """Where the store of a home is: None for its file, also while llm.yaml is broken."""
-    from anaphora.daemon.config import daemon_config
+    from anaphora.daemon.home.config import daemon_config
     from anaphora.daemon.store.opening import store_address
 
     try:
@@ -184,7 +184,7 @@ def store_address_of(home: Home) -> PostgresAddress | None:
 
 def daemon_socket(home: Home) -> Path:
     """Where the daemon of a home listens, also while llm.yaml is broken."""
-    from anaphora.daemon.config import DaemonConfig, daemon_config
+    from anaphora.daemon.home.config import DaemonConfig, daemon_config
 
     try:
         name = daemon_config(home.config()).socket
@@ -204,9 +204,9 @@ def call_admin(home: Home, method: str, params: Mapping[str, Any]) -> Any:
 async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> Any:
     """On the store of a home. A file is locked: no daemon starts meanwhile with what was before. In
     PostgreSQL other nodes may run; they see what changes."""
+    from anaphora.daemon.access.identity import Directory
     from anaphora.daemon.admin import Admin
-    from anaphora.daemon.identity import Directory
-    from anaphora.daemon.lock import HomeLock
+    from anaphora.daemon.home import HomeLock
     from anaphora.daemon.store.opening import store_address, store_for_command
 
     config, daemon, grants = _read_files(home, method)
@@ -233,8 +233,8 @@ async def _call_directly(home: Home, method: str, params: Mapping[str, Any]) -> 
 def _read_files(home: Home, method: str) -> tuple[ClientConfig, DaemonConfig, Grants]:
     """A token can be revoked while a file is broken: then the problem is reported."""
     from anaphora.client.config import ClientConfig
-    from anaphora.daemon.config import DaemonConfig, daemon_config
-    from anaphora.daemon.extensions import Grants
+    from anaphora.daemon.home.config import DaemonConfig, daemon_config
+    from anaphora.daemon.home.extensions import Grants
 
     config, daemon, grants = ClientConfig(), DaemonConfig(), Grants()
     try:

@@ -54,8 +54,8 @@ def create_home(folder: Path) -> Secret:
 
 async def create_token(home: Home, app: str) -> Secret:
     """A token of an app, while no daemon runs on the home."""
-    from anaphora.daemon.extensions import Grants
-    from anaphora.daemon.identity import Directory
+    from anaphora.daemon.access.identity import Directory
+    from anaphora.daemon.home.extensions import Grants
     from anaphora.daemon.store.sqlite import SqliteStore
 
     store = SqliteStore.open(home.store)

@@ -117,7 +117,7 @@ def history(home: Path, as_json: bool) -> None:
 
 
 def _host() -> str:
-    from anaphora.daemon.config import DaemonConfig
+    from anaphora.daemon.home.config import DaemonConfig
 
     return DaemonConfig().node_name
 
@@ -138,7 +138,7 @@ def fingerprint(file: Path, origin: str | None, path: str, as_json: bool) -> Non
     FILE holds the JSON body of a request (- reads standard input), on the wire on which the app
     sends it. A grant with this value as `approved_prompt` refuses any other tools and system text.
     """
-    from anaphora.daemon.checks import prompt_fingerprint
+    from anaphora.daemon.access.checks import prompt_fingerprint
 
     body = read_bytes(file)
     value = prompt_fingerprint(wire.get(origin or detect(body)).split(body, (), path))

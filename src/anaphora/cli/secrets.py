@@ -34,7 +34,7 @@ def set_secret(name: str, home: Path) -> None:
     anthropic | anaphora secrets set ANTHROPIC_API_KEY`. A running daemon uses it from the next call
     on.
     """
-    from anaphora.daemon.secrets import SecretsFolder
+    from anaphora.daemon.home.secrets import SecretsFolder
 
     opened = open_home(home)
     folder = SecretsFolder(opened.secrets)
@@ -55,7 +55,7 @@ def set_secret(name: str, home: Path) -> None:
 @json_option
 def list_secrets(home: Path, as_json: bool) -> None:
     """List the names of the keys that are stored."""
-    from anaphora.daemon.secrets import SecretsFolder
+    from anaphora.daemon.home.secrets import SecretsFolder
 
     names = SecretsFolder(open_home(home).secrets).names()
     lines: list[Line] = [*names] or ["no secrets"]
@@ -64,7 +64,7 @@ def list_secrets(home: Path, as_json: bool) -> None:
 
 @hides_arguments
 def _read_key(name: str) -> Secret:
-    from anaphora.daemon.secrets import MAX_BYTES
+    from anaphora.daemon.home.secrets import MAX_BYTES
 
     if sys.stdin is not None and sys.stdin.isatty():
         import getpass

@@ -183,8 +183,7 @@ def move(source: Path | None, dry_run: bool, home: Path, as_json: bool) -> None:
     anaphora store move --dry-run
     anaphora store move
     """
-    from anaphora.daemon.home import derived_key
-    from anaphora.daemon.lock import HomeLock
+    from anaphora.daemon.home import HomeLock, derived_key
     from anaphora.daemon.nodes.membership import take_over
     from anaphora.daemon.store.postgres import moving
 

@@ -22,9 +22,9 @@ from anaphora.client.config import ClientConfig
 from anaphora.errors import InvalidConfig, InvalidRequest, StoreUnavailable
 from anaphora.yaml_values import from_python
 
-from .extensions import APP_ID, PERMISSIONS, UNLIMITED
-from .grants import AppGrant, LlmGrant, dollars
-from .identity import ADMIN, Directory, NewToken
+from .access.grants import AppGrant, LlmGrant, dollars
+from .access.identity import ADMIN, Directory, NewToken
+from .home.extensions import APP_ID, PERMISSIONS, UNLIMITED
 from .store import Store, TokenRow
 
 P = TypeVar("P", bound=msgspec.Struct)

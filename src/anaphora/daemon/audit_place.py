@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from anaphora.audit.log import AuditLog
 from anaphora.audit.log_postgres import PostgresLog, close_chain
 
-from .config import DaemonConfig
 from .home import Home, derived_key
+from .home.config import DaemonConfig
 from .store.opening import store_address
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from anaphora import catalog
 from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.errors import AnaphoraError
 
-from .granted_models import models_of
-from .grants import AppGrant
+from .access.granted_models import models_of
+from .access.grants import AppGrant
 from .home import Home
-from .settings import Settings, SettingsFiles
+from .home.settings import Settings, SettingsFiles
+from .home.tls import ServerCertificate
 from .store.opening import store_address
 from .store.schema import connect_to_read
-from .tls import ServerCertificate
 
 if TYPE_CHECKING:
     from anaphora.client.transport import HttpRequest

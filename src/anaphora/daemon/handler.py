@@ -33,10 +33,10 @@ from anaphora.errors import (
 from anaphora.redaction import ELLIPSIS, looks_like_key
 from anaphora.serving.exchange import CompleteResponse, ConnectionEnded, HttpExchange
 
-from .credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
+from .access.credentials import SOCKET, Peers, is_forwarded, is_loopback, take_token
+from .access.rates import CallSlots
 from .logs import REQUEST_ID, JsonLog
 from .metrics import DaemonMetrics
-from .slots import CallSlots
 from .tracing import RequestTraces
 from .values import ERROR_KEY, App, Peer, kind_of, public_text
 
@@ -57,7 +57,7 @@ class TokenRevoked(ConnectionEnded):
 
 
 class TokenDirectory(Protocol):
-    """What the handler needs of `identity.Directory`."""
+    """What the handler needs of `access.identity.Directory`."""
 
     def authenticate(self, token: Secret, peer: Peer) -> App: ...
     def is_admin(self, token: Secret | None, peer: Peer) -> bool: ...

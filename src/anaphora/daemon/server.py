@@ -33,20 +33,19 @@ from anaphora.serving.server import (
     tuned_interpreter,
 )
 
+from .access.credentials import Peers
+from .access.identity import Directory
 from .checking import price_warnings
-from .config import DaemonConfig
-from .credentials import Peers
-from .extensions import Grants
 from .handler import READY, DaemonHandler, Readiness, UiHandler
-from .home import Home
-from .identity import Directory
-from .lock import HomeLock
+from .home import Home, HomeLock
+from .home.config import DaemonConfig
+from .home.extensions import Grants
+from .home.secrets import disable_core_dumps
+from .home.settings import Providers, Settings, SettingsFiles
+from .home.tls import ServerCertificate
 from .logs import JsonLog, logging_to
 from .metrics import DaemonMetrics
-from .secrets import disable_core_dumps
 from .services import Services, open_services, service_gauges
-from .settings import Providers, Settings, SettingsFiles
-from .tls import ServerCertificate
 from .tracing import RequestTraces, call_traces
 
 if TYPE_CHECKING:

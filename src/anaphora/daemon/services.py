@@ -15,24 +15,24 @@ from anaphora.audit.log_postgres import PostgresLog
 from anaphora.client.observe import Watcher
 from anaphora.errors import StoreUnavailable
 
+from .access.grants import NANO
+from .access.identity import Directory
+from .access.rates import CallSlots
 from .admin import Admin
 from .audit_place import audit_place, close_chains_of_dead_nodes, open_audit
 from .checking import price_table_days
-from .grants import NANO
 from .handler import EndpointHandler, RpcHandler
 from .home import Home
-from .identity import Directory
-from .ledger import Ledger
+from .home.settings import SettingsFiles
 from .metrics import Gauge, Values
-from .settings import SettingsFiles
+from .money.ledger import Ledger
 from .shared_state import SharedState
-from .slots import CallSlots
 from .store.opening import password, store_address
 from .store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
-    from .config import DaemonConfig
-    from .delegation import CallService
+    from .calls.delegation import CallService
+    from .home.config import DaemonConfig
     from .nodes.membership import NodeMembership
     from .store import Store
 
@@ -66,7 +66,7 @@ async def open_services(
     watchers: Iterable[Watcher] = (),
 ) -> Services:
     """Closed with `stack`, in reverse order: calls settle while the store is open."""
-    from .delegation import CallService
+    from .calls.delegation import CallService
     from .endpoints.forwarding import Forwarder
     from .endpoints.service import Endpoints
     from .endpoints.stored import StoredObjects

@@ -22,7 +22,7 @@ from anaphora.values import Event, Notice, Reply, Usage
 from anaphora.wire.body_memory import ListElements
 from anaphora.wire.reading import Members
 
-from .grants import AppGrant
+from .access.grants import AppGrant
 
 
 class Peer(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from support.daemon import GRANT, TestedDaemon
 from support.nodes import running_nodes
 from support.servers import PostgresServer, wait_until
 
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
 #: Seconds until a client gives up: several times what a read of the store may take, and less than

@@ -10,7 +10,7 @@ from support.ledgers import an_app, memory_folder
 from support.node_ledgers import LedgerNodes
 from support.servers import PostgresServer, RedisServer
 
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import Spent
 from anaphora.daemon.store.postgres import PostgresStore
 from anaphora.postgres.address import PostgresAddress

@@ -9,9 +9,9 @@ import pytest
 
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.config import NODE_NAME, DaemonConfig, daemon_config
 from anaphora.daemon.home import Home, init
-from anaphora.daemon.secrets import SecretsFolder, read_password
+from anaphora.daemon.home.config import NODE_NAME, DaemonConfig, daemon_config
+from anaphora.daemon.home.secrets import SecretsFolder, read_password
 from anaphora.errors import InvalidConfig, MissingSecret
 
 CANARY = "canary4711password"

@@ -18,7 +18,7 @@ from support.postgres_logs import execute
 from support.servers import PostgresServer, wait_until
 from support.ui import COOKIE, Viewer, viewer
 
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
 MESSAGE: dict[str, Any] = {

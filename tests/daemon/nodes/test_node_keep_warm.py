@@ -14,7 +14,7 @@ from support.daemon import TestedDaemon
 from support.nodes import create_node_homes, running_node, running_nodes
 from support.warm_daemon import MINUTE, SOON, Conversation, Provider, WarmDaemon, grant
 
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.emulator.server import Emulator
 
 DAY = 24 * 60 * MINUTE

@@ -20,9 +20,9 @@ from support.ui import viewer
 
 from anaphora import emulator
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
+from anaphora.daemon.home.secrets import SecretsFolder
 from anaphora.daemon.nodes import membership
-from anaphora.daemon.secrets import SecretsFolder
 from anaphora.daemon.server import ServeOptions, running
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from anaphora.daemon.access.rates import CallSlots
 from anaphora.daemon.admin import AdminMethod
 from anaphora.daemon.rpc import codes
 from anaphora.daemon.rpc.methods import METHODS, EmptyParams
 from anaphora.daemon.rpc.protocol import RpcRequest, read_message
 from anaphora.daemon.rpc.service import RpcCaller, RpcService
-from anaphora.daemon.slots import CallSlots
 
 
 def test_d3_an_internal_error_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.dashboard_data import HOSTILE_NAMES, filled_daemon, hostile_calls, varied_calls
 from support.ui import Markup, Viewer, viewer
 
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.dashboard.pages.apps import AppsPage
 from anaphora.dashboard.site import Site, page_request
 from anaphora.dashboard.values import AppRow

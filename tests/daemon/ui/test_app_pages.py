@@ -14,7 +14,7 @@ from support.ui import Viewer, viewer
 
 from anaphora.audit import AuditEnvelope
 from anaphora.audit.envelope import AuditUsage, OwnFigures
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
 NOW = time.time()

@@ -15,7 +15,7 @@ import yaml
 from support.daemon import TestedDaemon, llm_yaml, running_daemon
 from support.ui import Viewer, viewer
 
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
 CANARY = "canary-of-a-prompt"

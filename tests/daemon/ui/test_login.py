@@ -14,7 +14,7 @@ from support.certificates import write_certificate
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.ui import COOKIE, Viewer, viewer
 
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.daemon.ui.access import own_path
 from anaphora.emulator.server import Emulator
 

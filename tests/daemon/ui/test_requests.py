@@ -11,7 +11,7 @@ import pytest
 from support.daemon import TestedDaemon, llm_yaml, running_daemon
 from support.ui import Markup, Viewer, viewer
 
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.emulator.server import Emulator
 
 POLICY = (

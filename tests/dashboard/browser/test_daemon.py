@@ -28,7 +28,7 @@ from support.page_checks import (
     sections,
 )
 
-from anaphora.daemon.identity import ADMIN
+from anaphora.daemon.access.identity import ADMIN
 from anaphora.dashboard.view import iso_time
 from anaphora.emulator.server import Emulator
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from anaphora.daemon.checks import check_grant
-from anaphora.daemon.facts import read_facts
-from anaphora.daemon.grants import LlmGrant
+from anaphora.daemon.access.checks import check_grant
+from anaphora.daemon.access.grants import LlmGrant
+from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.store import Store
 from anaphora.errors import NotGranted, RequestRejected
 from anaphora.wire.reading import DECODE_ERRORS, Members

@@ -16,10 +16,10 @@ import msgspec
 
 from anaphora import wire
 from anaphora.client.endpoint import Target
-from anaphora.daemon.bounds import cost_bound, nano_usd, storage_bound
-from anaphora.daemon.checks import check_grant
-from anaphora.daemon.facts import read_facts
-from anaphora.daemon.ledger import Ledger, OpenHold
+from anaphora.daemon.access.checks import check_grant
+from anaphora.daemon.facts.reading import read_facts
+from anaphora.daemon.money.bounds import cost_bound, nano_usd, storage_bound
+from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.store import HandleRow
 from anaphora.daemon.values import App
 from anaphora.errors import NotGranted, RequestRejected, Upstream

@@ -14,7 +14,7 @@ from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.config.secrets import SecretHeaders
 from anaphora.client.endpoint import Endpoint, Target
 from anaphora.client.transport import HttpRequest, HttpTransport
-from anaphora.daemon.edits import with_members
+from anaphora.daemon.calls.filling import with_members
 from anaphora.errors import AnaphoraError
 from anaphora.values import Notice
 from anaphora.wire.reading import DECODE_ERRORS, decode_members

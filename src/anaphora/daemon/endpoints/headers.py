@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from anaphora.cache.verdict import Verdict
-from anaphora.daemon.checks import is_granted
-from anaphora.daemon.grants import LlmGrant
+from anaphora.daemon.access.checks import is_granted
+from anaphora.daemon.access.grants import LlmGrant
 from anaphora.errors import RequestRejected
 from anaphora.values import Notice
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.daemon.handles import is_stored_reasoning, not_found, stored_id
+from anaphora.daemon.facts.handles import is_stored_reasoning, not_found, stored_id
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.errors import NotFound, NotGranted, RequestRejected
 

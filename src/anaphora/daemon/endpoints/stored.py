@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from anaphora.daemon.checks import check_capabilities
-from anaphora.daemon.content_facts import RequestContent, scan_content
-from anaphora.daemon.grants import AppGrant, LlmGrant
-from anaphora.daemon.handles import not_found
-from anaphora.daemon.isolation import keys_separate
-from anaphora.daemon.ledger import Ledger
+from anaphora.daemon.access.checks import check_capabilities
+from anaphora.daemon.access.grants import AppGrant, LlmGrant
+from anaphora.daemon.access.isolation import keys_separate
+from anaphora.daemon.facts.content import RequestContent, scan_content
+from anaphora.daemon.facts.handles import not_found
+from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
 from anaphora.errors import NotFound, NotGranted, RequestRejected, TooLarge

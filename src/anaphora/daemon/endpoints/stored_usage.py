@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from anaphora.daemon.edits import with_members
+from anaphora.daemon.calls.filling import with_members
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
 
 _NULL = msgspec.Raw(b"null")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from anaphora.daemon.admin import Admin, NoParams
-from anaphora.daemon.extensions import Grants
+from anaphora.daemon.home.extensions import Grants
 from anaphora.errors import InvalidConfig, InvalidRequest
 from anaphora.postgres.lane import Lane
 
@@ -18,8 +18,8 @@ from .membership import check_token_key
 
 if TYPE_CHECKING:
     from anaphora.client.config import ClientConfig
+    from anaphora.daemon.access.identity import Directory
     from anaphora.daemon.home import Home
-    from anaphora.daemon.identity import Directory
     from anaphora.postgres.address import PostgresAddress
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.extensions import Grants
-from anaphora.daemon.identity import Directory, TokenHash
+from anaphora.daemon.access.identity import Directory, TokenHash
+from anaphora.daemon.home.extensions import Grants
 from anaphora.errors import InvalidConfig
 from anaphora.postgres.lane import Lane
 
@@ -26,7 +26,7 @@ from .directory import NodeReport, drained_for, running_nodes
 
 if TYPE_CHECKING:
     from anaphora.daemon.home import Home
-    from anaphora.daemon.settings import SettingsFiles
+    from anaphora.daemon.home.settings import SettingsFiles
     from anaphora.daemon.store.postgres.clock import ClockCheck
     from anaphora.postgres.address import PostgresAddress
 

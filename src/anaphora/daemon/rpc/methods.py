@@ -9,7 +9,7 @@ import msgspec
 
 from anaphora import __version__
 from anaphora.client.failures import event_error
-from anaphora.daemon.grants import Capability
+from anaphora.daemon.access.grants import Capability
 from anaphora.daemon.messages import LLM_COMPLETE_METHOD, LlmCompleteInput, LlmCompleteResponse
 from anaphora.daemon.values import App, AppCall, Delegation
 from anaphora.errors import InvalidRequest, Transport

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from anaphora.daemon.strict_json import decode_strict
+from anaphora.daemon.facts.strict_json import decode_strict
 from anaphora.errors import RequestRejected
 from anaphora.wire.reading import Members, decode_elements, decode_members
 

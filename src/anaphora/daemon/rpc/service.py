@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from anaphora.client.failures import line_of, log
+from anaphora.daemon.access.checks import check_capabilities
+from anaphora.daemon.access.grants import Capability
+from anaphora.daemon.access.rates import CallSlots
 from anaphora.daemon.admin import AdminMethod
-from anaphora.daemon.checks import check_capabilities
 from anaphora.daemon.endpoints.body import json_bytes
 from anaphora.daemon.endpoints.headers import NOTICES, notices_text
-from anaphora.daemon.grants import Capability
-from anaphora.daemon.slots import CallSlots
 from anaphora.daemon.values import App, Delegation
 from anaphora.errors import (
     AnaphoraError,

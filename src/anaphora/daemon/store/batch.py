@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from anaphora.audit.log_sqlite import transaction
-from anaphora.daemon.grants import NANO
+from anaphora.daemon.access.grants import NANO
 from anaphora.errors import AnaphoraError, GrantExceeded
 
 from . import Hold, Settled, Settlement, SpendLimits

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from anaphora.daemon.config import DaemonConfig
-from anaphora.daemon.secrets import read_password
+from anaphora.daemon.home.config import DaemonConfig
+from anaphora.daemon.home.secrets import read_password
 from anaphora.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from anaphora.client.config.secrets import Secret
-    from anaphora.daemon.config import PasswordConfig
     from anaphora.daemon.home import Home
+    from anaphora.daemon.home.config import PasswordConfig
     from anaphora.postgres.address import PostgresAddress
 
     from . import Store

@@ -22,7 +22,7 @@ import msgspec
 from blake3 import blake3
 
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.identity import ADMIN, Directory
+from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.store import TokenRow
 from anaphora.errors import StoreUnavailable
 from anaphora.redaction import hides_arguments

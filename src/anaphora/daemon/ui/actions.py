@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast, get_args
 
+from anaphora.daemon.access.identity import Directory
 from anaphora.daemon.admin import Admin, RevokeParams, RotateParams
-from anaphora.daemon.identity import Directory
 from anaphora.daemon.logs import JsonLog
 from anaphora.dashboard.pages.apps import OVERLAPS, AppAction, confirm_page, done_page, new_token
 from anaphora.dashboard.site import PageContent, Site

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import htpy
 from msgspec.structs import replace
 
-from anaphora.daemon.config import DaemonConfig
 from anaphora.daemon.home import derived_key
+from anaphora.daemon.home.config import DaemonConfig
 from anaphora.dashboard.page_site import PageSite
 from anaphora.dashboard.pages.apps import AppsPage, OwnAppPage
 from anaphora.dashboard.pages.audit import AuditPage

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from anaphora.client.pool import ProviderPool
-from anaphora.daemon.grants import AppGrant
-from anaphora.daemon.identity import ADMIN, Directory
+from anaphora.daemon.access.grants import AppGrant
+from anaphora.daemon.access.identity import ADMIN, Directory
 from anaphora.daemon.store import Spent, Store, TokenRow
 from anaphora.dashboard.rollups import RollupSource
 from anaphora.dashboard.values import AppRow, ProviderRow, TokenState, View

@@ -18,7 +18,7 @@ from functools import partial
 from urllib.parse import parse_qs, quote
 
 from anaphora.client.config.secrets import Secret
-from anaphora.daemon.identity import Directory
+from anaphora.daemon.access.identity import Directory
 from anaphora.daemon.logs import JsonLog
 from anaphora.daemon.values import ERROR_KEY, Peer, kind_of, public_text
 from anaphora.dashboard.page_site import EVENT_HEADERS, PageSite

@@ -1,0 +1,123 @@
+"""The models that an app may call, and which of a route's models a request names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from anaphora import catalog
+from anaphora.client.choice import name_at, refuses
+from anaphora.client.config import Hop
+from anaphora.client.config.resolve import ResolvedProvider
+from anaphora.client.endpoint import Target
+from anaphora.client.pool import ChosenTargets, ProviderPool, TargetChooser
+from anaphora.daemon.values import App, GrantedModel
+from anaphora.errors import AnaphoraError, RequestRejected
+from anaphora.redaction import quoted
+
+from .checks import is_granted
+from .grants import LlmGrant
+
+Routes: TypeAlias = Mapping[str, Sequence[Hop]]
+
+
+def granted_models(
+    app: App, pool: ProviderPool, chooser: TargetChooser
+) -> tuple[GrantedModel, ...]:
+    """What the app may call: models of its providers and routes, and routes by their names."""
+    found: dict[tuple[str, str], GrantedModel] = {}
+    for name in app.grant.llm.providers:
+        hops = pool.routes.get(name)
+        if hops is None and name in pool.providers:
+            for model in models_of(pool.providers[name]):
+                if is_granted(model, app.grant.llm.models):
+                    found.setdefault((name, model), _granted(name, pool.providers[name], model))
+        if hops is not None and _may_call_route(app, name, chooser):
+            found[name, name] = GrantedModel(provider=name, model=name, is_route=True)
+        for hop in hops or ():
+            resolved = pool.providers[hop.provider]
+            for model in [hop.model] if hop.model else models_of(resolved):
+                if is_granted(model, app.grant.llm.models):
+                    found.setdefault((name, model), _granted(name, resolved, model))
+    return tuple(found.values())
+
+
+def asked_for(model: str, targets: Sequence[Target], hops: Sequence[Hop]) -> ChosenTargets:
+    """The targets of a route for a request that names a model and no route. Where all hops have a
+    model of their own, and one of them is the named one, the others would be another answer."""
+    if all(hop.model is not None for hop in hops):
+        named = [
+            (target, hop)
+            for target, hop in zip(targets, hops, strict=True)
+            if target.model == name_at(target.endpoint.resolved, model)
+        ]
+        if named:
+            return tuple(target for target, _ in named), tuple(hop for _, hop in named)
+    return tuple(targets), tuple(hops)
+
+
+def refusal(resolved: ResolvedProvider, model: str, grant: LlmGrant) -> str:
+    """Why a provider is not asked for a model, naming no other that the app may not call; empty
+    where it may be asked."""
+    why, provider = refuses(resolved, model), resolved.provider
+    if not why or not provider.known_models:
+        return why
+    granted = resolved.id in grant.providers
+    shown = [each for each in provider.known_models if granted and is_granted(each, grant.models)]
+    if not shown:
+        return f"{quoted(model)} is not among the known_models of {resolved.id}"
+    return refuses(replace(resolved, provider=replace(provider, known_models=tuple(shown))), model)
+
+
+def routes_over(grant: LlmGrant, routes: Routes, provider: str) -> list[str]:
+    """The granted routes that may call a provider."""
+    return [
+        name
+        for name in grant.providers
+        if any(hop.provider == provider for hop in routes.get(name, ()))
+    ]
+
+
+def name_of_keeper(grant: LlmGrant, routes: Routes, named: str | None, provider: str) -> str:
+    """The granted name of the provider that keeps stored objects: its own, or that of a route.
+    `named` is what the app names itself. Raises `RequestRejected` where that is another."""
+    over = routes_over(grant, routes, provider)
+    if named is None and provider not in grant.providers and over:
+        return over[0]
+    if named in (None, provider):
+        return provider
+    if named not in over:
+        reason = "the request names stored objects of another provider"
+        raise RequestRejected(reason, status=400, param="anaphora-provider")
+    return named
+
+
+def _may_call_route(app: App, route: str, chooser: TargetChooser) -> bool:
+    """Whether all models that the route stands for are granted."""
+    try:
+        targets, _ = chooser.targets(route, None)
+    except AnaphoraError:
+        return False
+    return all(is_granted(target.model, app.grant.llm.models) for target in targets)
+
+
+def _granted(name: str, resolved: ResolvedProvider, model: str) -> GrantedModel:
+    profile = catalog.profile(resolved.system, model)
+    context, output = profile.context_tokens, profile.output_tokens
+    return GrantedModel(
+        provider=name,
+        model=model,
+        context=None if context is None else context.value,
+        max_output=None if output is None else output.value,
+    )
+
+
+def models_of(resolved: ResolvedProvider) -> list[str]:
+    """The models that a provider is known to have."""
+    config = resolved.provider
+    if config.known_models:
+        return list(config.known_models)
+    names = [profile.id for profile in catalog.models(resolved.system)]
+    return [config.model, *names] if config.model and config.model not in names else names

@@ -1,0 +1,292 @@
+"""Who calls: tokens of apps and administrators, checked in memory for every request.
+
+    directory = await Directory.open(home, store, grants)
+    app = directory.authenticate(Secret("ana_…"), Peer("127.0.0.1"))
+
+A token has 256 random bits and is shown once. The store holds its keyed hash; the key is a file of
+its own in the home folder. Tokens are found by their hash, in time that does not depend on how many
+there are, or on how much of a guess is right.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+from blake3 import blake3
+
+from anaphora.client.config.secrets import Secret
+from anaphora.daemon.home.extensions import Grants
+from anaphora.daemon.store import Store, TokenRow
+from anaphora.daemon.values import App, Peer
+from anaphora.errors import GrantRateLimited, InvalidRequest, Unauthenticated
+from anaphora.redaction import shown_name
+
+from .grants import AppGrant
+
+if TYPE_CHECKING:
+    from anaphora.daemon.home import Home
+
+PREFIX = "ana_"
+ADMIN_PREFIX = "ana_admin_"
+ADMIN = ""
+"""The `app` of an administrator's token."""
+SOCKET = "socket"
+"""The address of peers on the Unix socket."""
+
+_TOKEN_BYTES = 32
+_MOST_PEERS = 10_000
+_MINUTE = 60.0
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that was just created: the only time that it can be shown."""
+
+    row: TokenRow
+    token: Secret
+
+
+class TokenHash:
+    """Keyed BLAKE3 of tokens."""
+
+    def __init__(self, key: Secret) -> None:
+        self._keyed = blake3(key=bytes.fromhex(key.reveal()))
+
+    def __call__(self, token: Secret) -> bytes:
+        return self._keyed.copy().update(token.reveal().encode(errors="replace")).digest()
+
+
+class FailedLogins:
+    """At most so many failed logins of a peer in a minute. Peers of one IPv6 network (/64) count as
+    one."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._most = per_minute
+        self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def note(self, peer: Peer, now: float) -> None:
+        """Raises `GrantRateLimited` where there are too many."""
+        name, rate = _peer_name(peer), self._most / _MINUTE
+        used, since = self._used.pop(name, (0.0, now))
+        used = max(0.0, used - max(0.0, now - since) * rate)
+        refused = used + 1 > self._most
+        self._used[name] = (used if refused else used + 1, now)
+        if len(self._used) > _MOST_PEERS:
+            self._used.popitem(last=False)
+        if refused:
+            raise GrantRateLimited(
+                "too many failed logins from this address",
+                limit="failed_logins",
+                retry_after=(used + 1 - self._most) / rate,
+            )
+
+
+def _peer_name(peer: Peer) -> str:
+    if peer.address == SOCKET:
+        return f"uid {peer.uid}"
+    try:
+        address = ipaddress.ip_address(peer.address.partition("%")[0])
+    except ValueError:
+        return peer.address
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return peer.address
+
+
+def _admits(grant: AppGrant | None, peer: Peer) -> bool:
+    """Whether the peer's user may use the token of an app: on the socket, `uids` says so."""
+    return grant is None or not grant.uids or peer.address != SOCKET or peer.uid in grant.uids
+
+
+class Directory:
+    """Every token that is valid, and the grants in force. For one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        hasher: TokenHash,
+        rows: Iterable[TokenRow],
+        grants: Grants,
+        *,
+        owner: int,
+        failed_logins_per_minute: int = 20,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._hash = hasher
+        self._grants = grants
+        self._owner = owner
+        self._failed = FailedLogins(failed_logins_per_minute)
+        self._clock = clock
+        self._latest = clock()
+        self._by_digest: dict[bytes, TokenRow] = {}
+        self._by_id: dict[str, TokenRow] = {}
+        self._revoked: list[Callable[[str], None]] = []
+        for row in rows:
+            self._keep(row)
+
+    @classmethod
+    async def open(
+        cls,
+        home: Home,
+        store: Store,
+        grants: Grants,
+        *,
+        failed_logins_per_minute: int = 20,
+        clock: Callable[[], float] = time.time,
+    ) -> Directory:
+        return cls(
+            store,
+            TokenHash(home.token_key()),
+            await store.tokens(),
+            grants,
+            owner=home.owner,
+            failed_logins_per_minute=failed_logins_per_minute,
+            clock=clock,
+        )
+
+    # ── For every request ────────────────────────────────────────────────────────────────────────
+
+    def authenticate(self, token: Secret, peer: Peer) -> App:
+        """The app of a token. Raises `Unauthenticated`, and `GrantRateLimited` after too many
+        failures; a valid token is accepted even then, since apps may share an address."""
+        row = self._find(token)
+        if row is not None and row.app != ADMIN:
+            grant = self.grant(row.app) or AppGrant(app=row.app)
+            if _admits(grant, peer):
+                return App(id=row.app, grant=grant, token_id=row.id)
+        raise self._refusal(peer)
+
+    def log_in(self, token: Secret, peer: Peer) -> TokenRow:
+        """The token of an administrator or of an app, for the dashboard. Raises as `authenticate`
+        does, in the same way for every token that is not valid."""
+        row = self._find(token)
+        if row is not None and (row.app == ADMIN or _admits(self.grant(row.app), peer)):
+            return row
+        raise self._refusal(peer)
+
+    def _refusal(self, peer: Peer) -> Unauthenticated:
+        self._failed.note(peer, self._now())
+        return Unauthenticated("the token is missing, wrong, expired or revoked", status=401)
+
+    def is_admin(self, token: Secret | None, peer: Peer) -> bool:
+        """An administrator's token, or none and the home's owner on the socket."""
+        if token is None:
+            return peer.address == SOCKET and peer.uid == self._owner
+        row = self._find(token)
+        return row is not None and row.app == ADMIN
+
+    def is_valid(self, token_id: str) -> bool:
+        """Whether a token is neither revoked nor expired."""
+        row = self._by_id.get(token_id)
+        return row is not None and self._is_live(row)
+
+    def grant(self, app: str) -> AppGrant | None:
+        return self._grants.apps.get(app)
+
+    def _find(self, token: Secret) -> TokenRow | None:
+        digest = self._hash(token)
+        row = self._by_digest.get(digest)
+        if row is None or not hmac.compare_digest(row.digest, digest) or not self._is_live(row):
+            return None
+        return row
+
+    def _is_live(self, row: TokenRow) -> bool:
+        return row.revoked is None and (row.expires is None or self._now() < row.expires)
+
+    def _now(self) -> float:
+        """Never goes back: an expired token stays expired."""
+        self._latest = max(self._latest, self._clock())
+        return self._latest
+
+    # ── Changes ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def grants(self) -> Grants:
+        return self._grants
+
+    def set_grants(self, grants: Grants) -> None:
+        """For requests that arrive from now on."""
+        self._grants = grants
+
+    def on_revoke(self, callback: Callable[[str], None]) -> None:
+        """Called with the id of a token when it is revoked, to end its running streams."""
+        self._revoked.append(callback)
+
+    def tokens(self, app: str | None = None) -> list[TokenRow]:
+        """Of an app (`ADMIN` for administrators), or all; revoked and expired ones included."""
+        rows = self._by_id.values()
+        return [row for row in rows if app is None or row.app == app]
+
+    def live_tokens(self, app: str) -> list[TokenRow]:
+        return [row for row in self.tokens(app) if self._is_live(row)]
+
+    def token_apps(self) -> frozenset[str]:
+        """The ids of apps that have a valid token."""
+        return frozenset(row.app for row in self._by_id.values() if self._is_live(row)) - {ADMIN}
+
+    async def create_token(self, app: str, *, lifetime: float | None = None) -> NewToken:
+        """A token of an app, or of an administrator."""
+        prefix = ADMIN_PREFIX if app == ADMIN else PREFIX
+        token = Secret(prefix + secrets.token_urlsafe(_TOKEN_BYTES))
+        now = self._now()
+        row = TokenRow(
+            id=f"tok_{secrets.token_hex(6)}",
+            app=app,
+            digest=self._hash(token),
+            created=now,
+            expires=None if lifetime is None else now + lifetime,
+        )
+        await self._store.add_token(row)
+        self._keep(row)
+        return NewToken(row=row, token=token)
+
+    async def expire_token(self, token_id: str, *, after: float) -> TokenRow:
+        """Ends a token in so many seconds, unless it ends before."""
+        row = self._row(token_id)
+        expires = self._now() + after
+        if row.expires is None or expires < row.expires:
+            row = msgspec.structs.replace(row, expires=expires)
+            await self._store.change_token(token_id, expires=expires)
+            self._keep(row)
+        return row
+
+    async def revoke_token(self, token_id: str) -> TokenRow:
+        """At once, and before the store has written it."""
+        row = msgspec.structs.replace(self._row(token_id), revoked=self._now())
+        self._keep(row)
+        for callback in self._revoked:
+            callback(token_id)
+        await self._store.change_token(token_id, revoked=row.revoked)
+        return row
+
+    async def refresh(self) -> None:
+        """Takes over what another node or a command has written. A token that was revoked here
+        stays revoked, and is revoked in the store where that could not be written before."""
+        for row in await self._store.tokens():
+            before = self._by_id.get(row.id)
+            if before is not None and before.revoked is not None:
+                if row.revoked is None:
+                    await self._store.change_token(row.id, revoked=before.revoked)
+                continue
+            if row == before:
+                continue
+            self._keep(row)
+            if not self._is_live(row):
+                for callback in self._revoked:
+                    callback(row.id)
+
+    def _row(self, token_id: str) -> TokenRow:
+        row = self._by_id.get(token_id)
+        if row is None:
+            raise InvalidRequest(f"there is no token {shown_name(token_id)}")
+        return row
+
+    def _keep(self, row: TokenRow) -> None:
+        self._by_digest[row.digest] = self._by_id[row.id] = row

@@ -1,0 +1,99 @@
+"""Limits of an app beside its spend: requests and tokens a minute over all nodes, and calls at the
+same time on this one.
+
+    admission = await rates.admit(app, tokens)     raises GrantRateLimited
+    rates.correct(admission, billed)               when the call's tokens are known
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
+from anaphora.daemon.values import App
+from anaphora.errors import GrantRateLimited, NotGranted
+
+
+class GrantRates:
+    """The rates of all apps of a daemon."""
+
+    def __init__(self, shared: SharedState) -> None:
+        self._shared = shared
+
+    async def admit(self, app: App, tokens: int) -> Taken:
+        """Counts a call of so many tokens, estimated input and largest output together. Raises
+        `GrantRateLimited` with the exact time to wait, and counts nothing then; `NotGranted` for
+        more tokens than the grant allows in any minute."""
+        grant = app.grant.llm
+        requests, most = grant.requests_per_minute, grant.tokens_per_minute
+        if most is not None and tokens > most:
+            raise NotGranted(
+                f"the call may take {tokens} tokens; tokens_per_minute of the grant is {most}"
+            )
+        if requests == 0:
+            raise NotGranted("requests_per_minute of the grant is 0")
+        limit = MinuteLimit(requests=requests, tokens=most)
+        taken = await self._shared.take(f"app {app.id}", limit, tokens)
+        if not taken.wait:
+            return taken
+        name = f"{taken.by}_per_minute"
+        value = requests if taken.by == "requests" else most
+        raise GrantRateLimited(
+            f"{name} of the grant is {value}; try again in {taken.wait:.2f} s",
+            limit=name,
+            retry_after=taken.wait,
+        )
+
+    def correct(self, taken: Taken, tokens: int) -> None:
+        """Counts the tokens that a call really took; 0 where it was not sent."""
+        self._shared.correct(taken, tokens)
+
+
+class CallSlots:
+    """At most so many running calls of each app, over endpoints and JSON-RPC together. A batch is
+    as many calls as it holds."""
+
+    def __init__(
+        self, most: int, refused: Callable[[str, GrantRateLimited], None] = lambda *_: None
+    ) -> None:
+        """`refused` is called with the app of each call that there is no slot for."""
+        self._most = most
+        self._refused = refused
+        self._running: Counter[str] = Counter()
+        self.begun = 0
+        """Calls since the start."""
+
+    @property
+    def count(self) -> int:
+        """Calls that run now."""
+        return self._running.total()
+
+    def running(self, app: str) -> TakenSlot:
+        """A running call, for `with`. Raises `GrantRateLimited` where too many run already."""
+        if self._running[app] >= self._most:
+            refusal = GrantRateLimited(
+                f"{self._most} calls of this app are running: wait until one has ended",
+                limit="max_streams_per_app",
+                retry_after=1.0,
+            )
+            self._refused(app, refusal)
+            raise refusal
+        self.begun += 1
+        return TakenSlot(self._running, app)
+
+
+class TakenSlot:
+    """Counts a call of an app while the block runs."""
+
+    __slots__ = ("_app", "_running")
+
+    def __init__(self, running: Counter[str], app: str) -> None:
+        self._running = running
+        self._app = app
+
+    def __enter__(self) -> None:
+        self._running[self._app] += 1
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._running[self._app] -= 1

@@ -1,0 +1,1 @@
+"""Calls of apps: prepared, sent, judged and remembered."""

@@ -1,0 +1,513 @@
+"""One call of an app: prepared for each target that it tries, held before it is sent, settled and
+judged afterwards.
+
+Where a target speaks the wire of the app's request, the body goes through as it came, but for a few
+fields and markers. Otherwise the request is parsed and rendered for the target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.cache.verdict import Prediction, Verdict, diagnosis_of, saved_usd
+from anaphora.catalog import Price
+from anaphora.client.attempts import REQUEST_IDS, Attempts
+from anaphora.client.endpoint import Target
+from anaphora.client.failures import without_details
+from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
+from anaphora.client.limits import Admission
+from anaphora.client.observe import CallAudit, EndedCall, OwnBill, Watchers
+from anaphora.client.response import Record, Response
+from anaphora.client.turn import Caller, TurnRequest
+from anaphora.daemon.access.isolation import SharedProviders, own_extras, own_reply, own_usage
+from anaphora.daemon.access.rates import GrantRates
+from anaphora.daemon.facts.reading import RequestFacts
+from anaphora.daemon.money.bounds import CostBound
+from anaphora.daemon.money.ledger import Ledger, OpenHold
+from anaphora.daemon.money.settling import (
+    AttemptCost,
+    cost_of_failure,
+    cost_of_reply,
+    label_costs,
+    nano_usd_up,
+    thinks_unseen,
+)
+from anaphora.daemon.money.stored_history import GrowingConversation, StoredHistory
+from anaphora.daemon.money.surcharges import billed_rates
+from anaphora.daemon.shared_state import SharedState, Taken
+from anaphora.daemon.values import AppCall, AppReply, StreamHead, StreamPiece
+from anaphora.errors import Denied
+from anaphora.tokens import Counts
+from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyStart, Usage, UsageUpdate
+
+from .conversations import CallMemory, RememberedCall
+from .fair_admission import FairAdmission, SharedLimits
+from .provider_news import ProviderNews
+from .requests import RequestBuilder
+from .stream_usage import UsageFilter, WholeEvents
+
+if TYPE_CHECKING:
+    from .keep_warm import PrefixRefresher
+
+ADAPTER = "daemon"
+
+
+class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What all calls of a daemon share."""
+
+    ledger: Ledger
+    rates: GrantRates
+    memory: CallMemory
+    shared: SharedProviders
+    shared_state: SharedState
+    news: ProviderNews
+    watchers: Watchers
+    lock: Callable[[str, str], asyncio.Lock]
+    """Of an app at a provider."""
+    explain: Callable[[AppCall, AppReply], None]
+    """Keeps what is known of a call that was answered."""
+    deny: Callable[[AppCall, Denied], None]
+    """Notes a call that was refused before anything was sent."""
+    history: StoredHistory
+
+
+class DelegatedCall(Caller):
+    """Makes one call of an app. `targets` are those that its grant allows."""
+
+    def __init__(
+        self,
+        tools: CallTools,
+        call: AppCall,
+        targets: Sequence[Target],
+        facts: RequestFacts | None = None,
+        stored_tokens: int | None = None,
+        *,
+        refresher: PrefixRefresher | None = None,
+    ) -> None:
+        """`refresher` keeps the prefix alive afterwards, where the grant allows that."""
+        super().__init__(timeout=call.timeout, on_wait=None, watchers=tools.watchers)
+        self._tools = tools
+        self._call = call
+        self._targets = targets
+        self._refresher = refresher
+        self._builder = RequestBuilder(tools.memory, tools.shared, call, facts, stored_tokens)
+        self._rated: Taken | None = None
+        self._bound = CostBound(0, 0, 0)
+        self._hold: OpenHold | None = None
+        self._grown: list[GrowingConversation] = []
+        self._sent = False
+        """An attempt may have reached a provider."""
+        self._usage = Usage()
+        """As the app sees it."""
+        self._hidden = 0
+        """Tokens that it read and that other apps wrote."""
+        self._expected: Prediction | None = None
+        """What a stream should read by the app's own earlier calls."""
+        self._cost: AttemptCost | None = None
+        self._own_saved: Decimal | None = None
+        """What the cache saved, as the app sees it."""
+        self._unbilled = 0
+        """Nano-dollars that were charged for attempts without a bill."""
+        self._refused = False
+        """The daemon refused the call before anything was sent."""
+        self._early: Verdict | None = None
+        """Of a stream, before the bill."""
+        self._is_judged = False
+        self._head: StreamHead | None = None
+        self.reply: AppReply | None = None
+
+    # ── Calls ────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> AppReply:
+        try:
+            await self.complete(TurnRequest(timeout=self._call.timeout, adapter=ADAPTER))
+        finally:
+            if self._refresher is not None:
+                self._refresher.ended(self._call.request_id)
+            if self._grown:
+                await self._end_conversations()
+        assert self.reply is not None
+        return self.reply
+
+    async def pieces(self) -> AsyncGenerator[StreamPiece, None]:
+        """The response by pieces; `head` is known with the first one, `reply` with the last."""
+        if self._watchers.audit is not None:
+            self._watchers.audit.check()
+        request = TurnRequest(timeout=self._call.timeout, adapter=ADAPTER)
+        flight = InFlight(request, self._targets, True)
+        try:
+            async with aclosing(self._attempts(flight).pieces()) as pieces:
+                whole = WholeEvents()
+                async for events, data in pieces:
+                    if self._head is None:
+                        self._head = self._stream_head(flight, events)
+                        hides = self._builder.hides_usage
+                        whole = UsageFilter() if hides else WholeEvents(self._head.wire)
+                    if flight.reply is not None and self.reply is None:
+                        self._respond(flight)
+                    yield self._app_piece(events, whole.feed(data))
+                if rest := whole.close():
+                    yield self._app_piece((), rest)
+        except BaseException as problem:
+            self._failed(flight, problem)
+            raise
+        finally:
+            if self._refresher is not None:
+                self._refresher.ended(self._call.request_id)
+            if self._grown:
+                await self._end_conversations()
+
+    async def _end_conversations(self) -> None:
+        size = None if self.reply is None else self.reply.reply.usage.total
+        grown, self._grown = self._grown, []
+        await self._tools.history.end(grown, sent=self._sent, size=size)
+
+    @property
+    def head(self) -> StreamHead | None:
+        return self._head
+
+    # ── What `Caller` asks for ───────────────────────────────────────────────────────────────────
+
+    def _targets_for(self, request: TurnRequest) -> Sequence[Target]:  # noqa: ARG002
+        return self._targets
+
+    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
+        target = self._targets[index]
+        prepared = await self._builder.build(target, stream=flight.stream)
+        builder, app = self._builder, self._call.app.id
+        if self._refresher is not None and builder.remembered is not None:
+            self._refresher.began(builder.remembered.conversation, self._call.request_id)
+        facts = builder.facts
+        if facts is not None and facts.handles:
+            history = self._tools.history
+            builder.stored_tokens = await history.tokens(app, facts, target.endpoint.id)
+        self._bound = builder.bound(prepared, target)
+        if facts is not None and facts.handles and not self._grown:
+            self._grown = await history.begin(app, facts, self._bound.output_tokens)
+        grant = self._call.app.grant.llm
+        if self._rated is None and (grant.requests_per_minute or grant.tokens_per_minute):
+            tokens = Counts(prepared.rendered).total + self._bound.output_tokens
+            self._rated = await self._tools.rates.admit(self._call.app, tokens)
+        return prepared
+
+    def admission(
+        self,
+        target: Target,
+        tokens: int,
+        deadline: float,
+        on_wait: Callable[[float], None] | None,
+    ) -> Admission:
+        admission = FairAdmission(target.gate, tokens, deadline, on_wait)
+        if target.gate.counts_tokens:
+            admission.lock = self._tools.lock(self._call.app.id, target.endpoint.id)
+        if not self._tools.shared_state.alone:
+            state, news = self._tools.shared_state, self._tools.news
+            admission.shared = SharedLimits.of(state, news, target)
+        return admission
+
+    def _attempts(self, flight: InFlight) -> Attempts:
+        timeout = self._timeout
+        if timeout is None:
+            timeout = flight.targets[0].endpoint.config.timeouts.total
+        return Attempts(flight, self, timeout=timeout, guard=self)
+
+    def _finish(self, flight: InFlight) -> Response:
+        reply, prepared = flight.reply, flight.prepared[flight.index]
+        assert reply is not None
+        if flight.cost_usd is None:  # the app's own is another, or it has no price
+            price = flight.charge(prepared, reply.usage)
+            flight.saved = flight.guarded("price_failed", None, saved_usd, reply.usage, price)
+        flight.verdict = flight.guarded("verdict_failed", None, self._verdict, flight, reply)
+        flight.predicted = None if flight.verdict is None else flight.verdict.predicted
+        remembered = self._builder.remembered
+        notices = (*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices)
+        if remembered is not None:
+            flight.guarded("verdict_failed", None, self._tools.memory.answered, remembered)
+            if self._refresher is not None:
+                notices += flight.guarded(
+                    "keep_warm_failed", (), self._paused, flight, self._refresher, remembered
+                )
+        record = flight.build_record(
+            prepared, (*notices, *reply.notices), observed=bool(self._watchers)
+        )
+        self.reply = self._app_reply(flight, reply, record)
+        flight.guarded("record_failed", None, self._tools.explain, self._call, self.reply)
+        return Response(reply=reply, record=record, raw_hash=flight.raw_hash)
+
+    def _paused(
+        self, flight: InFlight, refresher: PrefixRefresher, remembered: RememberedCall
+    ) -> tuple[Notice, ...]:
+        """A pause of the conversation ends, and another one begins."""
+        usd, notices = refresher.take_cost(remembered.conversation)
+        if usd is not None and flight.verdict is not None:
+            flight.verdict = replace(flight.verdict, kept_warm_usd=usd)
+        assert flight.reply is not None
+        refresher.answered(
+            self._call.app,
+            flight.target,
+            remembered,
+            self._builder.facts,
+            flight.prepared[flight.index],
+            replace(flight.reply, usage=self._usage),
+            (flight.sent_at, flight.first_at),
+        )
+        return notices
+
+    def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
+        if notices and self.reply is not None:
+            self.reply.notices += without_details(notices)
+        return super()._noted(response, notices)
+
+    def _failed(self, flight: InFlight, problem: BaseException) -> None:
+        if self._builder.remembered is not None and flight.reply is None:
+            self._tools.memory.fail(self._builder.remembered)
+        if isinstance(problem, Denied) and not self._sent and not flight.observed:
+            self._refused = True
+            self._tools.deny(self._call, problem)
+        super()._failed(flight, problem)
+
+    def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        if self._refused:  # it has a row among the refusals
+            return ()
+        ended = self._ended(flight, record)
+        later = getattr(audit, "call_ended_later", audit.call_ended)
+        notices: tuple[Notice, ...] = later(ended)
+        return notices
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
+        call, remembered = self._call, self._builder.remembered
+        own = None
+        if self._hidden:
+            cost = None if self._cost is None else self._cost.usd
+            own = OwnBill(usage=self._usage, cost_usd=cost, saved=self._own_saved)
+        return replace(
+            super()._ended(flight, record),
+            own=own,
+            unbilled_nano_usd=self._unbilled,
+            conversation="" if remembered is None else remembered.conversation,
+            turn=0 if remembered is None else remembered.turn,
+            app=call.app.id,
+            call_id=call.request_id,
+            method=call.method,
+            ignored=call.ignored,
+        )
+
+    # ── The guard of attempts ────────────────────────────────────────────────────────────────────
+
+    async def begin(self, flight: InFlight) -> None:
+        target = flight.target
+        self._hold = await self._tools.ledger.hold(
+            self._call.app,
+            provider=target.endpoint.id,
+            model=target.model,
+            request_id=self._call.request_id,
+            bound=self._bound.nano_usd or 0,
+        )
+        self._sent = True
+        if flight.stream:
+            self._is_judged = False
+            # While the provider is waited for: its first byte goes on without that.
+            asyncio.get_running_loop().call_soon(self._judge_early, flight)
+
+    def _judge_early(self, flight: InFlight) -> None:
+        if not self._is_judged:
+            self._is_judged = True
+            self._early = flight.guarded("verdict_failed", None, self._verdict, flight, None)
+
+    def end(
+        self, flight: InFlight, error: BaseException | None, *, sent: bool, partial: Reply | None
+    ) -> None:
+        hold, self._hold = self._hold, None
+        try:
+            if flight.reply is not None:
+                self._billed(flight, flight.reply)
+                if self._rated is not None and flight.reply.usage.total is not None:
+                    self._tools.rates.correct(self._rated, flight.reply.usage.total)
+            if hold is None:
+                return
+            if not sent:
+                hold.release()
+            elif flight.reply is not None:
+                self._settle(hold, flight)
+            else:
+                self._settle_failure(hold, flight, error, partial)
+        except Exception as problem:
+            flight.failed("settle_failed", problem)
+            if hold is not None:
+                self._unbilled += hold.hold.bound
+                hold.settle_at_bound()
+
+    def _billed(self, flight: InFlight, reply: Reply) -> None:
+        """Notes the bill, as far as the app itself caused it."""
+        remembered, prepared = self._builder.remembered, flight.prepared[flight.index]
+        self._usage = reply.usage
+        if remembered is None:
+            return
+        if self._builder.masked:
+            expected = self._tools.memory.expect(remembered, flight.target.rules)
+            self._usage, self._hidden = own_usage(reply.usage, expected, prepared.plan)
+        # A verdict needs to know whether reads are reported at all.
+        billed = self._usage if reply.usage.read is not None else reply.usage
+        remembered.sent = replace(
+            remembered.sent, at=flight.sent_at, began=flight.first_at, usage=billed
+        )
+
+    def _settle(self, hold: OpenHold, flight: InFlight) -> None:
+        prepared = flight.prepared[flight.index]
+        usage, plan = self._usage, prepared.plan
+        price, surcharge = billed_rates(self._builder.facts, flight, flight.reply)
+        cost = self._cost = cost_of_reply(usage, price, plan, hold.hold.bound, surcharge)
+        if cost.usd is None:
+            self._unbilled += cost.nano_usd
+        saved = self._own_saved = saved_usd(usage, price)
+        hold.settle_later(
+            cost.nano_usd,
+            cost.kind,
+            usage=usage,
+            read_by_others=self._hidden,
+            labels=self._labels(prepared, cost, price),
+            saved=0 if saved is None else nano_usd_up(saved),
+        )
+        if not self._hidden:
+            flight.cost_usd, flight.saved = cost.usd, saved
+
+    def _settle_failure(
+        self, hold: OpenHold, flight: InFlight, error: BaseException | None, partial: Reply | None
+    ) -> None:
+        prepared, target = flight.prepared[flight.index], flight.target
+        price, surcharge = billed_rates(self._builder.facts, flight, partial)
+        partial, hidden = self._own_part(flight, partial)
+        unseen = thinks_unseen(target.endpoint.base_wire, target.profile, partial)
+        cost = cost_of_failure(
+            error,
+            partial,
+            price=price,
+            plan=prepared.plan,
+            bound=hold.hold.bound,
+            input_tokens=self._bound.input_tokens,
+            unseen_tokens=self._bound.output_tokens if unseen else 0,
+            answers=1 if self._builder.facts is None else self._builder.facts.n,
+            bytes_per_token=target.profile.bytes_per_token.value,
+            surcharge=surcharge,
+        )
+        self._unbilled += cost.nano_usd
+        hold.settle_later(
+            cost.nano_usd,
+            cost.kind,
+            usage=cost.usage,
+            read_by_others=hidden,
+            labels=self._labels(prepared, cost, None),
+        )
+
+    def _own_part(self, flight: InFlight, partial: Reply | None) -> tuple[Reply | None, int]:
+        """A reply that broke off, as far as the app itself caused its usage, and how many tokens it
+        read that other apps wrote."""
+        remembered = self._builder.remembered
+        if partial is None or partial.usage.input is None:
+            return partial, 0
+        if remembered is None or not self._builder.masked:
+            return partial, 0
+        expected = self._tools.memory.expect(remembered, flight.target.rules)
+        plan = flight.prepared[flight.index].plan
+        usage, hidden = own_usage(partial.usage, expected, plan)
+        return replace(partial, usage=usage), hidden
+
+    def _labels(
+        self, prepared: PreparedRequest, cost: AttemptCost, price: Price | None
+    ) -> Mapping[str, int]:
+        """Nano-dollars by label. An attempt that failed is given no price."""
+        return label_costs(() if price is None else prepared.block_shares(), cost, price)
+
+    # ── What the app gets ────────────────────────────────────────────────────────────────────────
+
+    def _verdict(self, flight: InFlight, reply: Reply | None) -> Verdict | None:
+        """On the cache, as the app may know it; without a reply, before the bill."""
+        remembered, prepared = self._builder.remembered, flight.prepared[flight.index]
+        if remembered is None:
+            return None
+        target = flight.target
+        return self._tools.memory.judge(
+            remembered,
+            target.rules,
+            price=target.price(flight.sent_at or time.time(), service_tier(prepared)),
+            profile=target.profile,
+            diagnosis=None if reply is None or self._builder.masked else diagnosis_of(reply),
+        )
+
+    def _app_reply(self, flight: InFlight, reply: Reply, record: Record) -> AppReply:
+        target, builder = flight.target, self._builder
+        if builder.masked:
+            reply = own_reply(reply, self._usage)
+        cost: Decimal | None = flight.cost_usd
+        if self._hidden:
+            cost = None if self._cost is None else self._cost.usd
+        # Bytes that pass only where nothing is hidden would tell that.
+        passes = builder.passes_bytes and not builder.masked
+        return AppReply(
+            request_id=self._call.request_id,
+            provider=target.endpoint.id,
+            wire=target.endpoint.base_wire,
+            model=reply.model or target.model,
+            reply=reply,
+            body=flight.body if passes else None,
+            headers=_passed(flight),
+            usage=self._usage,
+            cost_usd=cost,
+            verdict=flight.verdict,
+            notices=without_details(record.notices),
+            attempts=record.attempts,
+        )
+
+    def _stream_head(self, flight: InFlight, events: tuple[Event, ...]) -> StreamHead:
+        target, prepared = flight.target, flight.prepared[flight.index]
+        self._judge_early(flight)
+        if self._builder.masked and (remembered := self._builder.remembered) is not None:
+            self._expected = self._tools.memory.expect(remembered, target.rules)
+        start = next((event for event in events if isinstance(event, ReplyStart)), None)
+        # Usage comes later: whether it has to be changed is not known yet.
+        passes = self._builder.passes_bytes and not self._builder.masked
+        return StreamHead(
+            request_id=self._call.request_id,
+            provider=target.endpoint.id,
+            wire=target.endpoint.base_wire,
+            model=(start.model if start is not None else "") or target.model,
+            passes_bytes=passes,
+            headers=_passed(flight),
+            verdict=self._early,
+            notices=(*prepared.rendered.notices, *prepared.plan.notices, *prepared.notices),
+        )
+
+    def _app_piece(self, events: tuple[Event, ...], data: bytes) -> StreamPiece:
+        assert self._head is not None
+        if self._head.passes_bytes:
+            return StreamPiece(events, data)
+        if self._builder.masked:
+            events = tuple(self._masked(event) for event in events)
+        return StreamPiece(events)
+
+    def _masked(self, event: Event) -> Event:
+        """An event without what other apps wrote."""
+        if isinstance(event, ReplyEnd):
+            return ReplyEnd(own_reply(event.reply, self._usage))
+        if isinstance(event, ReplyStart):
+            return replace(event, extras=own_extras(event.extras))
+        if isinstance(event, UsageUpdate):
+            return UsageUpdate(own_usage(event.usage, self._expected, self._builder.plan)[0])
+        return event
+
+
+def _passed(flight: InFlight) -> tuple[tuple[str, str], ...]:
+    """Headers of the provider's response that apps may see."""
+    headers, redactor = flight.headers, flight.target.endpoint.redactor
+    names = [name for name in REQUEST_IDS if name in headers]
+    if len(names) == 1 and flight.request_id is not None:
+        return ((names[0], flight.request_id),)
+    return tuple((name, redactor(headers[name])) for name in names)

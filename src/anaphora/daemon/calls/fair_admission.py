@@ -1,0 +1,138 @@
+"""The passage of attempts through the rate limits of a provider, in turn among apps, and over all
+nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from anaphora.client.config import Rate
+from anaphora.client.endpoint import Target
+from anaphora.client.limits import Admission
+from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
+from anaphora.errors import Denied, RateLimited, Throttled, Transport
+from anaphora.values import Usage
+
+from .provider_news import ProviderNews
+
+#: Seconds for which a call without a deadline counts as running on other nodes.
+_LONGEST = 3600.0
+
+
+class SharedLimits(msgspec.Struct, frozen=True, eq=False):
+    """The configured limits of a target, which all nodes keep together."""
+
+    state: SharedState
+    news: ProviderNews
+    provider: str
+    model: str
+    limits: tuple[tuple[str, MinuteLimit], ...]
+
+    @classmethod
+    def of(cls, state: SharedState, news: ProviderNews, target: Target) -> SharedLimits:
+        provider, model, config = target.endpoint.id, target.model, target.endpoint.config.limits
+        rates: list[tuple[str, Rate]] = [(f"provider {provider}", config)]
+        if model in config.models:
+            rates.append((f"model {provider} {model}", config.models[model]))
+        limits = tuple(
+            (name, MinuteLimit(rate.requests_per_minute, rate.tokens_per_minute, rate.concurrency))
+            for name, rate in rates
+            if rate.requests_per_minute or rate.tokens_per_minute or rate.concurrency
+        )
+        return cls(state, news, provider, model, limits)
+
+
+class FairAdmission(Admission):
+    """At most one call of an app waits for the rate limits of a provider, so that the calls of
+    several apps start in turn."""
+
+    lock: asyncio.Lock | None = None
+    """None: nothing limits the call."""
+    shared: SharedLimits | None = None
+    """None: there are no other nodes."""
+    _taken: list[Taken] = msgspec.field(default_factory=list)
+
+    async def __aenter__(self) -> Self:
+        lock = self.lock
+        if lock is None:
+            return await super().__aenter__()
+        began = monotonic()
+        seconds = None if self._deadline is None else max(0.0, self._deadline - began)
+        try:
+            async with asyncio.timeout(seconds):
+                await lock.acquire()
+        except TimeoutError:
+            reason = "other calls of the app waited for the rate limits until the deadline"
+            raise Throttled(reason, wait=0.0) from None
+        try:
+            await super().__aenter__()
+            if self.shared is not None and self.shared.limits:
+                await self._take(self.shared)
+        finally:
+            lock.release()
+        self.queued = monotonic() - began
+        return self
+
+    async def _take(self, shared: SharedLimits) -> None:
+        """Waits until the calls of all nodes leave room for this one."""
+        try:
+            for name, limit in shared.limits:
+                while True:
+                    now = monotonic()
+                    left = _LONGEST if self._deadline is None else self._deadline - now
+                    taken = await shared.state.take(name, limit, self._tokens, seconds=left)
+                    if not taken.wait:
+                        self._taken.append(taken)
+                        break
+                    if taken.wait > left:
+                        reason = "the rate limits, which all nodes share, would delay the call by"
+                        raise Throttled(
+                            f"{reason} {taken.wait:.1f} s, beyond its deadline", wait=taken.wait
+                        )
+                    await asyncio.sleep(taken.wait)
+        except BaseException:
+            self._give_back(unsent=True)
+            if self._call is not None:
+                gate = self._gate
+                gate.limiter.cancel(self._call, gate.waiting.clock())
+                gate.waiting.advance()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await super().__aexit__(kind, error, traceback)
+        shared, lane = self.shared, self._gate.lane
+        if shared is None:
+            return
+        self._give_back(
+            unsent=isinstance(error, Denied)
+            or (isinstance(error, Transport) and error.phase == "connect")
+        )
+        if isinstance(error, RateLimited):
+            wait = lane.blocked_until - self._gate.waiting.clock()
+            if wait > 0:
+                shared.news.blocked(shared.provider, shared.model, wait)
+
+    def settle(self, usage: Usage) -> None:
+        super().settle(usage)
+        counted = self._gate.lane.counted(usage)
+        if self.shared is not None and counted is not None:
+            for taken in self._taken:
+                self.shared.state.correct(taken, counted)
+
+    def _give_back(self, *, unsent: bool) -> None:
+        """The call has ended; one that was not sent took no tokens."""
+        if self.shared is not None:
+            for taken in self._taken:
+                if unsent:
+                    self.shared.state.correct(taken, 0)
+                self.shared.state.release(taken)
+            self._taken = []

@@ -1,0 +1,382 @@
+"""Keeps the cached prefixes of apps alive during pauses, where their grants say `keep_warm`.
+
+After each call of such an app the request is kept in memory. Shortly before the prefix that it left
+in the cache expires, the request is sent again without asking for an answer, where the pauses of
+the conversation so far say that this pays: by the same rules as in a session of the client. A
+refresh is a call of the app: held, settled, audited, and bounded by the grant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from decimal import Decimal
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.cache.plan import AppMemory, refresh_margin
+from anaphora.cache.plan.memory import ConversationState
+from anaphora.cache.verdict import format_usd
+from anaphora.client.endpoint import Target
+from anaphora.client.failures import log
+from anaphora.client.in_flight import PreparedRequest, service_tier
+from anaphora.client.pool import ProviderPool
+from anaphora.client.session.cached_prefix import (
+    NEARLY,
+    CachedPrefix,
+    cached_prefix,
+    refresh_pays,
+    refresh_usd,
+)
+from anaphora.client.session.keep_warm import keep_warm_failed, kept_warm_notice
+from anaphora.client.session.provider_state import ProviderState
+from anaphora.client.turn import TurnRequest
+from anaphora.daemon.access.grants import AppGrant
+from anaphora.daemon.facts.reading import RequestFacts
+from anaphora.daemon.money.settling import nano_usd_up
+from anaphora.daemon.values import App
+from anaphora.errors import AnaphoraError, RequestRejected
+from anaphora.values import Notice, Reply
+
+from .caller import ADAPTER, CallTools
+from .conversations import RememberedCall
+from .refresh_calls import METHOD, DelegatedRefresh, SmallestRequest, smallest_request
+
+#: Conversations that are remembered, and the bytes of their last requests.
+_MOST_CONVERSATIONS, _MOST_BYTES = 4096, 64 * 1024 * 1024
+#: Apps and models whose pauses are remembered.
+_MOST_MEMORIES = 64
+#: Refreshes under way at once.
+_MOST_RUNNING = 16
+#: The kind of news by which nodes tell each other who refreshes a conversation's prefix.
+_CONTINUED = "continued"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[str, str]).decode
+
+
+class PausedConversation:
+    """A conversation of an app, and its last request as long as that may be sent again."""
+
+    def __init__(self, app: App, target: Target, remembered: RememberedCall) -> None:
+        self.app = app
+        self.target = target
+        self.remembered: RememberedCall | None = remembered
+        """The last call, as long as it may be sent again."""
+        self.planned: ConversationState | None = None
+        """Its pauses so far."""
+        self.state: ProviderState | None = None
+        self.last: PreparedRequest | None = None
+        """The last request; None: it is not sent again."""
+        self.size = 0
+        self.due: float | None = None
+        """When the prefix is to be refreshed."""
+        self.running: set[str] = set()
+        """Calls of the conversation that are under way."""
+        self.task: asyncio.Task[None] | None = None
+        self.count, self.usd = 0, Decimal(0)
+        """Refreshes in this pause, and what they cost."""
+        self.problem: Notice | None = None
+
+    @property
+    def scope(self) -> Hashable:
+        return self.app.id, self.target.endpoint.id, self.target.model
+
+    def release(self) -> None:
+        """Drops the prompt; the pauses stay."""
+        self.state, self.last, self.remembered = None, None, None
+        self.due, self.size = None, 0
+
+    def stop(self) -> None:
+        self.release()
+        if self.task is not None:
+            self.task.cancel()
+
+
+class PrefixRefresher:
+    """The refreshes of all apps. Bounded. Used from one event loop."""
+
+    def __init__(self, tools: CallTools, pool: ProviderPool) -> None:
+        self._tools = tools
+        self._pool = pool
+        self._grants: dict[str, AppGrant] = {}
+        self._conversations: OrderedDict[str, PausedConversation] = OrderedDict()
+        self._calls: dict[str, PausedConversation] = {}
+        """The conversations of calls that are under way."""
+        self._bytes = 0
+        self._memories: OrderedDict[Hashable, AppMemory] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(_MOST_RUNNING)
+        self._refused: set[Hashable] = set()
+        """Where a provider has refused a refresh: it would refuse the next one as well."""
+        self._expected: Counter[str] = Counter()
+        """Nano-dollars by app that running refreshes are expected to cost."""
+        if not tools.shared_state.alone:
+            tools.shared_state.listen(self._hear)
+
+    # ── Calls of the app ─────────────────────────────────────────────────────────────────────────
+
+    def began(self, conversation: str, request_id: str) -> None:
+        """A call is about to be sent: nothing is refreshed until it has ended, and afterwards by
+        this node only."""
+        if not self._tools.shared_state.alone:
+            self._tools.shared_state.tell(_encode((_CONTINUED, conversation)))
+        known = self._conversations.get(conversation)
+        if known is not None:
+            known.running.add(request_id)
+            self._calls[request_id] = known
+
+    def _hear(self, data: bytes, age: float) -> None:  # noqa: ARG002
+        """Another node has a call of a conversation: it refreshes the prefix from now on."""
+        try:
+            kind, conversation = _decode(data)
+        except (msgspec.MsgspecError, UnicodeError):
+            return  # of another kind, or another version
+        known = self._conversations.get(conversation) if kind == _CONTINUED else None
+        if known is not None and not known.running:
+            self._release(known)
+
+    def ended(self, request_id: str) -> None:
+        known = self._calls.pop(request_id, None)
+        if known is not None:
+            known.running.discard(request_id)
+
+    def take_cost(self, conversation: str) -> tuple[Decimal | None, tuple[Notice, ...]]:
+        """What the refreshes of the pause that ends cost, where there were any, and notices."""
+        known = self._conversations.get(conversation)
+        if known is None:
+            return None, ()
+        notices = () if known.problem is None else (known.problem,)
+        count, usd = known.count, known.usd
+        known.count, known.usd, known.problem = 0, Decimal(0), None
+        if not count:
+            return None, notices
+        return usd, (kept_warm_notice(count, usd), *notices)
+
+    def answered(
+        self,
+        app: App,
+        target: Target,
+        remembered: RememberedCall,
+        facts: RequestFacts | None,
+        prepared: PreparedRequest,
+        reply: Reply,
+        times: tuple[float, float],
+    ) -> None:
+        """A pause begins. `times` are when the call was sent and when its response began. What is
+        learned is learned once the answer is on its way."""
+
+        def learn() -> None:
+            try:
+                kept = self._paused(app, target, remembered)
+                refers = facts is None or bool(facts.handles)
+                self._learn(kept, prepared, reply, times, sends_again=not refers)
+            except Exception as problem:  # the app has its answer
+                log(logging.ERROR, "keep_warm failed", problem)
+
+        asyncio.get_running_loop().call_soon(learn)
+
+    def _paused(self, app: App, target: Target, remembered: RememberedCall) -> PausedConversation:
+        id = remembered.conversation
+        known = self._conversations.get(id)
+        if (
+            known is None
+            or known.target.endpoint is not target.endpoint
+            or (known.target.model != target.model)
+        ):
+            if known is not None:  # another provider answered: it has another cache
+                self._forget(id)
+            known = self._conversations[id] = PausedConversation(app, target, remembered)
+        self._conversations.move_to_end(id)
+        known.app, known.remembered = app, remembered
+        return known
+
+    def _learn(
+        self,
+        kept: PausedConversation,
+        prepared: PreparedRequest,
+        reply: Reply,
+        times: tuple[float, float],
+        *,
+        sends_again: bool,
+    ) -> None:
+        at, first = times
+        target, state = kept.target, kept.state
+        if state is None:
+            memory = self._memory(kept.scope, target)
+            state = kept.state = ProviderState(replace(target, memory=memory))
+            if kept.planned is not None:
+                state.planner(at).state = kept.planned
+        price = target.price(at, service_tier(prepared))
+        state.account(prepared, reply, at=at, first=first, price=price)
+        kept.planned, kept.last, kept.due = state.planner(at).state, None, None
+        prefix = cached_prefix(state, at)
+        outgoing = prepared.outgoing
+        if not sends_again or prefix is None or outgoing is None or kept.scope in self._refused:
+            self._release(kept)
+            return
+        kept.last, kept.due = prepared, prefix.expires - refresh_margin(prefix.ttl)
+        self._bytes -= kept.size
+        kept.size = prepared.rendered.size + len(outgoing.body)
+        self._bytes += kept.size
+        while len(self._conversations) > _MOST_CONVERSATIONS or self._bytes > _MOST_BYTES:
+            self._forget(next(iter(self._conversations)))
+
+    def _memory(self, scope: Hashable, target: Target) -> AppMemory:
+        memory = self._memories.get(scope)
+        if memory is None:
+            memory = self._memories[scope] = AppMemory(target.rules)
+            if len(self._memories) > _MOST_MEMORIES:
+                self._memories.popitem(last=False)
+        self._memories.move_to_end(scope)
+        return memory
+
+    # ── Ends ─────────────────────────────────────────────────────────────────────────────────────
+
+    def use_grants(self, grants: Iterable[AppGrant]) -> None:
+        """The grants of all apps: what another one allowed is not refreshed any more."""
+        self._grants = {grant.app: grant for grant in grants}
+        self._refused.clear()
+        for id, kept in list(self._conversations.items()):
+            if self._grants.get(kept.app.id) != kept.app.grant:
+                self._forget(id)
+
+    def revoke(self, token_id: str) -> None:
+        """Forgets what was called with a token, and ends refreshes that are under way."""
+        for id, kept in list(self._conversations.items()):
+            if kept.app.token_id == token_id:
+                self._forget(id)
+
+    async def close(self) -> None:
+        tasks = tuple(self._tasks)
+        for id in tuple(self._conversations):
+            self._forget(id)
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _release(self, kept: PausedConversation) -> None:
+        self._bytes -= kept.size
+        kept.release()
+
+    def _forget(self, id: str) -> None:
+        kept = self._conversations.pop(id)
+        self._bytes -= kept.size
+        kept.stop()
+
+    # ── Refreshes ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def running(self) -> int:
+        return len(self._tasks)
+
+    def refresh_due(self, is_valid: Callable[[str], bool]) -> None:
+        """Begins the refreshes whose time has come; called every second. `is_valid` tells whether a
+        token may still be used."""
+        now = time.time()
+        due = [
+            (id, kept)
+            for id, kept in self._conversations.items()
+            if kept.due is not None and kept.due <= now and not kept.running
+        ]
+        for id, kept in due:
+            if not is_valid(kept.app.token_id):
+                self._forget(id)
+                continue
+            kept.due = None
+            task = kept.task = asyncio.get_running_loop().create_task(self._refresh(kept))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _refresh(self, kept: PausedConversation) -> None:
+        last, again = kept.last, False
+        try:
+            async with self._slots:
+                again = await self._refresh_once(kept)
+        except AnaphoraError as problem:
+            kept.problem = keep_warm_failed(problem)
+            if isinstance(problem, RequestRejected):
+                self._refused.add(kept.scope)
+        except Exception as problem:
+            log(logging.ERROR, "keep_warm failed", problem)
+            kept.problem = keep_warm_failed(problem)
+        if kept.last is not last or last is None:
+            return  # a call was answered meanwhile
+        prefix = cached_prefix(kept.state, time.time()) if again and kept.state else None
+        if prefix is None:
+            self._release(kept)
+        else:
+            kept.due = prefix.expires - refresh_margin(prefix.ttl)
+
+    async def _refresh_once(self, kept: PausedConversation) -> bool:
+        """Whether a refresh was sent, and another may follow."""
+        state, last, now = kept.state, kept.last, time.time()
+        bounds = kept.app.grant.llm.keep_warm
+        if state is None or last is None or bounds is None or kept.running:
+            return False
+        if self._pool.called(state.endpoint.id) is not state.endpoint:
+            return False  # llm.yaml has changed
+        prefix = cached_prefix(state, now)
+        if prefix is None or kept.scope in self._refused:
+            return False
+        if not refresh_pays(state, prefix, now, done=kept.count, most=bounds.refreshes):
+            return False
+        refresh = smallest_request(state, last, prefix, now)
+        if refresh is None:
+            text = "the cached prefix cannot be refreshed by a call that asks for no answer"
+            kept.problem = _notice("keep_warm_impossible", text)
+            return False
+        usd, app = refresh_usd(state, prefix, now), kept.app.id
+        expected = 0 if usd is None else nano_usd_up(usd)
+        self._expected[app] += expected
+        try:
+            why = await self._refusal(app, bounds.nano_usd_per_day, usd)
+            if why is not None:
+                kept.problem = _notice("keep_warm_bound", f"the cached prefix was let go: {why}")
+                return False
+            if kept.running or kept.last is not last:
+                return False  # the app has called meanwhile
+            return await self._send(kept, state, prefix, refresh)
+        finally:
+            self._expected[app] -= expected
+
+    async def _refusal(self, app: str, limit: int | None, usd: Decimal | None) -> str | None:
+        """Why a refresh that is counted as running may not be sent. What the day's refreshes have
+        cost is in the ledger, which all nodes share; those that run on other nodes are not."""
+        if limit is None:
+            return None
+        if usd is None:
+            return "no price is known"
+        ledger = self._tools.ledger
+        day = (await ledger.spent(app)).day
+        rows = await ledger.store.spend(("label",), since=day, until=day, app=app)
+        spent = sum(row.billed for row in rows if row.label == METHOD)
+        if spent + self._expected[app] <= limit:
+            return None
+        return f"{format_usd(Decimal(limit) / 10**9)} a day would be exceeded"
+
+    async def _send(
+        self,
+        kept: PausedConversation,
+        state: ProviderState,
+        prefix: CachedPrefix,
+        refresh: SmallestRequest,
+    ) -> bool:
+        remembered, now = kept.remembered, time.time()
+        seconds = max(1.0, prefix.expires - now)
+        call = DelegatedRefresh(self._tools, kept.app, state, refresh, remembered, timeout=seconds)
+        await call.complete(TurnRequest(prewarm=True, timeout=seconds, adapter=ADAPTER))
+        kept.count += 1
+        kept.usd += call.cost_usd or Decimal(0)
+        if (call.usage.read or 0) < NEARLY * prefix.tokens:
+            return False
+        if remembered is not None and state.sent is not None:
+            self._tools.memory.refreshed(remembered, state.sent)
+        return True
+
+
+def _notice(code: str, text: str) -> Notice:
+    return Notice(code, text, "keep_warm")

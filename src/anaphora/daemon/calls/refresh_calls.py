@@ -1,0 +1,238 @@
+"""One refresh of a cached prefix: the last request of a conversation again, as the smallest call,
+made and settled as a call of its app.
+
+An answer is asked for only where the provider has no other call, and then the shortest.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.cache.verdict import Verdict
+from anaphora.catalog import Price
+from anaphora.catalog.api_limits import output_limits
+from anaphora.client.config import RetryConfig
+from anaphora.client.endpoint import Target
+from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
+from anaphora.client.observe import EndedCall
+from anaphora.client.response import Record
+from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix, refreshed
+from anaphora.client.session.provider_state import ProviderState
+from anaphora.daemon.access.isolation import own_usage
+from anaphora.daemon.facts.reading import RequestFacts, read_facts
+from anaphora.daemon.money.settling import AttemptCost
+from anaphora.daemon.values import App, AppCall
+from anaphora.tokens import Counts
+from anaphora.values import Reply, Usage
+from anaphora.wire.reading import Members, decode_members
+
+from .caller import CallTools, DelegatedCall
+from .conversations import RememberedCall
+
+METHOD = "keep_warm"
+"""Of refreshes, in the audit log; and their label in the ledger."""
+
+
+class SmallestRequest(msgspec.Struct, frozen=True, eq=False):
+    """The last request again, as the smallest call."""
+
+    prepared: PreparedRequest
+    facts: RequestFacts
+
+
+class DelegatedRefresh(DelegatedCall):
+    """One refresh: a call of the app that it did not make itself."""
+
+    def __init__(
+        self,
+        tools: CallTools,
+        app: App,
+        state: ProviderState,
+        refresh: SmallestRequest,
+        last: RememberedCall | None,
+        *,
+        timeout: float,
+    ) -> None:
+        """`last` is the call that is sent again."""
+        target = state.target
+        call = AppCall(
+            app=app,
+            request_id=f"req_{secrets.token_hex(12)}",
+            method=METHOD,
+            provider=target.endpoint.id,
+            model=target.model,
+            timeout=timeout,
+        )
+        super().__init__(tools, call, (target,), refresh.facts)
+        self._place = ("", 0) if last is None else (last.conversation, last.turn)
+        self._state = state
+        self._prepared = refresh.prepared
+        self._builder.masked = tools.shared.isolates(app.grant, target.endpoint.id)
+
+    @property
+    def usage(self) -> Usage:
+        """As the app sees it."""
+        return self._usage
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        return None if self._cost is None else self._cost.usd
+
+    async def prepare(self, flight: InFlight, index: int, again: bool) -> PreparedRequest:  # noqa: ARG002
+        prepared, grant = self._prepared, self._call.app.grant.llm
+        self._bound = self._builder.bound(prepared, self._targets[index])
+        if grant.requests_per_minute or grant.tokens_per_minute:
+            tokens = Counts(prepared.rendered).total + self._bound.output_tokens
+            self._rated = await self._tools.rates.admit(self._call.app, tokens)
+        return prepared
+
+    def retry_of(self, target: Target) -> RetryConfig:
+        """Never again: that the provider fails is for the next call to find out."""
+        return replace(super().retry_of(target), max_attempts=1)
+
+    def _labels(
+        self,
+        prepared: PreparedRequest,  # noqa: ARG002
+        cost: AttemptCost,
+        price: Price | None,  # noqa: ARG002
+    ) -> dict[str, int]:
+        """Refreshes have a label of their own, by which all nodes find what a day's have cost."""
+        return {METHOD: cost.nano_usd} if cost.nano_usd else {}
+
+    def _billed(self, flight: InFlight, reply: Reply) -> None:  # noqa: ARG002
+        self._usage = reply.usage
+        if self._builder.masked:
+            expected = self._state.predict(self._prepared)
+            self._usage, self._hidden = own_usage(reply.usage, expected, self._prepared.plan)
+
+    def _verdict(self, flight: InFlight, reply: Reply | None) -> Verdict | None:
+        if reply is None:
+            return None
+        verdict, _ = refreshed(
+            self._state,
+            self._prepared,
+            replace(reply, usage=self._usage),
+            at=flight.sent_at,
+            first=flight.first_at,
+            price=flight.target.price(flight.sent_at, service_tier(self._prepared)),
+        )
+        return verdict
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
+        conversation, turn = self._place
+        return replace(super()._ended(flight, record), conversation=conversation, turn=turn)
+
+
+# ── The smallest call ────────────────────────────────────────────────────────────────────────────
+
+
+def smallest_request(
+    state: ProviderState, last: PreparedRequest, prefix: CachedPrefix, now: float
+) -> SmallestRequest | None:
+    """The last request without an answer, or with the shortest where the provider has no such call;
+    None where it would not be accepted, or would not read the prefix."""
+    target, outgoing = state.target, last.outgoing
+    assert outgoing is not None
+    endpoint = target.endpoint
+    members = decode_members(outgoing.body)
+    facts = read_facts(endpoint.wire_name, members, outgoing.path, ())
+    for changed in _WIRES.get(endpoint.base_wire, _no_forms)(target, members, facts):
+        body = msgspec.json.encode(changed)
+        params = replace(last.call.params, stream=False)
+        prepared = PreparedRequest(
+            call=replace(last.call, params=params),
+            rendered=last.rendered,
+            plan=last.plan,
+            at=now,
+            outgoing=endpoint.repeated(outgoing, body),
+        )
+        if state.predict(prepared).read >= NEARLY * prefix.tokens:
+            return SmallestRequest(
+                prepared, read_facts(endpoint.wire_name, changed, outgoing.path, ())
+            )
+    return None
+
+
+def _anthropic(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:
+    answer = _without(members, "stream")
+    thinks = _member(members, "thinking", "type") == "enabled"
+    formatted = "output_format" in members or _member(members, "output_config", "format")
+    forced = _member(members, "tool_choice", "type") in ("any", "tool")
+    if _prewarm(target) == "max_tokens" and not (thinks or formatted or forced):
+        yield {**answer, "max_tokens": _json(0)}
+    if not thinks and not _runs_tools(facts):  # an answer has to be longer than its thinking
+        yield {**answer, "max_tokens": _shortest(target)}
+
+
+def _responses(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:
+    if _value(members, "background"):
+        return
+    answer = {**_without(members, "stream", "stream_options"), "store": _json(False)}
+    if _prewarm(target) == "option":
+        options = _value(members, "prompt_cache_options")
+        known = options if isinstance(options, dict) else {}
+        yield {**answer, "prompt_cache_options": _json({**known, "prewarm": True})}
+    if not _runs_tools(facts):
+        yield {**answer, "max_output_tokens": _shortest(target)}
+
+
+def _chat(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:
+    if _runs_tools(facts):
+        return
+    names = ("max_completion_tokens", "max_tokens")
+    own = target.profile.max_tokens_field
+    default = names[0] if own is None else own.value
+    name = next((each for each in names if _value(members, each) is not None), default)
+    stored = {"store": _json(False)} if "store" in members else {}
+    answer = _without(members, "stream", "stream_options", "n")
+    yield {**answer, **stored, name: _shortest(target)}
+
+
+def _no_forms(target: Target, members: Members, facts: RequestFacts) -> Iterator[Members]:  # noqa: ARG001
+    """Reads do not refresh, or nothing is billed."""
+    return iter(())
+
+
+_WIRES: dict[str, Callable[[Target, Members, RequestFacts], Iterator[Members]]] = {
+    "anthropic": _anthropic,
+    "openai_responses": _responses,
+    "openai_chat": _chat,
+}
+
+
+def _prewarm(target: Target) -> str | None:
+    """How the provider is asked for a call without an answer."""
+    figure = target.rules.prewarm
+    return None if figure is None else figure.value
+
+
+def _shortest(target: Target) -> msgspec.Raw:
+    return _json(output_limits(target.endpoint.base_wire).least_tokens)
+
+
+def _runs_tools(facts: RequestFacts) -> bool:
+    """Whether even a short answer may run tools of the provider."""
+    return bool(facts.server_tools or facts.remote_mcp)
+
+
+def _without(members: Members, *names: str) -> Members:
+    return {name: value for name, value in members.items() if name not in names}
+
+
+def _json(value: object) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _value(members: Members, name: str) -> object:
+    raw = members.get(name)
+    return None if raw is None else msgspec.json.decode(raw)
+
+
+def _member(members: Members, name: str, inner: str) -> object:
+    value = _value(members, name)
+    return value.get(inner) if isinstance(value, dict) else None

@@ -1,0 +1,442 @@
+"""What a request asks for: models, limits, tools, stored objects, tiers, unknown fields.
+
+    facts = read_facts("anthropic", members, "/v1/messages", headers)
+    facts.max_tokens, facts.server_tools, facts.handles, facts.unknown
+
+Grants are checked against these facts, and the bound of a call's cost is made of them. They are
+read from the body's members once; messages are decoded in full only where they hold more than text
+and tool calls. A field of the wrong type is an `InvalidRequest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from anaphora.catalog.pricing import STANDARD_TIERS
+from anaphora.daemon.store import HandleKind
+from anaphora.wire.body_memory import ListElements
+from anaphora.wire.gemini.types import camel, raw_elements
+from anaphora.wire.reading import (
+    Members,
+    converts_errors,
+    decode_value,
+    request_error,
+)
+
+from .content import MediaCounts, RequestContent, holds_content, scan_content
+from .fields import KnownFields, known_fields
+from .request import HandleRef, Named, RequestFacts, facts_before, remember_facts
+from .tools import FoundTools, ServerTool, read_tools
+
+__all__ = ["HandleRef", "MediaCounts", "Named", "RequestFacts", "ServerTool", "read_facts"]
+
+#: Tiers without a permission of their own: the standard one under each provider's name.
+_STANDARD = STANDARD_TIERS | {"on_demand"}
+NULL = msgspec.Raw(b"null")
+#: The largest limit of an output, as for JSON-RPC.
+_MOST_TOKENS = 2**32 - 1
+_BETA_HEADERS = ("anthropic-beta", "openai-beta")
+#: Fields of an entry of `fallbacks` that cost no more than its limit of the output.
+_FALLBACK_FIELDS = frozenset({"model", "thinking", "output_config"})
+
+
+@converts_errors(request_error)
+def read_facts(
+    wire: str,
+    members: Members,
+    path: str,
+    headers: Iterable[tuple[str, str]] = (),
+    elements: ListElements | None = None,
+) -> RequestFacts:
+    """The facts of a request. `wire` may be the name of a dialect, whose fields are known too;
+    `members` are those of the body, and `path` may name the model, as Gemini's does. `elements` are
+    those of its messages, where they were read before."""
+    known, given = known_fields(wire), tuple(headers)
+    asked = wire, path, given
+    facts = None if elements is None else facts_before(asked, known.wire, members, elements)
+    if facts is None:
+        reading = _Reading(known, path, elements)
+        reading.read(members)
+        reading.read_headers(given)
+        facts = reading.facts()
+        if elements is not None:
+            remember_facts(asked, members, elements, facts)
+    return facts
+
+
+class _Reading:
+    """One request that is being read."""
+
+    def __init__(self, known: KnownFields, path: str, elements: ListElements | None) -> None:
+        self._known = known
+        self._elements = elements
+        self.wire = known.wire
+        self._models: list[Named] = []
+        self._handles: list[HandleRef] = []
+        self._tiers: list[Named] = []
+        self._betas: list[Named] = []
+        self._unknown: list[str] = []
+        self._unbounded: list[str] = []
+        self._tools = FoundTools()
+        self._content = RequestContent()
+        self._limits: dict[str, int] = {}
+        self._values: dict[str, Any] = {"max_tokens_field": known.max_tokens_field}
+        if known.named_in_path:
+            self._read_path(path)
+
+    def facts(self) -> RequestFacts:
+        tools, content = self._tools, self._content
+        tools.add(content.tools)
+        refs = [*tools.handles, *content.handles]
+        for tool in tools.server:
+            if tool.model:
+                self._models.append(Named(f"{tool.param}.model", tool.model))
+        # The model that is asked for comes first, wherever its field stands in the body.
+        self._models.sort(key=lambda named: named.param != "model")
+        return RequestFacts(
+            wire=self.wire,
+            models=tuple(self._models),
+            handles=(*self._handles, *(HandleRef(*ref) for ref in refs)),
+            tools=tuple(Named(*tool) for tool in tools.functions),
+            server_tools=tuple(tools.server),
+            remote_mcp=tuple(tools.remote_mcp),
+            tiers=tuple(self._tiers),
+            betas=tuple(self._betas),
+            unknown=tuple(self._unknown + content.unknown + self._unbounded),
+            unbounded=tuple(self._unbounded),
+            media=content.media,
+            cache_ttls=tuple(content.cache_ttls),
+            late_tools=content.changes_tools,
+            **self._values,
+        )
+
+    # ── Fields ───────────────────────────────────────────────────────────────────────────────────
+
+    def read(self, members: Members) -> None:
+        if self._known.snake_case:
+            members = _camel_names(members, "")
+        size = 0
+        top = self._known.top
+        for name, raw in members.items():
+            size += memoryview(raw).nbytes + len(name) + 4
+            if name not in top and name not in _ALWAYS_READ:
+                if raw != NULL:
+                    self._unknown.append(name)
+                continue
+            if holds_content(self.wire, name):
+                scan_content(self.wire, name, raw, self._content, self._elements)
+                continue
+            if raw == NULL:
+                continue
+            if name in self._known.nested and bytes(raw)[:1] == b"{":
+                self._check_nested(name, raw)
+            read = _READERS.get(name)
+            if read is not None:
+                read(self, name, raw)
+            if name not in top and name not in self._unbounded:
+                self._unknown.append(name)
+        self._values["size"] = size
+        if self._known.streams_by_default:
+            self._values.setdefault("stream", True)
+        if self._limits:
+            name, limit = max(self._limits.items(), key=lambda item: item[1])
+            self._values |= {"max_tokens": limit, "max_tokens_field": name}
+
+    def read_headers(self, headers: Iterable[tuple[str, str]]) -> None:
+        for name, value in headers:
+            if name.lower() in _BETA_HEADERS:
+                values = (part.strip() for part in value.split(","))
+                self._betas += [Named(name.lower(), part) for part in values if part]
+
+    def _read_path(self, path: str) -> None:
+        """Gemini names the model and the method in the path: `/v1beta/models/NAME:METHOD`."""
+        resource, _, method = path.partition("?")[0].rpartition(":")
+        if "/models/" in resource:
+            self._models.append(Named("model", resource.rpartition("/models/")[2]))
+        self._values["stream"] = method == "streamGenerateContent"
+
+    def _check_nested(self, path: str, raw: msgspec.Raw) -> Members:
+        """Notes unknown members of an object, and returns all."""
+        members = _members(raw, path)
+        if self._known.snake_case:
+            members = _camel_names(members, f"{path}.")
+        known = self._known.nested[path]
+        for name in members:
+            if name not in known and members[name] != NULL:
+                self._unknown.append(f"{path}.{name}")
+        return members
+
+    def _limit(self, name: str, raw: msgspec.Raw) -> None:
+        if raw == NULL:
+            return
+        limit = _whole(raw, name, least=None)
+        if limit > _MOST_TOKENS:
+            raise request_error(f"must be at most {_MOST_TOKENS}", f"$.{name}")
+        if limit < self._known.smallest_limit:
+            if not self._known.unlimited_below:
+                least = self._known.smallest_limit
+                raise request_error(f"must be at least {least}, not {limit}", f"$.{name}")
+            self._values |= {"unlimited_output": True, "max_tokens_field": name}
+            return
+        self._limits[name] = limit
+
+    def _model(self, name: str, raw: msgspec.Raw) -> None:
+        model = _text(raw, name)
+        if self._known.named_in_path:
+            model = model.removeprefix("models/")
+        if model:
+            self._models.append(Named(name, model))
+
+    def _model_list(self, name: str, raw: msgspec.Raw) -> None:
+        """A list of models, or of objects that name one."""
+        listed = decode_value(raw, list[str | _NamesModel], f"$.{name}", request_error)
+        for index, each in enumerate(listed):
+            model = each if isinstance(each, str) else each.model
+            where = f"{name}[{index}]" + ("" if isinstance(each, str) else ".model")
+            if model is not None:
+                self._models.append(Named(where, model))
+
+    def _fallbacks(self, name: str, raw: msgspec.Raw) -> None:
+        """Models for another attempt, each with limits of its own; or `default`, which stands for
+        models that the provider chooses."""
+        if bytes(raw)[:1] == b'"':
+            self._models.append(Named(name, _text(raw, name)))
+            return
+        self._model_list(name, raw)
+        for index, entry in enumerate(raw_elements(raw, f"$.{name}")):
+            if bytes(entry)[:1] != b"{":
+                continue
+            for member, value in _members(entry, f"{name}[{index}]").items():
+                path = f"{name}[{index}].{member}"
+                if value == NULL:
+                    continue
+                if member == "max_tokens":
+                    self._limit(path, value)
+                elif member == "speed":
+                    self._speed(path, value)
+                elif member not in _FALLBACK_FIELDS:
+                    self._unknown.append(path)
+
+    def _flag(self, name: str, raw: msgspec.Raw) -> None:
+        self._values[name] = decode_value(raw, bool, f"$.{name}", request_error)
+
+    def _choices(self, name: str, raw: msgspec.Raw) -> None:
+        if raw != NULL:
+            self._values["n"] = _whole(raw, name, least=1)
+
+    def _tier(self, name: str, raw: msgspec.Raw) -> None:
+        tier = _text(raw, name)
+        if tier.lower() not in _STANDARD:
+            self._tiers.append(Named(name, tier))
+            self._values["service_tier"] = tier.lower()
+
+    def _speed(self, name: str, raw: msgspec.Raw) -> None:
+        speed = _text(raw, name)
+        if speed != "standard":
+            self._tiers.append(Named(name, speed))
+
+    def _geo(self, name: str, raw: msgspec.Raw) -> None:
+        self._values["geo"] = _text(raw, name)
+
+    def _tool_list(self, name: str, raw: msgspec.Raw) -> None:
+        read_tools(self.wire, name, raw, self._tools)
+
+    def _mcp_servers(self, name: str, raw: msgspec.Raw) -> None:
+        if bytes(raw) != b"[]":
+            self._tools.remote_mcp.append(name)
+
+    def _web_search(self, name: str, _: msgspec.Raw) -> None:
+        self._tools.server.append(ServerTool(param=name, type="web_search_options", max_calls=1))
+
+    def _max_tool_calls(self, name: str, raw: msgspec.Raw) -> None:
+        self._values["max_tool_calls"] = _whole(raw, name, least=0)
+
+    def _handle(self, kind: HandleKind) -> Callable[[str, msgspec.Raw], None]:
+        def read(name: str, raw: msgspec.Raw) -> None:
+            """An id, or an object with one."""
+            value = decode_value(raw, str | _HasId, f"$.{name}", request_error)
+            id = value if isinstance(value, str) else value.id
+            if id:
+                id = id.removeprefix("cachedContents/")
+                self._handles.append(HandleRef(name, kind, id))
+
+        return read
+
+    def _object_handle(self, name: str, member: str, raw: msgspec.Raw) -> None:
+        """A response that a member of an object refers to."""
+        value = _members(raw, name).get(member)
+        if value is not None and value != NULL:
+            id = _text(value, f"{name}.{member}")
+            self._handles.append(HandleRef(f"{name}.{member}", "response", id))
+
+    def _thread(self, name: str, raw: msgspec.Raw) -> None:
+        self._values["store"] = True
+        self._object_handle(name, "previous_message_id", raw)
+
+    def _thinking(self, name: str, raw: msgspec.Raw) -> None:
+        """A budget of thinking tokens, under the names that providers have for it."""
+        kind = decode_value(raw, _Budget | bool | int | str, f"$.{name}", request_error)
+        if isinstance(kind, _Budget):
+            kind = kind.budget_tokens or kind.max_tokens or kind.thinkingBudget
+        if isinstance(kind, str) and kind.strip().isdecimal():
+            raise request_error("must be a number, not text", f"$.{name}")
+        if type(kind) is int and not self._known.limits_thinking:
+            self._values["thinking_budget"] = max(0, kind)
+
+    def _reasoning(self, name: str, raw: msgspec.Raw) -> None:
+        """`pro` bills several answers as one."""
+        self._thinking(name, raw)
+        mode = _members(raw, name).get("mode", NULL)
+        if mode != NULL and _text(mode, f"{name}.mode") not in ("", "standard"):
+            self._unbounded.append(f"{name}.mode")
+
+    def _modalities(self, name: str, raw: msgspec.Raw) -> None:
+        """Sounds and images in an answer have prices of their own."""
+        listed = decode_value(raw, list[str], f"$.{name}", request_error)
+        if any(each.lower() != "text" for each in listed):
+            self._unbounded.append(name)
+
+    def _prediction(self, _: str, raw: msgspec.Raw) -> None:
+        self._values["predicted"] = memoryview(raw).nbytes
+
+    def _context_edits(self, name: str, raw: msgspec.Raw) -> None:
+        """Clearing blocks makes a prompt smaller; compaction is a call of its own."""
+        if name not in self._known.top:
+            self._unbounded.append(name)
+            return
+        edits = decode_value(raw, _Edits, f"$.{name}", request_error).edits or []
+        for edit in edits:
+            if not edit.type.startswith("clear_"):
+                self._unbounded.append(f"{name}.{edit.type}")
+
+    def _generation_config(self, name: str, raw: msgspec.Raw) -> None:
+        config = _camel_names(_members(raw, name), f"{name}.")
+        for member, value in config.items():
+            path = f"{name}.{member}"
+            if value == NULL:
+                continue
+            if member == "maxOutputTokens":
+                self._limit(path, value)
+            elif member == "candidateCount":
+                self._choices(path, value)
+            elif member == "responseModalities":
+                self._modalities(path, value)
+            elif member == "thinkingConfig":
+                inner = self._check_nested(path, value)
+                budget = inner.get("thinkingBudget", NULL)
+                if budget != NULL:
+                    self._thinking(f"{path}.thinkingBudget", budget)
+
+    def _options(self, name: str, raw: msgspec.Raw) -> None:
+        members = _members(raw, name)
+        if "num_predict" in members:
+            self._limit(f"{name}.num_predict", members["num_predict"])
+
+
+class _NamesModel(msgspec.Struct):
+    model: str | None = None
+
+
+class _HasId(msgspec.Struct):
+    id: str | None = None
+
+
+class _Budget(msgspec.Struct):
+    budget_tokens: int | None = None
+    max_tokens: int | None = None
+    thinkingBudget: int | None = None
+
+
+class _Edit(msgspec.Struct):
+    type: str = ""
+
+
+class _Edits(msgspec.Struct):
+    edits: list[_Edit] | None = None
+
+
+_Read: TypeAlias = Callable[[_Reading, str, msgspec.Raw], None]
+
+
+def _of_handle(kind: HandleKind) -> _Read:
+    return lambda reading, name, raw: reading._handle(kind)(name, raw)
+
+
+#: Read although the wire may not have them: whatever else a grant lists, models are checked.
+_ALWAYS_READ = frozenset({"models", "fallbacks", "context_management"})
+
+#: By the field's name, which means the same on every wire that has it.
+_READERS: dict[str, _Read] = {
+    "model": _Reading._model,
+    "models": _Reading._model_list,
+    "fallbacks": _Reading._fallbacks,
+    "max_tokens": _Reading._limit,
+    "max_completion_tokens": _Reading._limit,
+    "max_output_tokens": _Reading._limit,
+    "generationConfig": _Reading._generation_config,
+    "options": _Reading._options,
+    "n": _Reading._choices,
+    "stream": _Reading._flag,
+    "store": _Reading._flag,
+    "background": _Reading._flag,
+    "tools": _Reading._tool_list,
+    "functions": _Reading._tool_list,
+    "max_tool_calls": _Reading._max_tool_calls,
+    "mcp_servers": _Reading._mcp_servers,
+    "web_search_options": _Reading._web_search,
+    "service_tier": _Reading._tier,
+    "serviceTier": _Reading._tier,
+    "speed": _Reading._speed,
+    "inference_geo": _Reading._geo,
+    "previous_response_id": _of_handle("response"),
+    "conversation": _of_handle("conversation"),
+    "cachedContent": _of_handle("cached_content"),
+    "container": _of_handle("container"),
+    "diagnostics": lambda reading, name, raw: reading._object_handle(
+        name, "previous_message_id", raw
+    ),
+    "prompt_cache_options": lambda reading, name, raw: reading._object_handle(
+        name, "comparison_response_id", raw
+    ),
+    "thread": _Reading._thread,
+    "thinking": _Reading._thinking,
+    "thinking_budget": _Reading._thinking,
+    "reasoning": _Reading._reasoning,
+    "modalities": _Reading._modalities,
+    "prediction": _Reading._prediction,
+    "context_management": _Reading._context_edits,
+}
+
+
+def _camel_names(members: Members, path: str) -> Members:
+    """The members under Gemini's own names: it takes them in snake_case as well. A field under both
+    names would be read twice, differently."""
+    if not any("_" in name for name in members):
+        return members
+    named: Members = {}
+    for name, raw in members.items():
+        own = camel(name)
+        if own in named:
+            raise request_error(f"is given twice, as {own} and in snake_case", f"$.{path}{own}")
+        named[own] = raw
+    return named
+
+
+def _members(raw: msgspec.Raw, name: str) -> Members:
+    members: Members = decode_value(raw, Members, f"$.{name}", request_error)
+    return members
+
+
+def _text(raw: msgspec.Raw, name: str) -> str:
+    value: str = decode_value(raw, str, f"$.{name}", request_error)
+    return value
+
+
+def _whole(raw: msgspec.Raw, name: str, *, least: int | None) -> int:
+    value: int = decode_value(raw, int, f"$.{name}", request_error)
+    if least is not None and value < least:
+        raise request_error(f"must be at least {least}, not {value}", f"$.{name}")
+    return value

@@ -1,0 +1,127 @@
+"""The facts of a request that grants and bounds are about; `reading.read_facts` reads them. Of a
+request that differs from the one before only in its last messages, most are known."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.daemon.store import HandleKind
+from anaphora.values import Ttl
+from anaphora.wire.body_memory import ListElements
+from anaphora.wire.reading import Members
+
+from .content import MediaCounts, are_plain
+from .tools import ServerTool
+
+
+class Named(NamedTuple):
+    """A value of a request, and the field that holds it."""
+
+    param: str
+    value: str
+
+
+class HandleRef(NamedTuple):
+    """An object at the provider that a request refers to."""
+
+    param: str
+    kind: HandleKind
+    id: str
+
+
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request asks for, beyond the text of its answer."""
+
+    wire: str
+    """A name of `wire.WIRES`, also where the request was read as a dialect of it."""
+    size: int
+    """Bytes of all fields."""
+    models: tuple[Named, ...]
+    """Every model that the path or the body names; first the one that is asked for."""
+    stream: bool = False
+    max_tokens: int | None = None
+    max_tokens_field: str = "max_tokens"
+    """The field that holds the limit, or would."""
+    unlimited_output: bool = False
+    """The limit is given, as none."""
+    n: int = 1
+    thinking_budget: int = 0
+    """Tokens of thinking that may come on top of the limit."""
+    predicted: int = 0
+    """Bytes of a predicted output: rejected parts of it are billed as output."""
+    tools: tuple[Named, ...] = ()
+    """Names of functions."""
+    server_tools: tuple[ServerTool, ...] = ()
+    max_tool_calls: int | None = None
+    """The limit of the calls of all server tools together."""
+    remote_mcp: tuple[str, ...] = ()
+    """Fields that name remote MCP servers."""
+    background: bool = False
+    store: bool | None = None
+    """Whether the provider keeps the answer; None: its default."""
+    handles: tuple[HandleRef, ...] = ()
+    service_tier: str = ""
+    tiers: tuple[Named, ...] = ()
+    """Service tiers other than the standard one, and fast mode."""
+    geo: str = ""
+    """Where inference has to run."""
+    betas: tuple[Named, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Paths of fields that the daemon does not know, or with values whose cost it does not know."""
+    unbounded: tuple[str, ...] = ()
+    """Those of them that make a request cost more than can be foreseen."""
+    media: MediaCounts = MediaCounts()
+    cache_ttls: tuple[Ttl, ...] = ()
+    """Of markers inside blocks that hold more than text."""
+    late_tools: bool = False
+    """Messages add tools or take them away."""
+
+    @property
+    def model(self) -> str:
+        """The model that is asked for; empty where none is named."""
+        return self.models[0].value if self.models else ""
+
+
+#: The wire or dialect, the path and the headers of a request.
+Asked: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+class KnownFacts(NamedTuple):
+    """The facts of a request whose messages hold only text and tool calls."""
+
+    asked: Asked
+    rest: list[tuple[str, msgspec.Raw]]
+    """The other members of its body."""
+    facts: RequestFacts
+    size: int
+    """As in the facts, without the messages."""
+
+
+def remember_facts(
+    asked: Asked, members: Members, elements: ListElements, facts: RequestFacts
+) -> None:
+    """Keeps the facts with the messages of the request."""
+    name = elements.name
+    if name not in members or elements.plain < len(elements.raws):
+        return
+    # Copies: the originals keep the whole body in memory.
+    rest = [(key, raw.copy()) for key, raw in members.items() if key != name]
+    size = facts.size - memoryview(members[name]).nbytes
+    elements.facts = KnownFacts(asked, rest, facts, size)
+
+
+def facts_before(
+    asked: Asked, wire: str, members: Members, elements: ListElements
+) -> RequestFacts | None:
+    """The facts that are kept with the messages, where the request has the same other members in
+    the same order, and there are still only text and tool calls in its messages; else None."""
+    before, name = elements.facts, elements.name
+    if not isinstance(before, KnownFacts) or before.asked != asked:
+        return None
+    rest = [item for item in members.items() if item[0] != name]
+    if rest != before.rest or not are_plain(wire, elements):
+        return None
+    return replace(before.facts, size=before.size + memoryview(members[name]).nbytes)

@@ -1,0 +1,147 @@
+"""The tools of a request: functions of the app, tools of the provider, remote MCP servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from anaphora.daemon.store import HandleKind
+from anaphora.wire.gemini.types import camel, raw_elements
+from anaphora.wire.reading import decode_members, decode_value, request_error
+
+
+class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the provider defines or runs: web search, code execution, computer use."""
+
+    param: str
+    type: str
+    max_calls: int | None = None
+    """The tool's own limit in this request."""
+    model: str = ""
+    """The model that it calls."""
+
+
+class FoundTools:
+    """The tools of one request."""
+
+    __slots__ = ("functions", "handles", "remote_mcp", "server")
+
+    def __init__(self) -> None:
+        self.functions: list[tuple[str, str]] = []
+        """Fields and names."""
+        self.server: list[ServerTool] = []
+        self.remote_mcp: list[str] = []
+        self.handles: list[tuple[str, HandleKind, str]] = []
+        """Fields, kinds and ids."""
+
+    def add(self, other: FoundTools) -> None:
+        self.functions += other.functions
+        self.server += other.server
+        self.remote_mcp += other.remote_mcp
+        self.handles += other.handles
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+
+
+class _ToolHead(msgspec.Struct):
+    """The fields of a tool that say what it is."""
+
+    type: str | None = None
+    name: str | None = None
+    function: _Function | None = None
+    custom: _Function | None = None
+    tools: list[msgspec.Raw] | None = None
+    max_uses: int | None = None
+    model: str | None = None
+    parameters: msgspec.Raw = msgspec.Raw(b"null")
+    container: Any = None
+    file_ids: list[str] | None = None
+    vector_store_ids: list[str] | None = None
+
+
+class _Limited(msgspec.Struct):
+    max_uses: int | None = None
+
+
+def read_tools(wire: str, path: str, raw: msgspec.Raw, found: FoundTools) -> None:
+    """Adds the tools of a request's list."""
+    if wire == "gemini":
+        for index, each in enumerate(raw_elements(raw, f"$.{path}")):
+            _read_gemini(f"{path}[{index}]", each, found)
+        return
+    heads = decode_value(raw, list[_ToolHead], f"$.{path}", request_error)
+    for index, head in enumerate(heads):
+        _read_tool(f"{path}[{index}]", head, found, legacy=path == "functions")
+
+
+def read_tool(path: str, tool: Any, found: FoundTools) -> None:
+    """Adds a tool that a message adds, already decoded."""
+    head = decode_value(msgspec.json.encode(tool), _ToolHead, f"$.{path}", request_error)
+    _read_tool(path, head, found)
+
+
+def _read_tool(path: str, head: _ToolHead, found: FoundTools, *, legacy: bool = False) -> None:
+    kind = head.type
+    if kind in (None, "function", "custom") or legacy:
+        inner = head.function or head.custom or head
+        name = inner.name
+        if not name:
+            raise request_error("a function needs a name", f"$.{path}")
+        found.functions.append((path, name))
+    elif kind == "namespace":
+        for index, each in enumerate(head.tools or ()):
+            inner_path = f"{path}.tools[{index}]"
+            nested = decode_value(each, _ToolHead, f"$.{inner_path}", request_error)
+            _read_tool(inner_path, nested, found)
+    elif kind == "tool_reference":
+        pass  # the name of a tool of the list
+    elif kind in ("mcp", "mcp_toolset"):
+        found.remote_mcp.append(path)
+    else:
+        _read_server_tool(path, kind or "", head, found)
+
+
+def _read_server_tool(path: str, kind: str, head: _ToolHead, found: FoundTools) -> None:
+    limit = head.max_uses
+    if limit is None and bytes(head.parameters)[:1] == b"{":
+        limit = decode_value(head.parameters, _Limited, f"$.{path}.parameters", request_error)
+        limit = limit.max_uses
+    if limit is not None and limit < 0:
+        raise request_error(f"must be at least 0, not {limit}", f"$.{path}.max_uses")
+    found.server.append(ServerTool(param=path, type=kind, max_calls=limit, model=head.model or ""))
+    container = head.container
+    files = list(head.file_ids or ())
+    if isinstance(container, str):
+        found.handles.append((f"{path}.container", "container", container))
+    elif isinstance(container, dict):
+        files += [each for each in container.get("file_ids") or () if isinstance(each, str)]
+    found.handles += [(f"{path}.file_ids", "file", each) for each in files]
+    found.handles += [
+        (f"{path}.vector_store_ids", "file", each) for each in head.vector_store_ids or ()
+    ]
+
+
+def _read_gemini(path: str, raw: msgspec.Raw, found: FoundTools) -> None:
+    """An object with one member for each kind of tool."""
+    members = decode_value(raw, dict[str, msgspec.Raw], f"$.{path}", request_error)
+    for name, value in members.items():
+        own = camel(name)
+        where = f"{path}.{own}"
+        if own == "functionDeclarations":
+            for index, each in enumerate(raw_elements(value, f"$.{where}")):
+                head = decode_value(each, _Function, f"$.{where}[{index}]", request_error)
+                if not head.name:
+                    raise request_error("a function needs a name", f"$.{where}[{index}]")
+                found.functions.append((f"{where}[{index}]", head.name))
+        elif own == "mcpServers":
+            found.remote_mcp.append(where)
+        else:
+            found.server.append(ServerTool(param=where, type=own))
+            stores = decode_members(value) if bytes(value)[:1] == b"{" else {}
+            for key, listed in stores.items():
+                if camel(key) in ("fileSearchStoreNames", "ragResources"):
+                    names = decode_value(listed, list[Any], f"$.{where}.{key}", request_error)
+                    found.handles += [(f"{where}.{key}", "file", str(each)) for each in names]

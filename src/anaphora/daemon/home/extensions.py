@@ -1,0 +1,282 @@
+"""Reads `extensions.yaml`, the grants of all apps. Strict: deny by default (SPEC D11).
+
+    grants = Grants.read("extensions.yaml", config)
+    grants.apps["marketing"].llm.nano_usd_per_day      5_000_000_000
+
+Errors name file, line and field. A field that is missing grants nothing; an amount without a limit
+must be written out as `unlimited`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, ClassVar, get_args
+
+import msgspec
+from msgspec import Meta
+
+from anaphora.client.config import ClientConfig, Count, Name, read_config_file
+from anaphora.daemon.access.grants import (
+    NANO,
+    AppGrant,
+    Capability,
+    KeepWarmGrant,
+    LlmGrant,
+    Permission,
+)
+from anaphora.errors import AnaphoraError, InvalidConfig
+from anaphora.redaction import hides_arguments, quoted, shown_name
+from anaphora.yaml_values import Origin, dotted, from_python, nearest, read_yaml
+
+UNLIMITED = "unlimited"
+
+APP_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+"""Ids of apps: part of tables, logs and metrics."""
+
+PERMISSIONS: tuple[Permission, ...] = get_args(Permission)
+
+#: In plain digits: YAML reads 010 as 8, and 1:30 as 90.
+_AMOUNT = re.compile(r"(0|[1-9][0-9]{0,9})(?:\.([0-9]+))?")
+_MOST_DOLLARS = 1_000_000_000
+_DIGITS = 9
+
+UserId = Annotated[int, Meta(ge=0, lt=2**32)]
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all tables of the file."""
+
+
+class _AllowedNames(_Table, frozen=True):
+    """`betas: [...]` or `fields: [...]` in the list `allow`."""
+
+    example: ClassVar[str] = "write `betas: [NAME]` or `fields: [NAME]`"
+
+    betas: tuple[Name, ...] = ()
+    fields: tuple[Name, ...] = ()
+
+
+class KeepWarmTable(_Table, frozen=True):
+    example: ClassVar[str] = "write `keep_warm: true` or `keep_warm: {usd_per_day: 1.00}`"
+
+    usd_per_day: float | str | None = None
+    refreshes: Count | None = None
+
+
+class LlmTable(_Table, frozen=True):
+    example: ClassVar[str] = "write `llm: {providers: [ID], models: [NAME], usd_per_day: 5.00}`"
+
+    providers: tuple[Name, ...] = ()
+    models: tuple[Name, ...] = ()
+    max_tokens: Count | None = None
+    n: Count = 1
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    usd_per_day: float | str | None = None
+    usd_per_month: float | str | None = None
+    tools: tuple[Name, ...] = ()
+    allow: tuple[_AllowedNames | str, ...] = ()
+    approved_prompt: Name | None = None
+    place_markers: bool = True
+    share_cache: bool = False
+    keep_warm: KeepWarmTable | bool = False
+
+    def __post_init__(self) -> None:
+        for word in self.allow:
+            if isinstance(word, str) and word not in PERMISSIONS:
+                there_are = f"{', '.join(PERMISSIONS)}, betas: [...], fields: [...]"
+                raise ValueError(f"allow: {quoted(word)} is none of {there_are}")
+
+
+class AppTable(_Table, frozen=True):
+    example: ClassVar[str] = "write `capabilities_grant: [llm_complete]` and `llm: {...}` below it"
+
+    requires: tuple[Capability, ...] = ()
+    capabilities_grant: tuple[Capability, ...] = ()
+    uids: tuple[UserId, ...] = ()
+    llm: LlmTable = LlmTable()
+
+
+class Grants(msgspec.Struct, frozen=True, kw_only=True):
+    """The grants of all apps, as they are in force."""
+
+    apps: Mapping[str, AppGrant] = {}
+    origin: Origin = Origin()
+
+    @classmethod
+    @hides_arguments
+    def read(cls, path: str | os.PathLike[str], config: ClientConfig | None = None) -> Grants:
+        """The grants in a file. With `config`, providers and routes must exist there."""
+        return cls.from_text(read_config_file(path), os.fspath(path), config)
+
+    @classmethod
+    @hides_arguments
+    def from_text(
+        cls, text: str, file: str = "<text>", config: ClientConfig | None = None
+    ) -> Grants:
+        tables, origin = read_yaml(text, file, dict[str, AppTable])
+        return cls._checked(tables, origin, config)
+
+    @classmethod
+    @hides_arguments
+    def from_mapping(cls, data: Mapping[str, object], config: ClientConfig | None = None) -> Grants:
+        return cls._checked(from_python(dict(data), dict[str, AppTable]), Origin(), config)
+
+    @classmethod
+    def _checked(
+        cls, tables: dict[str, AppTable], origin: Origin, config: ClientConfig | None
+    ) -> Grants:
+        apps = {}
+        for app, table in tables.items():
+            reader = _AppReader(app, origin)
+            apps[app] = reader.read(table)
+            if config is not None:
+                reader.check_providers(table.llm.providers, config)
+        return cls(apps=apps, origin=origin)
+
+    def known_to(self, config: ClientConfig) -> tuple[Grants, list[AnaphoraError]]:
+        """Without providers and routes that a configuration does not have, and an error for each:
+        a node serves what it can."""
+        known, apps = {*config.providers, *config.routes}, dict(self.apps)
+        problems: list[AnaphoraError] = []
+        for app, grant in self.apps.items():
+            names = grant.llm.providers
+            if not known.issuperset(names):
+                kept = tuple(name for name in names if name in known)
+                llm = msgspec.structs.replace(grant.llm, providers=kept)
+                apps[app] = msgspec.structs.replace(grant, llm=llm)
+                problems += [
+                    self.origin.invalid(
+                        f"llm.yaml of this node has no provider or route {quoted(name)}",
+                        app, "llm", "providers", index,
+                    )
+                    for index, name in enumerate(names)
+                    if name not in known
+                ]  # fmt: skip
+        return msgspec.structs.replace(self, apps=apps), problems
+
+    @property
+    def unmet(self) -> dict[str, frozenset[str]]:
+        """Apps that require a capability which they are not granted, and which."""
+        return {app: grant.missing for app, grant in self.apps.items() if grant.missing}
+
+    def warnings(self, token_apps: Collection[str]) -> tuple[str, ...]:
+        """What is valid and probably a mistake; `token_apps` are the ids that have a token."""
+        return tuple(
+            f"{self.origin.file}:{self.origin.line(app)}: {shown_name(app)}: {reason}"
+            for app, grant in self.apps.items()
+            for reason in _doubts(grant, token_apps)
+        )
+
+
+def _doubts(grant: AppGrant, token_apps: Collection[str]) -> Iterator[str]:
+    if grant.missing:
+        names = ", ".join(sorted(grant.missing))
+        yield f"requires {names}, which it is not granted: all its calls are refused"
+    if grant.app not in token_apps:
+        yield f"has no token; create one with: anaphora apps add {shown_name(grant.app)}"
+    if "llm_complete" not in grant.capabilities:
+        if "llm_stream" in grant.capabilities:
+            yield "llm_stream is of no use without llm_complete"
+        if grant.llm != LlmGrant():
+            yield "has an llm section and no llm_complete in capabilities_grant"
+        return
+    if not grant.llm.providers:
+        yield "llm.providers is empty: no provider is granted"
+    if not grant.llm.models:
+        yield "llm.models is empty: no model is granted"
+
+
+class _AppReader(msgspec.Struct, frozen=True):
+    _app: str
+    _origin: Origin
+
+    def _invalid(self, reason: str, *path: str | int) -> InvalidConfig:
+        return self._origin.invalid(reason, self._app, *path)
+
+    def read(self, table: AppTable) -> AppGrant:
+        if not APP_ID.match(self._app):
+            raise self._invalid(
+                "an app's id has 1 to 64 letters, digits, dots, dashes and underscores, and begins"
+                " with a letter or a digit"
+            )
+        llm = table.llm
+        per_day = self._nano_dollars(llm.usd_per_day, "usd_per_day")
+        per_month = self._nano_dollars(llm.usd_per_month, "usd_per_month")
+        has_limit = per_day is not None or per_month is not None or llm.usd_per_day == UNLIMITED
+        if "llm_complete" in table.capabilities_grant and not has_limit:
+            raise self._invalid(
+                "llm_complete needs a limit in dollars: write `usd_per_day: 5.00`, or"
+                " `usd_per_day: unlimited`",
+                "llm",
+            )
+        named = [each for each in llm.allow if isinstance(each, _AllowedNames)]
+        words = [each for each in PERMISSIONS if each in llm.allow]
+        return AppGrant(
+            app=self._app,
+            capabilities=frozenset(table.capabilities_grant),
+            requires=frozenset(table.requires),
+            uids=frozenset(table.uids),
+            llm=LlmGrant(
+                providers=llm.providers,
+                models=llm.models,
+                max_tokens=llm.max_tokens,
+                n=llm.n,
+                requests_per_minute=llm.requests_per_minute,
+                tokens_per_minute=llm.tokens_per_minute,
+                nano_usd_per_day=per_day,
+                nano_usd_per_month=per_month,
+                tools=llm.tools,
+                permissions=frozenset(words),
+                betas=frozenset(name for each in named for name in each.betas),
+                fields=frozenset(name for each in named for name in each.fields),
+                approved_prompt=llm.approved_prompt,
+                place_markers=llm.place_markers,
+                share_cache=llm.share_cache,
+                keep_warm=self._keep_warm(llm.keep_warm),
+            ),
+        )
+
+    def _keep_warm(self, table: KeepWarmTable | bool) -> KeepWarmGrant | None:
+        if isinstance(table, bool):
+            return KeepWarmGrant() if table else None
+        default = KeepWarmGrant()
+        per_day = default.nano_usd_per_day
+        if table.usd_per_day is not None:
+            per_day = self._nano_dollars(table.usd_per_day, "keep_warm", "usd_per_day")
+        return KeepWarmGrant(
+            nano_usd_per_day=per_day, refreshes=table.refreshes or default.refreshes
+        )
+
+    def _nano_dollars(self, value: float | str | None, *field: str) -> int | None:
+        """From the digits in the file, without the error of a float."""
+        if value is None or value == UNLIMITED:
+            return None
+        path = (self._app, "llm", *field)
+        if isinstance(value, str):
+            raise self._invalid(
+                f"expected dollars in digits, such as 5.00, or unlimited, found {quoted(value)}",
+                *path[1:],
+            )
+        amount = _AMOUNT.fullmatch(self._origin.numbers.get(dotted(path), f"{value!r}"))
+        if amount is None:
+            raise self._invalid("write dollars in plain digits, such as 5.00", *path[1:])
+        whole, part = int(amount[1]), (amount[2] or "").rstrip("0")
+        if len(part) > _DIGITS:
+            raise self._invalid("a dollar has nine decimals at most", *path[1:])
+        if whole >= _MOST_DOLLARS:
+            raise self._invalid(f"at most {_MOST_DOLLARS - 1:,}; or write unlimited", *path[1:])
+        return whole * NANO + int(part.ljust(_DIGITS, "0"))
+
+    def check_providers(self, providers: tuple[str, ...], config: ClientConfig) -> None:
+        known = [*config.providers, *config.routes]
+        for index, name in enumerate(providers):
+            if name not in known:
+                near = nearest(name, known)
+                advice = f"; did you mean {near}?" if near else ""
+                raise self._invalid(
+                    f"llm.yaml has no provider or route {quoted(name)}{advice}",
+                    "llm", "providers", index,
+                )  # fmt: skip

@@ -1,0 +1,192 @@
+"""The keys of providers, from `secrets/<NAME>.txt` in the home folder, read strictly.
+
+    providers = resolve_providers(home, config)
+    providers["anthropic-default"].secret
+
+Keys stay out of the environment, of argv, logs, errors and core dumps. A client of this package
+reads the same files less strictly (`client.config.secrets`): it warns where this refuses.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from anaphora.client.config import ClientConfig
+from anaphora.client.config.resolve import ResolvedProvider, check
+from anaphora.client.config.secrets import KEY_TEXT, Secret, SecretVariables, find_key
+from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret
+from anaphora.redaction import hides_arguments, shown_name
+
+from .private_files import (
+    Signature,
+    UnsafeFile,
+    check_folder,
+    read_private,
+    signature_of,
+    write_private,
+)
+
+if TYPE_CHECKING:
+    from . import Home
+
+SECRET_NAME = re.compile(r"[A-Z][A-Z0-9_]{1,63}\Z")
+MAX_BYTES = 8192
+
+_FINAL_BREAK = re.compile(r"\r?\n\Z")
+
+_NAMES = "2 to 64 capital letters, digits and underscores, and begins with a letter"
+
+
+def check_name(name: str) -> str:
+    """The name of a secret. Raises `InvalidRequest`."""
+    if not SECRET_NAME.match(name):
+        # A key given in its place must not be shown.
+        raise InvalidRequest(f"{shown_name(name)!r}: the name of a secret has {_NAMES}")
+    return name
+
+
+@hides_arguments
+def clean_key(content: Secret) -> Secret:
+    """The key in a file's content or an input: without one final line break. Raises `UnsafeFile`;
+    `{}` stands for where it is from."""
+    key = Secret(_FINAL_BREAK.sub("", content.reveal()))
+    size = len(key.reveal().encode(errors="replace"))
+    if not size:
+        raise UnsafeFile("{} is empty")
+    if size > MAX_BYTES:
+        raise UnsafeFile(f"{{}} is longer than {MAX_BYTES:,} bytes")
+    if not KEY_TEXT.match(key.reveal()):
+        raise UnsafeFile("{} is not a key: it contains spaces, line breaks or non-ASCII")
+    return key
+
+
+class SecretsFolder:
+    """`secrets/` of a home. Reads a file when it is asked for, and knows when one has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: dict[str, Signature] = {}
+
+    def path(self, name: str) -> Path:
+        return self._folder / f"{check_name(name)}.txt"
+
+    @hides_arguments
+    def read(self, name: str) -> Secret:
+        """Raises `MissingSecret`, which shows nothing of the content."""
+        path = self.path(name)
+        self._seen[str(path)] = signature_of(path)
+        try:
+            check_folder(self._folder)
+            content, self._seen[str(path)] = read_private(path, MAX_BYTES + len("\r\n"))
+            return clean_key(content)
+        except UnsafeFile as problem:
+            raise MissingSecret(str(problem).format(path)) from None
+
+    @hides_arguments
+    def write(self, name: str, content: Secret) -> Path:
+        """Writes a secret by rename, with mode 0600. Raises `InvalidRequest` and `Io`."""
+        path = self.path(name)
+        try:
+            key = clean_key(content)
+        except UnsafeFile as problem:
+            raise InvalidRequest(str(problem).format("the input")) from None
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_private(path, key)
+        return path
+
+    def names(self) -> list[str]:
+        """The secrets that there are."""
+        if not self._folder.is_dir():
+            return []
+        found = (path.stem for path in self._folder.glob("*.txt"))
+        return sorted(name for name in found if SECRET_NAME.match(name))
+
+    def changed(self) -> bool:
+        """Whether a file that was read is another one now: one system call a file."""
+        return any(signature_of(path) != seen for path, seen in self._seen.items())
+
+
+@hides_arguments
+def resolve_providers(
+    home: Home,
+    config: ClientConfig,
+    *,
+    allow_env: bool = False,
+    folder: SecretsFolder | None = None,
+) -> dict[str, ResolvedProvider]:
+    """Every provider with its key. Raises `MissingSecret` for the first key that is missing."""
+    folder = folder or SecretsFolder(home.secrets)
+    return {
+        id: _with_key(one, config, folder, home, allow_env=allow_env)
+        for id, one in check(config).items()
+    }
+
+
+def _with_key(
+    one: ResolvedProvider,
+    config: ClientConfig,
+    folder: SecretsFolder,
+    home: Home,
+    *,
+    allow_env: bool,
+) -> ResolvedProvider:
+    key, path, origin = one.provider.key, ("providers", one.id, "key"), config.origin
+    if key is None:
+        return one
+    if key.env is not None:
+        if not allow_env:
+            raise origin.invalid(
+                f"{key} is in the environment, which every process of the user can read: write"
+                " `key: {secret: NAME}` and store it with `anaphora secrets set NAME`, or start"
+                " with --allow-env-keys",
+                *path,
+            )
+        found = find_key(key, Path(), SecretVariables(), origin=origin, path=path)
+        return msgspec.structs.replace(one, secret=found)
+    assert key.secret is not None
+    try:
+        return msgspec.structs.replace(one, secret=folder.read(key.secret))
+    except InvalidRequest as problem:
+        raise origin.error(str(problem), *path, "secret", kind=InvalidConfig) from None
+    except MissingSecret as problem:
+        advice = ""
+        if not folder.path(key.secret).exists():
+            name = shown_name(key.secret)
+            advice = f"; store it with: anaphora secrets set {name} --home {home.path}"
+        raise origin.error(f"{problem}{advice}", *path, kind=MissingSecret) from None
+
+
+@hides_arguments
+def read_password(home: Home, name: str, field: str) -> Secret:
+    """The password of a database, which the field of the daemon section names. Raises
+    `InvalidConfig` and `MissingSecret`."""
+    folder = SecretsFolder(home.secrets)
+    try:
+        return folder.read(name)
+    except InvalidRequest as problem:
+        raise InvalidConfig(f"daemon.{field}: {problem}", file=str(home.llm_yaml)) from None
+    except MissingSecret as problem:
+        advice = ""
+        if not folder.path(name).exists():
+            advice = f"; store it with: anaphora secrets set {name} --home {home.path}"
+        reason = f"daemon.{field}: {problem}{advice}"
+        raise MissingSecret(reason, file=str(home.llm_yaml)) from None
+
+
+def disable_core_dumps() -> None:
+    """Of this process from now on: its memory holds keys."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        import ctypes
+
+        # A core that is piped to a program ignores the limit.
+        pr_set_dumpable = 4
+        if ctypes.CDLL(None, use_errno=True).prctl(pr_set_dumpable, 0, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "core dumps cannot be disabled")

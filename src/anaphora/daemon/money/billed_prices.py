@@ -1,0 +1,122 @@
+"""The price that an answered call is billed at: of the model and the service tier that the reply
+names, which may be others than the request asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+import msgspec
+
+from anaphora.catalog import Price
+from anaphora.catalog.pricing import STANDARD_TIERS
+from anaphora.client.endpoint import Target
+from anaphora.client.in_flight import cost_of
+from anaphora.daemon.facts.request import RequestFacts
+from anaphora.rendered import Plan
+from anaphora.values import Reply
+from anaphora.wire.anthropic.reply import read_usage
+from anaphora.wire.reading import DECODE_ERRORS
+
+
+class _ServedReply(msgspec.Struct):
+    service_tier: str | None = None
+
+
+class _Iteration(msgspec.Struct):
+    model: str | None = None
+
+
+class _ServedUsage(msgspec.Struct):
+    speed: str | None = None
+    iterations: list[msgspec.Raw] | None = None
+
+
+_decode_reply = msgspec.json.Decoder(_ServedReply).decode
+_decode_usage = msgspec.json.Decoder(_ServedUsage).decode
+_decode_iteration = msgspec.json.Decoder(_Iteration).decode
+
+
+def billed_price(
+    facts: RequestFacts | None, target: Target, reply: Reply | None, *, at: float, tier: str
+) -> Price | None:
+    """`tier` is the one that was asked for; its price counts where that of the reply's is not
+    known."""
+    if reply is None:
+        return target.price(at, tier)
+    served = _served_tier(reply, tier)
+    prices = _prices_of(facts, target, reply.model, at)
+    found = prices(served)
+    return prices(tier) if found is None and served != tier else found
+
+
+def iterations_usd(
+    target: Target, reply: Reply, price: Price, plan: Plan, *, at: float, tier: str
+) -> Decimal:
+    """What Anthropic bills beyond the usage of the whole reply: compaction, advisors, and attempts
+    of models that declined, which are listed as iterations of it."""
+    listed = _served_usage(reply).iterations
+    whole = cost_of(reply.usage, price, plan) if listed else None
+    if not listed or whole is None:
+        return Decimal(0)
+    total = Decimal(0)
+    for raw in listed:
+        try:
+            model = _decode_iteration(raw).model
+            usage = read_usage(bytes(raw))
+        except DECODE_ERRORS:
+            return Decimal(0)
+        own = price
+        if model is not None and model != reply.model:
+            own = target.endpoint.target(model).price(at, tier) or price
+        total += cost_of(usage, own, plan) or 0
+    return max(Decimal(0), total - whole)
+
+
+def served_speed(reply: Reply) -> str | None:
+    """The speed that Anthropic billed; None where it does not say."""
+    return _served_usage(reply).speed
+
+
+def _served_usage(reply: Reply) -> _ServedUsage:
+    raw = reply.usage.raw
+    if raw is None or ('"speed"' not in raw and '"iterations"' not in raw):
+        return _ServedUsage()
+    try:
+        return _decode_usage(raw)
+    except DECODE_ERRORS:
+        return _ServedUsage()
+
+
+def _served_tier(reply: Reply, asked: str) -> str:
+    for text in (reply.extras or {}).values():
+        if '"service_tier"' not in text:
+            continue
+        try:
+            tier = (_decode_reply(text).service_tier or "").lower()
+        except DECODE_ERRORS:
+            continue
+        if tier and not (tier in STANDARD_TIERS and asked in STANDARD_TIERS):
+            return tier
+    return asked
+
+
+def _prices_of(
+    facts: RequestFacts | None, target: Target, answered: str, at: float
+) -> Callable[[str], Price | None]:
+    """Prices by tier. Only where a request names several models is the one that answered looked
+    up: providers also answer with names of snapshots."""
+    others = [] if facts is None else [model for _, model in facts.models[1:]]
+    if not others or answered in ("", target.model):
+        return lambda tier: target.price(at, tier)
+
+    def find(tier: str) -> Price | None:
+        found = target.endpoint.target(answered).price(at, tier)
+        if found is not None:
+            return found
+        named = [target.price(at, tier)]
+        named += [target.endpoint.target(model).price(at, tier) for model in others]
+        known = [price for price in named if price is not None]
+        return max(known, key=lambda price: price.output or 0, default=None)
+
+    return find

@@ -1,0 +1,245 @@
+"""The most that a call can cost, from its bytes and the catalog: what is held before it is sent.
+
+    bound = cost_bound(facts, rendered, target, at=now, stored_tokens=None)
+    bound.nano_usd                      None: there is no bound, and `reason` says why
+
+Text has at most as many tokens as UTF-8 bytes. Media and server tools count by the catalog's
+maxima, stored history by its last billed size, output by its limit. The price is the dearest that
+the request can incur. No tokenizer is used, and nothing is asked of the provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from decimal import ROUND_CEILING, Decimal
+from typing import NamedTuple
+
+import msgspec
+
+from anaphora.catalog import PRICE_SLOT, Price, Rates
+from anaphora.catalog.api_limits import bounds_of, overhead_of, server_tool_of
+from anaphora.catalog.prices import EXACT
+from anaphora.client.endpoint import Target
+from anaphora.client.prices import find_price
+from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.facts.reading import RequestFacts, ServerTool
+from anaphora.daemon.store import LARGEST_AMOUNT
+from anaphora.rendered import Rendered
+from anaphora.values import Ttl
+
+from .surcharges import price_factor
+
+_MILLION = 1_000_000
+#: Handles behind which there is history that is billed as input.
+HISTORY_KINDS = frozenset({"response", "conversation", "cached_content"})
+
+
+class CostBound(msgspec.Struct, frozen=True):
+    """What a call can cost at most."""
+
+    nano_usd: int | None
+    """None: unknown."""
+    input_tokens: int
+    output_tokens: int
+    reason: str = ""
+    """Why the cost has no bound."""
+
+
+class _NoBound(Exception):
+    """The message is the reason."""
+
+
+class _ToolCosts(NamedTuple):
+    """What server tools add."""
+
+    tokens: int = 0
+    passes: int = 1
+    """How often the model reads the prompt."""
+    usd: Decimal = Decimal(0)
+
+
+def cost_bound(
+    facts: RequestFacts,
+    rendered: Rendered,
+    target: Target,
+    *,
+    at: float,
+    stored_tokens: int | None = None,
+    ttls: Collection[Ttl] | None = None,
+) -> CostBound:
+    """The bound of one attempt.
+
+    `facts` and `rendered` are of the request as it is sent to the target. `stored_tokens` is the
+    last billed size of the history behind the request's handles. `ttls` are those that the request
+    may write to the cache; None: all that the model has.
+    """
+    input_tokens, output_tokens = 0, 0
+    try:
+        if facts.unbounded:
+            raise _NoBound(f"the cost of {facts.unbounded[0]} cannot be foreseen")
+        input_tokens = _prompt_tokens(facts, rendered, target)
+        output_tokens = _output_tokens(facts, target)
+        input_tokens += _stored(facts, stored_tokens)
+        tools = _server_tools(facts, target)
+        input_tokens += tools.tokens
+        if tools.passes > 1:
+            input_tokens = tools.passes * max(input_tokens, _context(target))
+            output_tokens *= tools.passes
+        attempts = 1 + sum(param.startswith("fallbacks") for param, _ in facts.models)
+        input_tokens, output_tokens = attempts * input_tokens, attempts * output_tokens
+        rate_in, rate_out = _dearest(facts, target, at, input_tokens, ttls)
+    except _NoBound as problem:
+        return CostBound(None, input_tokens, output_tokens, str(problem))
+    usd = (input_tokens * rate_in + output_tokens * rate_out) / _MILLION
+    amount = nano_usd(usd + tools.usd)
+    if amount > LARGEST_AMOUNT:
+        return CostBound(None, input_tokens, output_tokens, "the cost exceeds every limit")
+    return CostBound(amount, input_tokens, output_tokens)
+
+
+def storage_bound(price: Price, tokens: int, seconds: float) -> int | None:
+    """Nano-dollars for keeping so many tokens in a cache that is billed by the hour; None where the
+    price is unknown."""
+    if price.storage is None:
+        return None
+    hours = Decimal(repr(seconds)) / 3600
+    return nano_usd(price.storage * tokens * hours / _MILLION)
+
+
+def nano_usd(usd: Decimal) -> int:
+    """Dollars as whole nano-dollars, rounded up."""
+    return int((usd * NANO).to_integral_value(ROUND_CEILING, context=EXACT))
+
+
+# ── Tokens ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _prompt_tokens(facts: RequestFacts, rendered: Rendered, target: Target) -> int:
+    """Text by its bytes, with what is billed around it, and media."""
+    media, overhead = facts.media, overhead_of(target.endpoint.base_wire)
+    text = max(facts.size, rendered.size) - media.inline
+    tokens = max(0, text) + overhead.request + overhead.block * len(rendered)
+    count = len(facts.tools) + len(facts.server_tools) + len(facts.remote_mcp)
+    if count:
+        tokens += overhead.tools + overhead.tool * count
+    if media.audio:
+        raise _NoBound("audio has prices of its own, which are unknown")
+    if media.images or media.documents:
+        most = bounds_of(target.endpoint.system, target.model).media
+        tokens += media.images * most.image
+        documents = media.documents * most.document
+        window = target.profile.context_tokens
+        tokens += documents if window is None else min(documents, window.value)
+    return tokens
+
+
+def _stored(facts: RequestFacts, stored_tokens: int | None) -> int:
+    if stored_tokens is not None:
+        return stored_tokens
+    for param, kind, _ in facts.handles:
+        if kind in HISTORY_KINDS:
+            raise _NoBound(f"the size of the stored {kind.replace('_', ' ')} in {param} is unknown")
+    return 0
+
+
+def _output_tokens(facts: RequestFacts, target: Target) -> int:
+    if bounds_of(target.endpoint.system, target.model).answers_with_media:
+        raise _NoBound(f"{target.model} may answer with images or sounds of unknown prices")
+    limit = facts.max_tokens
+    if limit is None:
+        known = target.profile.output_tokens
+        if known is None or facts.unlimited_output:
+            raise _NoBound(f"the output has no limit: set {facts.max_tokens_field}")
+        limit = known.value
+    thinking = facts.thinking_budget or bounds_of(target.endpoint.system, target.model).thinking
+    return (limit + thinking + facts.predicted) * facts.n
+
+
+def _context(target: Target) -> int:
+    window = target.profile.context_tokens
+    if window is None:
+        raise _NoBound(f"the context window of {target.model} is unknown, and server tools fill it")
+    return window.value
+
+
+# ── Server tools ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _server_tools(facts: RequestFacts, target: Target) -> _ToolCosts:
+    if bounds_of(target.endpoint.system, target.model).calls_own_tools:
+        raise _NoBound(f"{target.model} calls tools of its host, without a limit")
+    tools = facts.server_tools
+    if facts.remote_mcp:
+        tools += (ServerTool(param=facts.remote_mcp[0], type="mcp"),)
+    tokens, passes, usd = 0, 1, Decimal(0)
+    for tool in tools:
+        row = server_tool_of(target.endpoint.system, tool.type, target.model)
+        if row is None:
+            raise _NoBound(f"the cost of the server tool {tool.type!r} is unknown")
+        tokens += row.tokens
+        usd += row.usd_per_request
+        if not row.loops and not row.usd_per_call:
+            continue
+        limits = [limit for limit in (tool.max_calls, facts.max_tool_calls) if limit is not None]
+        calls = min(limits, default=row.most_calls)
+        if calls is None:
+            name = "max_tool_calls" if facts.wire == "openai_responses" else "max_uses"
+            raise _NoBound(f"the calls of the server tool {tool.type!r} have no limit: set {name}")
+        usd += row.usd_per_call * calls
+        if row.loops:
+            passes += calls
+    return _ToolCosts(tokens, passes, usd)
+
+
+# ── Prices ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _dearest(
+    facts: RequestFacts,
+    target: Target,
+    at: float,
+    input_tokens: int,
+    ttls: Collection[Ttl] | None,
+) -> tuple[Decimal, Decimal]:
+    """Dollars per million tokens of input and output: the highest of all models, prompt lengths and
+    cache writes that the request may be billed for."""
+    factor = price_factor(facts, target.endpoint.system)
+    if factor is None:
+        fields = ", ".join(f"{param} {value}" for param, value in facts.tiers)
+        raise _NoBound(f"no price is known for {fields or facts.geo}")
+    rate_in, rate_out = Decimal(0), Decimal(0)
+    for price in _prices(facts, target, at):
+        levels: list[Rates] = [price]
+        if price.tiers:
+            levels += [tier for tier in price.tiers if tier.above < input_tokens]
+        for rates in levels:
+            if rates.input is None or rates.output is None:
+                raise _NoBound(f"the price of {price.model} lacks a rate")
+            rate_in = max(rate_in, rates.input, rates.read or rate_in)
+            for ttl, rate in rates.write.items():
+                if ttls is None or ttl in ttls:
+                    rate_in = max(rate_in, rate)
+            rate_out = max(rate_out, rates.output)
+    return rate_in * factor, rate_out * factor
+
+
+def _prices(facts: RequestFacts, target: Target, at: float) -> list[Price]:
+    """The prices of the target's model, now and soon, and of others that may answer."""
+    tier = facts.service_tier
+    now, soon = target.price(at, tier), target.price(at + PRICE_SLOT, tier)
+    if now is None or soon is None:
+        raise _NoBound(_unpriced(target.model, target, tier))
+    prices = [now] if soon is now else [now, soon]
+    for _, model in facts.models[1:]:
+        if model == target.model:
+            continue
+        other = find_price(msgspec.structs.replace(target, model=model), at, tier)
+        if other is None:
+            raise _NoBound(_unpriced(model, target, tier))
+        prices.append(other)
+    return prices
+
+
+def _unpriced(model: str, target: Target, tier: str) -> str:
+    on_tier = f" on the service tier {tier!r}" if tier else ""
+    return f"no price is known for {model} at {target.endpoint.id}{on_tier}"

@@ -1,0 +1,185 @@
+"""Money: a hold before each attempt of a call, and its settlement afterwards.
+
+async def attempt(ledger: Ledger, app: App) -> None:
+    hold = await ledger.hold(app, provider=..., model=..., request_id=..., bound=...)
+    ...  # send
+    hold.settle_later(billed, "billed", usage=usage)
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from anaphora.daemon.store import (
+    LARGEST_AMOUNT,
+    Hold,
+    RecoveredHolds,
+    Settled,
+    Settlement,
+    SpendLimits,
+    Spent,
+    Store,
+)
+from anaphora.values import Usage
+
+if TYPE_CHECKING:
+    from anaphora.daemon.values import App
+
+_log = logging.getLogger("anaphora.daemon")
+
+
+class Ledger:
+    """Holds and settles the spend of apps, in a store."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self.store = store
+        self.clock = clock
+
+    async def recover(self) -> RecoveredHolds:
+        """Settles what a daemon that was killed left open. Called once, before the first hold."""
+        recovered = await self.store.recover()
+        if recovered.count:
+            _log.warning(
+                "%d holds were open when the daemon was killed; settled at their bound",
+                recovered.count,
+            )
+        return recovered
+
+    async def hold(
+        self, app: App, *, provider: str, model: str, request_id: str, bound: int
+    ) -> OpenHold:
+        """Reserves the most that an attempt can cost, in nano-dollars. Raises `GrantExceeded`, and
+        `StoreUnavailable` where the hold cannot be written: then nothing may be sent."""
+        grant, now = app.grant.llm, self.clock()
+        hold = Hold(
+            id=_new_id(now),
+            app=app.id,
+            provider=provider,
+            model=model,
+            request_id=request_id,
+            bound=bound,
+            at=now,
+        )
+        limits = SpendLimits(grant.nano_usd_per_day, grant.nano_usd_per_month)
+        await self.store.hold(hold, limits)
+        return OpenHold(self, hold)
+
+    async def spent(self, app: str) -> Spent:
+        return await self.store.spent(app, self.clock())
+
+
+class OpenHold:
+    """A hold that is to be settled, once. One that is dropped without that is settled at its bound:
+    the attempt may have been charged."""
+
+    __slots__ = ("hold", "_ledger", "_settled")
+
+    def __init__(self, ledger: Ledger, hold: Hold) -> None:
+        self.hold = hold
+        self._ledger = ledger
+        self._settled = False
+
+    async def settle(
+        self,
+        billed: int,
+        kind: Settled,
+        *,
+        usage: Usage | None = None,
+        read_by_others: int = 0,
+        labels: Mapping[str, int] | None = None,
+        saved: int = 0,
+    ) -> None:
+        """Returns when the settlement is on the disk, or is kept because the disk is full."""
+        settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved)
+        await self._ledger.store.settle(settlement)
+
+    def settle_later(
+        self,
+        billed: int,
+        kind: Settled,
+        *,
+        usage: Usage | None = None,
+        read_by_others: int = 0,
+        labels: Mapping[str, int] | None = None,
+        saved: int = 0,
+    ) -> None:
+        """The same without waiting. Never raises."""
+        settlement = self._settlement(billed, kind, usage, read_by_others, labels, saved)
+        self._ledger.store.settle_later(settlement)
+
+    def settle_at_bound(self) -> None:
+        """The attempt was sent, and its bill never came."""
+        self.settle_later(self.hold.bound, "bound")
+
+    def release(self) -> None:
+        """The attempt is not charged: it was not sent, or was refused before any output."""
+        self.settle_later(0, "free")
+
+    def _settlement(
+        self,
+        billed: int,
+        kind: Settled,
+        usage: Usage | None,
+        read_by_others: int,
+        labels: Mapping[str, int] | None,
+        saved: int,
+    ) -> Settlement:
+        self._settled = True
+        usage = usage or Usage()
+        input, output = usage.input or 0, usage.output or 0
+        if not 0 <= billed <= LARGEST_AMOUNT or max(input, output) > LARGEST_AMOUNT:
+            _log.warning(
+                "request %s: its bill of %d tokens cannot be true; settled at its bound",
+                self.hold.request_id, input + output,
+            )  # fmt: skip
+            billed, kind, usage, labels, saved = self.hold.bound, "bound", Usage(), None, 0
+            input = output = 0
+        if billed > self.hold.bound:
+            _log.warning(
+                "request %s cost %d nano-dollars, more than its bound %d (%s, %s)",
+                self.hold.request_id, billed, self.hold.bound, self.hold.provider, self.hold.model,
+            )  # fmt: skip
+        return Settlement(
+            hold=self.hold.id,
+            billed=billed,
+            kind=kind,
+            at=self._ledger.clock(),
+            input=input,
+            read=usage.read or 0,
+            written=usage.written_total or 0,
+            output=output,
+            read_by_others=read_by_others,
+            labels=_storable(labels) if labels else {},
+            saved=saved,
+        )
+
+    def __del__(self) -> None:
+        if not getattr(self, "_settled", True):
+            self.settle_at_bound()
+
+
+def _storable(labels: Mapping[str, int]) -> Mapping[str, int]:
+    """Labels may come from apps: a character that a store cannot hold must not lose the amount."""
+    if all(map(str.isprintable, labels)):
+        return labels
+    found: dict[str, int] = {}
+    for label, amount in labels.items():
+        clean = label.encode(errors="replace").decode().replace("\0", "?")
+        found[clean] = found.get(clean, 0) + amount
+    return found
+
+
+#: What the ids of this process have in common. Random numbers for each would wait for the kernel,
+#: and another thread would run meanwhile.
+_PROCESS = os.urandom(6).hex()
+_numbers = itertools.count()
+
+
+def _new_id(now: float) -> str:
+    """In order of time: the entries of a day lie next to each other."""
+    return f"{int(now * 1000):012x}{_PROCESS}{next(_numbers):08x}"

@@ -1,0 +1,166 @@
+"""What an attempt cost, in whole nano-dollars, from its bill or from what is known without one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+
+import msgspec
+from msgspec.structs import replace
+
+from anaphora.catalog import Price, Profile
+from anaphora.client.in_flight import cost_of
+from anaphora.client.observe.export import block_label
+from anaphora.client.response import BlockShare
+from anaphora.daemon.access.grants import NANO
+from anaphora.daemon.store import Settled
+from anaphora.errors import Transport, Upstream
+from anaphora.rendered import Plan
+from anaphora.values import Opaque, Reply, Text, Thinking, ToolCall, Usage
+
+from .surcharges import NO_SURCHARGE, Surcharge
+
+#: Block labels of one settlement; the smallest ones become those of their section.
+_MOST_LABELS = 16
+
+
+class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt is settled."""
+
+    nano_usd: int
+    kind: Settled
+    usage: Usage = Usage()
+    usd: Decimal | None = None
+    """By the bill."""
+
+
+def nano_usd_up(amount: Decimal) -> int:
+    """Dollars as whole nano-dollars, rounded up."""
+    return int((amount * NANO).to_integral_value(ROUND_CEILING))
+
+
+def cost_of_reply(
+    usage: Usage,
+    price: Price | None,
+    plan: Plan,
+    bound: int,
+    surcharge: Surcharge | None = NO_SURCHARGE,
+) -> AttemptCost:
+    """The cost of an attempt that was answered; the bound where the provider does not say what it
+    was, and nothing where the model has no price."""
+    if price is None:
+        return AttemptCost(nano_usd=0, kind="estimated", usage=usage)
+    cost = cost_of(usage, price, plan)
+    if cost is None:
+        return AttemptCost(nano_usd=bound, kind="bound", usage=usage)
+    if surcharge is None:  # unknown, so only the tokens are charged
+        return AttemptCost(nano_usd=nano_usd_up(cost), kind="estimated", usage=usage, usd=cost)
+    cost = surcharge.applied(cost)
+    return AttemptCost(nano_usd=nano_usd_up(cost), kind="billed", usage=usage, usd=cost)
+
+
+def cost_of_failure(
+    error: BaseException | None,
+    partial: Reply | None,
+    *,
+    price: Price | None,
+    plan: Plan,
+    bound: int,
+    input_tokens: int,
+    unseen_tokens: int = 0,
+    answers: int = 1,
+    bytes_per_token: float,
+    surcharge: Surcharge | None = NO_SURCHARGE,
+) -> AttemptCost:
+    """The cost of an attempt that was sent and not answered in full. `input_tokens` is the most
+    that its prompt can have; `unseen_tokens` the most that its output can have, where a part of it
+    is not shown; `answers` is how many were asked for, of which `partial` is the first."""
+    received = 0 if partial is None else answers * _received(partial, bytes_per_token)
+    usage = Usage() if partial is None else partial.usage
+    if not received and isinstance(error, Upstream):
+        return AttemptCost(nano_usd=0, kind="free")
+    if isinstance(error, Transport) and error.phase == "connect":
+        return AttemptCost(nano_usd=0, kind="free")
+    if partial is None or (not received and usage.input is None):
+        return AttemptCost(nano_usd=bound, kind="bound")
+    if price is None:
+        return AttemptCost(nano_usd=0, kind="estimated", usage=usage)
+    output = max(usage.output or 0, received, unseen_tokens)
+    if usage.input is not None:
+        again = _read_again(partial)
+        known = replace(usage, uncached=(usage.uncached or 0) + again, output=output)
+        cost = cost_of(known, price, plan)
+    else:
+        known = Usage(uncached=input_tokens, output=output)
+        cost = _dearest(known, price)
+    if cost is None:
+        return AttemptCost(nano_usd=bound, kind="bound", usage=known)
+    cost = (surcharge or NO_SURCHARGE).applied(cost)
+    # Without a bill, it is never more than was held.
+    return AttemptCost(nano_usd=min(bound, nano_usd_up(cost)), kind="estimated", usage=known)
+
+
+def _dearest(usage: Usage, price: Price) -> Decimal | None:
+    """As if all input were written to the cache at the highest price."""
+    rates = price.at(usage.uncached or 0)
+    if rates.input is None or rates.output is None:
+        return None
+    highest = max(rates.input, *rates.write.values()) if rates.write else rates.input
+    cost = highest * (usage.uncached or 0) + rates.output * (usage.output or 0)
+    return cost.scaleb(-6)
+
+
+def _received(partial: Reply, bytes_per_token: float) -> int:
+    """About how many tokens of output arrived."""
+    size = 0
+    for part in partial.message.parts:
+        if isinstance(part, Text | Thinking):
+            size += len(part.text.encode(errors="replace"))
+        elif isinstance(part, ToolCall):
+            size += len(part.name) + len(part.arguments.encode(errors="replace"))
+        else:
+            size += 1
+    return math.ceil(size / bytes_per_token)
+
+
+def _read_again(partial: Reply) -> int:
+    """The most tokens that were read again after calls of server tools: the whole prompt each time,
+    with the results, which are not in the usage that a stream begins with."""
+    tools = [part for part in partial.message.parts if isinstance(part, Opaque)]
+    calls = sum(part.kind.endswith(("_tool_result", "_call")) for part in tools)
+    size = sum(len(part.json.encode(errors="replace")) for part in tools)
+    return calls * ((partial.usage.input or 0) + size)
+
+
+def thinks_unseen(wire: str, profile: Profile, partial: Reply | None) -> bool:
+    """Whether a reply that broke off may be billed for thinking that did not arrive: Anthropic and
+    Responses show a summary, the others nothing, or all of it as text."""
+    if partial is None:
+        return False
+    shown = any(isinstance(part, Thinking) for part in partial.message.parts)
+    if wire == "anthropic":
+        return shown
+    if wire == "openai_chat" and shown:
+        return False
+    reasons = profile.capabilities is None or profile.can("reasoning")
+    return reasons and wire != "ollama" and partial.usage.reasoning is None
+
+
+def label_costs(
+    shares: tuple[BlockShare, ...], cost: AttemptCost, price: Price | None
+) -> Mapping[str, int]:
+    """Nano-dollars of the prompt by block label: its cost in proportion to the tokens."""
+    total, usage = sum(share.tokens for share in shares), cost.usage
+    if price is None or cost.usd is None or not total:
+        return {}
+    output = (price.at(usage.input or 0).output or Decimal(0)) * (usage.output or 0)
+    nano, costs = nano_usd_up(cost.usd - output.scaleb(-6)), dict[str, int]()
+    if len(shares) > _MOST_LABELS:
+        shares = tuple(sorted(shares, key=lambda share: -share.tokens))
+    for position, share in enumerate(shares):
+        name = block_label(share.label, share.section)
+        if position >= _MOST_LABELS and name not in costs:
+            name = share.section
+        costs[name] = costs.get(name, 0) + nano * share.tokens // total
+    return costs
