@@ -37,7 +37,7 @@ from pathlib import Path
 import msgspec
 from support.ledgers import an_app
 
-from anaphora.daemon import ledger
+from anaphora.daemon.money import ledger
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.shared_state import MinuteLimit, SharedState
 from anaphora.daemon.store import Settled

@@ -11,9 +11,9 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import stat
 from pathlib import Path
+from secrets import token_hex
 from typing import Self
 
 import msgspec
@@ -186,7 +186,7 @@ class Home(msgspec.Struct, frozen=True):
         """Whether there was none."""
         if self.token_key_file.exists():
             return False
-        write_private(self.token_key_file, Secret(secrets.token_hex(_KEY_BYTES)))
+        write_private(self.token_key_file, Secret(token_hex(_KEY_BYTES)))
         return True
 
     def token_key(self) -> Secret:
