@@ -110,6 +110,12 @@ DELIVERED = {
 }
 #: Wires that say when an answer is complete.
 ENDING = ("anthropic", "openai_chat", "openai_responses", "ollama")
+#: Wires whose last event may be missing, and that event: a stop reason comes before it.
+LAST_EVENTS = {
+    "anthropic": b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+    "openai_chat": b"data: [DONE]\n\n",
+    "gemini": b"",
+}
 #: Text that comes twice is text, unless the wire numbers its events or tells all of it at the end.
 TWICE = {"anthropic", "openai_chat", "gemini", "ollama"}
 
@@ -734,10 +740,13 @@ def test_no_fallback_after_the_first_event(emu: Emulator) -> None:
         *((wire, "reset") for wire in ENDING),
         ("anthropic", "silence"),
         *(pytest.param(wire, "silence", marks=pytest.mark.long) for wire in ENDING[1:]),
+        *((wire, "reset before the last event") for wire in LAST_EVENTS),
+        ("openai_chat", "timeout before the last event"),
     ],
 )
 def test_complete_reply_survives_a_broken_connection(wire: str, then: str) -> None:
-    """The end of an answer comes before the end of its body, where the wire has a word for it."""
+    """The end of an answer comes before the end of its body, where the wire has a word for it; a
+    stop reason is one."""
     reply = Reply(
         id="r1",
         model=MODELS[wire],
@@ -747,6 +756,10 @@ def test_complete_reply_survives_a_broken_connection(wire: str, then: str) -> No
     )
     writer = wires.get(wire).writer()
     body = b"".join(writer.write(event) for event in stream_events(reply, 0.0))
+    if then.endswith("last event"):
+        assert body.endswith(LAST_EVENTS[wire])
+        body = body.removesuffix(LAST_EVENTS[wire])
+    timeout = 0.3 if then.startswith("timeout") else 60.0
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     async def handler(
@@ -755,7 +768,7 @@ def test_complete_reply_survives_a_broken_connection(wire: str, then: str) -> No
         await server.read(reader)
         writer.write(head + b"%x\r\n%b\r\n" % (len(body), body))
         await writer.drain()
-        if then == "reset":
+        if then.startswith("reset"):
             await asyncio.sleep(0.02)  # a reset may overtake data in flight
             reset(writer)
         else:
@@ -763,7 +776,7 @@ def test_complete_reply_survives_a_broken_connection(wire: str, then: str) -> No
 
     async def main() -> None:
         async with raw_server(handler) as server, connected(server, [wire], **BRISK) as emulated:
-            chat = emulated.client.session(wire)
+            chat = emulated.client.session(wire, timeout=timeout)
             events = await ask(chat, "Hello", stream=True)
             assert isinstance(events[-1], ReplyEnd)
             assert chat.last is not None

@@ -522,13 +522,16 @@ def frame(payload: bytes) -> bytes:
     return head + struct.pack(">I", zlib.crc32(head))
 
 
-@pytest.mark.parametrize("cut", [0, 30])
-def test_stream_of_bedrock_is_judged_by_the_events_in_it(cut: int) -> None:
-    data = b""
+@pytest.mark.parametrize("lacks, judged", [(0, True), (1, True), (2, False)])
+def test_stream_of_bedrock_is_judged_by_the_events_in_it(lacks: int, judged: bool) -> None:
+    """Cut off inside `message_stop`, the reply is complete; inside `message_delta`, it is not."""
+    frames = []
     for event in _stream_events():
         encoded = base64.b64encode(event.partition(b"data: ")[2].strip()).decode()
-        data += frame(json.dumps({"bytes": encoded, "p": "abc"}).encode())
-    data = data[: len(data) - cut]
+        frames.append(frame(json.dumps({"bytes": encoded, "p": "abc"}).encode()))
+    data = b"".join(frames)
+    if lacks:
+        data = b"".join(frames[:-lacks]) + frames[-lacks][:-30]
     content_type = "application/vnd.amazon.eventstream"
     inner = answering(httpx2, data[:50], data[50:], content_type=content_type)
     calls: list[JudgedCall] = []
@@ -540,7 +543,7 @@ def test_stream_of_bedrock_is_judged_by_the_events_in_it(cut: int) -> None:
         assert client.post(url, json=fields, headers=SIGNED).content == data
     assert len(seen) == 1
     assert [(call.model, call.usage and call.usage.uncached) for call in calls] == (
-        [] if cut else [("anthropic.claude-opus-5-5", 2000)]
+        [("anthropic.claude-opus-5-5", 2000)] if judged else []
     )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -195,16 +195,12 @@ class Attempts:
                 head = bytearray()
                 pieces = answer.__aiter__()
                 while True:
-                    try:
-                        piece = await self._in_time(anext(pieces, None))
-                    except (Transport, Timeout) as problem:
-                        problem.partial = partial_of(reader.close())
-                        raise
+                    piece, events = await self._next_events(pieces, reader)
                     if piece is not None:
                         digest.update(piece)
                         if not self._streamed:
                             head += piece
-                    for event in self._events(reader, piece):
+                    for event in events:
                         if isinstance(event, ReplyFail):
                             begun = self._streamed
                             if begun and self._tee:
@@ -233,6 +229,28 @@ class Attempts:
                         return
             finally:
                 await answer.close()
+
+    async def _next_events(
+        self, pieces: AsyncIterator[bytes], reader: Reader
+    ) -> tuple[bytes | None, Iterable[Event]]:
+        """The next piece of a stream, and its events. Where the connection fails after the last
+        event of the reply, these are the events that complete it."""
+        failure: Transport | None = None
+        try:
+            piece = await self._deadline.wait(anext(pieces, None))
+            return piece, self._events(reader, piece)
+        except DeadlinePassed:
+            pass  # its context has the frames of what was cancelled
+        except Transport as problem:
+            failure = problem
+        events = reader.close()
+        if any(isinstance(event, ReplyEnd) for event in events):
+            return None, events
+        partial = partial_of(events)
+        if failure is None:
+            raise self._time_over(partial)
+        failure.partial = partial
+        raise failure
 
     def _events(self, reader: Reader, piece: bytes | None) -> Iterator[Event]:
         """The events in a piece of a stream; at its end, those that complete the reply."""
@@ -380,9 +398,10 @@ class Attempts:
             pass  # its context has the frames of what was cancelled
         raise self._time_over()
 
-    def _time_over(self) -> AnaphoraError:
+    def _time_over(self, partial: Reply | None = None) -> AnaphoraError:
         """The error at the end of the call's time: `Throttled` where rate limits used it up."""
         error: AnaphoraError = Timeout(round(self._timeout * 1000))
+        error.partial = partial
         if self._queueing:
             error = Throttled("no place became free in the time that the call may take", wait=0.0)
         if self._attempting:

@@ -14,6 +14,9 @@ import re
 
 from anaphora.errors import Parse
 
+#: The last event of OpenAI's streams. Gateways send it on other wires as well.
+DONE = b"[DONE]"
+
 #: No single event of any provider comes near this.
 LIMIT = 16 * 1024 * 1024
 

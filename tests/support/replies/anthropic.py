@@ -126,6 +126,8 @@ CASE = ReplyCase(
         "unknown events": sse(START, {"type": "ping"}, {"type": "novel"}, *WHOLE[1:]),
         "a part that is never ended": sse(START, BLOCK, DELTA, LAST, END),
         "no start": sse(*WHOLE[1:]),
+        "no end after a stop reason": sse(*WHOLE[:-1]),
+        "[DONE] in place of the end": sse(*WHOLE[:-1]) + b"data: [DONE]\n\n",
     },
     broken=[
         (b"", "Transport"),

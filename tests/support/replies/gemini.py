@@ -145,6 +145,7 @@ CASE = ReplyCase(
     unusual={
         "unknown events": b": hello\n\n" + sse({"x": 1}) + TEXT + sse({}, chunk(stop="STOP")),
         "one JSON list": encoded([chunk({"text": "Hi"}), chunk(stop="STOP")]),
+        "[DONE] at the end": TEXT + sse(chunk(stop="STOP")) + b"data: [DONE]\n\n",
     },
     broken=[
         (b"", "Transport"),

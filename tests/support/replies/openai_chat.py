@@ -92,6 +92,7 @@ CASE = ReplyCase(
         "no end after a finish reason": TEXT + chunk({}, "stop"),
         "unknown events": NOISE + TEXT + NOISE + chunk({}, "stop") + DONE,
         "events after the end": WHOLE + chunk({"content": "b"}),
+        "a space after the end": TEXT + chunk({}, "stop") + b"data: [DONE] \n\n",
     },
     broken=[
         (b"", "Transport"),

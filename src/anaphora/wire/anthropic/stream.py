@@ -1,8 +1,9 @@
 """Reader of Anthropic's event stream.
 
 In invalid streams an unknown event is ignored, as is a second `message_start` and any event after
-the end; content without a start gets one; a missing end is a failure that carries the parts so far;
-one JSON body instead of events is read as the whole reply.
+the end; content without a start gets one; a missing `message_stop` is a failure only if no stop
+reason came before it, and carries the parts so far; one JSON body instead of events is read as the
+whole reply.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.sse import EventDecoder
+from anaphora.wire.sse import DONE, EventDecoder
 
 from . import types
 from .errors import error_of
@@ -115,6 +116,8 @@ class StreamReader:
                 try:
                     event = _decode(payload)
                 except DECODE_ERRORS:
+                    if payload.strip() == DONE:
+                        continue
                     event = self._unusual(payload)
                 if type(event) is BlockDeltaEvent and type(delta := event.delta) is TextBlockDelta:
                     events.append(add_text(event.index, delta.text))
@@ -125,9 +128,14 @@ class StreamReader:
         return events
 
     def close(self) -> list[Event]:
-        """The connection ended. Without `message_stop` before it, that is a failure."""
+        """The connection ended. Without a stop reason before it, that is a failure."""
         if self._build.ended:
             return []
+        if self._build.stop_reason_raw is not None:
+            try:
+                return self._build.finish()
+            except (AnaphoraError, *DECODE_ERRORS) as problem:
+                return self._build.fail(problem)
         if self._sse.body is not None:
             return whole_body_events(self._build, bytes(self._sse.body), self._read_body)
         return self._build.fail(Transport("the stream ended before message_stop"))

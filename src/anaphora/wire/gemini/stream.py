@@ -32,7 +32,7 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import ARGUMENTS_LIMIT, TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.sse import EventDecoder
+from anaphora.wire.sse import DONE, EventDecoder
 
 from .errors import error_of
 from .parse import PartReader
@@ -101,7 +101,7 @@ class StreamReader:
     def _read(self, payload: bytes, events: list[Event]) -> None:
         """Adds the events of a chunk: those before an error in it are kept."""
         build = self._build
-        if not payload or build.ended:
+        if payload.strip() in (b"", DONE) or build.ended:
             return
         chunk, unknown = RESPONSE.decode(payload, "stream", reply_error)
         of_candidates = {} if unknown is None else unknown.take_elements("candidates")

@@ -41,7 +41,7 @@ from anaphora.wire.reading import (
     reply_error,
 )
 from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
-from anaphora.wire.sse import EventDecoder
+from anaphora.wire.sse import DONE, EventDecoder
 
 from . import types
 from .parse import PART, MessageReader, reasoning_extras
@@ -94,7 +94,7 @@ class StreamReader:
                 if (more := self._more_text(payload)) is not None:
                     events.append(more)
                     continue
-                if payload == b"[DONE]":
+                if payload.strip() == DONE:
                     events += [] if build.ended else self._finish()
                 elif payload and not build.ended:
                     self._read(payload, events)

@@ -19,7 +19,7 @@ from anaphora.wire.errors import ErrorObject, from_object
 from anaphora.wire.parts import whole_body_events
 from anaphora.wire.reading import DECODE_ERRORS, LenientDecoder, decode_value, reply_error
 from anaphora.wire.replies import ReplyBuilder
-from anaphora.wire.sse import EventDecoder
+from anaphora.wire.sse import DONE, EventDecoder
 
 from .reply import read_output, read_reply
 from .types import NULL, WIRE, CallHead, ItemHead, PartHead, ResponseHead, StreamEvent
@@ -113,7 +113,7 @@ class StreamReader:
 
     def _separate(self, payload: bytes) -> list[Event]:
         """An event with unknown fields, which are left out with a notice."""
-        if payload.strip() == b"[DONE]":
+        if payload.strip() == DONE:
             return []
         kind = decode_value(payload, PartHead, "stream", reply_error).type or ""
         if kind not in _HANDLERS:
