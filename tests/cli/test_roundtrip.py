@@ -67,7 +67,7 @@ def test_failures_are_named_and_exit_1(tmp_path: Path) -> None:
     run = CliRunner().invoke(roundtrip, [write(tmp_path, *rows)])
     assert run.exit_code == 1
     assert "no-request: request not read: $.messages: is missing" in run.output
-    assert "no-answer: response not read: $.id: is missing" in run.output
+    assert "no-answer: response not read: $.content: is missing" in run.output
     assert "carrier-pigeon (1)" in run.output
 
 

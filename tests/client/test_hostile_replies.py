@@ -10,7 +10,7 @@ from support.raw_server import answering, raw_server
 
 from anaphora import AsyncClient, Message, Response, wire
 from anaphora.errors import Parse, RateLimited
-from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, Usage
+from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, Thinking, Usage
 from anaphora.wire.parts import reply_events
 
 REPLY = Reply(
@@ -85,3 +85,12 @@ def test_a_stream_whose_events_have_a_deeply_nested_field(name: str, depth: int)
         events += reader.feed(b"".join(pieces))
     events += reader.close()
     assert isinstance(events[-1], ReplyEnd | ReplyFail)
+
+
+def test_reply_of_a_server_that_signs_no_thinking() -> None:
+    """As Ollama and OpenRouter reply on Anthropic's wire; some gateways leave out more."""
+    blocks = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Hi."}]
+    body = json.dumps({"type": "message", "content": blocks, "stop_reason": "end_turn"})
+    response = asyncio.run(response_to("anthropic", http("200 OK", body.encode())))
+    assert (response.text, response.stop_reason) == ("Hi.", "end")
+    assert response.reply.message.parts[0] == Thinking("Hm.", "", provider="anthropic")

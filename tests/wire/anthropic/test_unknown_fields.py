@@ -72,7 +72,7 @@ def test_an_unknown_field_changes_only_the_extras(answer: dict[str, Any]) -> Non
     assert msgspec.structs.replace(planted, extras=expected.extras) == expected
 
 
-@pytest.mark.parametrize("field", ["id", "type", "role", "model", "content"])
+@pytest.mark.parametrize("field", ["type", "content"])
 def test_missing_field_is_named(field: str) -> None:
     answer = {
         "id": "msg_1",

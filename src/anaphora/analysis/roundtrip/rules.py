@@ -102,9 +102,17 @@ def _drop_unfinished_thinking(body: Body) -> None:
     _merge_neighbours(body)
 
 
+_UNSIGNED = "reasoning without a signature has an empty one"
+
+
+def _sign(where: str) -> Edit:
+    return fill(where, signature="").when(lambda block: block.get("type") == "thinking")
+
+
 _ANTHROPIC = WireRules(
     request={
         _NULLS: [drop_nulls()],
+        _UNSIGNED: [_sign("messages[].content[]")],
         "text content is a list with one text block": [
             _text_as_list("", "system"),
             _text_as_list("messages[]", "content"),
@@ -125,7 +133,15 @@ _ANTHROPIC = WireRules(
             drop(_BLOCKS, is_error=False, description=""),
         ],
     },
-    reply={_NULLS: [drop_nulls()]},
+    reply={
+        _NULLS: [drop_nulls()],
+        _UNSIGNED: [_sign("content[]")],
+        "an id, role and model that are missing are filled in": [
+            fill("", id="", role="assistant", model="").when(
+                lambda body: body.get("type") == "message"
+            )
+        ],
+    },
 )
 
 # ── Chat Completions ─────────────────────────────────────────────────────────────────────────────

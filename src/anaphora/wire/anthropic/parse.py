@@ -111,7 +111,7 @@ _SIMPLE: dict[type, Callable[[Any, Extras | None], Part]] = {
         block.id, block.name, str(block.input, "utf-8"), extras
     ),
     types.ThinkingBlock: lambda block, extras: Thinking(
-        block.thinking, block.signature, provider=WIRE, extras=extras
+        block.thinking, block.signature or "", provider=WIRE, extras=extras
     ),
     types.RedactedBlock: lambda block, extras: Thinking(
         data=block.data, provider=WIRE, extras=extras

@@ -33,9 +33,9 @@ def read_reply(body: bytes) -> Reply:
     parts = BlockReader("$", reply_error).content(reply.content, inner)
     usage, notices = read_counts(read_usage, bytes(reply.usage), "$.usage")
     return Reply(
-        id=reply.id,
-        model=reply.model,
-        message=Message(id=reply.id, role="assistant", parts=parts),
+        id=reply.id or "",
+        model=reply.model or "",
+        message=Message(id=reply.id or "", role="assistant", parts=parts),
         stop_reason=read_stop(reply.stop_reason, reply.stop_sequence),
         stop_reason_raw=reply.stop_reason,
         stop_sequence=reply.stop_sequence,

@@ -75,7 +75,7 @@ class ToolResultBlock(_Block, tag="tool_result", frozen=True):
 
 class ThinkingBlock(_Block, tag="thinking", frozen=True):
     thinking: str
-    signature: str
+    signature: str | None = None  # Ollama and OpenRouter send none
 
 
 class RedactedBlock(_Block, tag="redacted_thinking", frozen=True):
@@ -214,11 +214,11 @@ class UsageCounts(msgspec.Struct, frozen=True):
 
 
 class MessageReply(_Object, frozen=True):
-    id: str
     type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
     content: list[ContentBlock]
+    id: str | None = None
+    role: Literal["assistant"] | None = None
+    model: str | None = None
     usage: msgspec.Raw = NULL
     stop_reason: str | None = None
     stop_sequence: str | None = None
