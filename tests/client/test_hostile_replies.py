@@ -94,3 +94,15 @@ def test_reply_of_a_server_that_signs_no_thinking() -> None:
     response = asyncio.run(response_to("anthropic", http("200 OK", body.encode())))
     assert (response.text, response.stop_reason) == ("Hi.", "end")
     assert response.reply.message.parts[0] == Thinking("Hm.", "", provider="anthropic")
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_half_of_a_surrogate_pair_is_replaced(name: str, streamed: bool) -> None:
+    codec = wire.get(name)
+    writer = codec.writer()
+    stream = b"".join(map(writer.write, reply_events(REPLY)))
+    body = stream if streamed else codec.write_reply(REPLY)
+    body = body.replace(b"Hi.", rb"\ud83d \uDE00 \ud83d\ude00 \\ud83d")
+    response = asyncio.run(response_to(name, http("200 OK", body)))
+    assert response.text == "\ufffd \ufffd \N{GRINNING FACE} \\ud83d"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 
 from anaphora.errors import Parse
+from anaphora.wire.replies import replace_lone_surrogates
 
 #: The last event of OpenAI's streams. Gateways send it on other wires as well.
 DONE = b"[DONE]"
@@ -79,7 +80,7 @@ class EventDecoder:
             self._size -= sum(map(len, self._pieces))
             data = b"".join((*self._pieces, data))
             self._pieces = []
-        return self._events(data)
+        return list(map(replace_lone_surrogates, self._events(data)))
 
     def _events(self, data: bytes) -> list[bytes]:
         """The complete events of bytes that begin a line."""

@@ -6,7 +6,12 @@ import msgspec
 
 from anaphora.values import Message, Reply, StopReason, Usage, WriteTtl
 from anaphora.wire.reading import LenientDecoder, converts_errors, reply_error
-from anaphora.wire.replies import positive_counts, read_counts, valid_count
+from anaphora.wire.replies import (
+    positive_counts,
+    read_counts,
+    replaces_lone_surrogates,
+    valid_count,
+)
 
 from .parse import BlockReader
 from .types import WIRE, MessageReply, UsageCounts
@@ -25,6 +30,7 @@ _REPLY = LenientDecoder[MessageReply](MessageReply)
 _decode_usage = msgspec.json.Decoder(UsageCounts).decode
 
 
+@replaces_lone_surrogates
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The reply in `body`. `Parse` names the field that is missing or wrong."""

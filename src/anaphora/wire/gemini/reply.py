@@ -46,7 +46,7 @@ from anaphora.wire.reading import (
     extras_of,
     reply_error,
 )
-from anaphora.wire.replies import read_counts, valid_count
+from anaphora.wire.replies import read_counts, replaces_lone_surrogates, valid_count
 from anaphora.wire.sse import encode_event
 
 from .errors import error_of, write_failure
@@ -98,6 +98,7 @@ def _decode(body: bytes) -> tuple[GenerateContentResponse, Unknown | None, list[
         return *RESPONSE.decode(encode_members(members), "$", reply_error), others
 
 
+@replaces_lone_surrogates
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The reply in `body`. `Parse` names a field that is missing or has the wrong type; an error

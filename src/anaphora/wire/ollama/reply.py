@@ -28,7 +28,7 @@ from anaphora.wire.reading import (
     known_text,
     reply_error,
 )
-from anaphora.wire.replies import unreadable_usage
+from anaphora.wire.replies import replaces_lone_surrogates, unreadable_usage
 
 from .messages import write_assistant
 from .parse import read_answer
@@ -44,6 +44,7 @@ _DONE_REASONS: dict[StopReason, str] = {"length": "length", "context_overflow": 
 _COUNTS = ("prompt_eval_count", "eval_count")
 
 
+@replaces_lone_surrogates
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The reply in `body`. `Parse` names a field that is missing or has the wrong type; an error

@@ -35,7 +35,7 @@ from anaphora.values import (
 )
 from anaphora.wire.parts import fields_part, whole_body_events
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, known_text, reply_error
-from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder
+from anaphora.wire.replies import TEXT_LIMIT, ReplyBuilder, replace_lone_surrogates
 from anaphora.wire.sse import BODY_LIMIT
 
 from .messages import is_message_fields, message_fields, sort_parts
@@ -88,13 +88,13 @@ class LineDecoder:
         self._pieces, self._size = [rest[-1]], len(rest[-1])
         if max(map(len, lines), default=0) > self._limit or self._size > self._limit:
             raise Parse(f"a line of more than {self._limit} bytes", path="stream")
-        return [line for line in map(bytes.strip, lines) if line]
+        return [replace_lone_surrogates(line) for line in map(bytes.strip, lines) if line]
 
     def close(self) -> list[bytes]:
         """The line that the stream ended in; none where it ended between two."""
         line = self._joined().strip()
         self._pieces, self._size = [], 0
-        return [line] if line else []
+        return [replace_lone_surrogates(line)] if line else []
 
     def _joined(self) -> bytes:
         line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)

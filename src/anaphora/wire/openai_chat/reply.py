@@ -45,7 +45,12 @@ from anaphora.wire.reading import (
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import positive_counts, read_counts, valid_count
+from anaphora.wire.replies import (
+    positive_counts,
+    read_counts,
+    replaces_lone_surrogates,
+    valid_count,
+)
 from anaphora.wire.sse import encode_event
 
 from .parse import MessageReader
@@ -82,6 +87,7 @@ _CHOICE: LenientDecoder[Choice] = LenientDecoder(Choice)
 _decode_usage = msgspec.json.Decoder(ChatUsage).decode
 
 
+@replaces_lone_surrogates
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The reply in `body`. `Parse` names the field that is missing or wrong; an error object that

@@ -55,7 +55,12 @@ from anaphora.wire.reading import (
     object_members,
     reply_error,
 )
-from anaphora.wire.replies import positive_counts, read_counts, valid_count
+from anaphora.wire.replies import (
+    positive_counts,
+    read_counts,
+    replaces_lone_surrogates,
+    valid_count,
+)
 
 from . import types
 from .items import is_content
@@ -304,6 +309,7 @@ _decode_error = msgspec.json.Decoder(ErrorObject).decode
 decode_usage = msgspec.json.Decoder(ResponsesUsage).decode
 
 
+@replaces_lone_surrogates
 @converts_errors(reply_error)
 def read_reply(body: bytes) -> Reply:
     """The reply in `body`. `Parse` names the field that is missing or wrong; the error of a failed
