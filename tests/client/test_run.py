@@ -222,6 +222,17 @@ def test_other_stop_reasons_end_the_run_after_one_turn(
 
 
 @both
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses", "gemini"])
+def test_refusal_ends_the_run_on_other_wires(emu: Emulator, wire: str, stream: bool) -> None:
+    async def main() -> None:
+        async with connected(emu, [wire]) as emulated:
+            found = await ran(emulated.client.session(wire), "cannot", stream=stream)
+            assert (found.stop_reason, found.turns) == ("refusal", 1)
+
+    asyncio.run(main())
+
+
+@both
 def test_pause_does_not_end_the_run(emu: Emulator, stream: bool) -> None:
     """The model gets its partial reply back and continues."""
 

@@ -35,7 +35,7 @@ from anaphora.client.pending import Pending
 from anaphora.client.response import Parsed, Response
 from anaphora.client.turn import CLOSE_TICKS
 from anaphora.errors import InvalidRequest, Timeout
-from anaphora.values import Event, Message, Notice, ReplyEnd, ToolResult
+from anaphora.values import Event, Message, Notice, Refusal, Reply, ReplyEnd, ToolResult
 
 if TYPE_CHECKING:
     from . import Session
@@ -203,7 +203,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
             self._responses.append(response)
             cut_off = reply.stop_reason in _ENDS  # maybe in a tool call, which is not executed
             if cut_off or not (reply.tool_calls or reply.stop_reason == "pause"):
-                yield _ENDS.get(reply.stop_reason, "done")
+                yield _ENDS.get(reply.stop_reason) or ("refusal" if _declined(reply) else "done")
                 return
 
     async def _run_tools(self) -> tuple[ToolResult, ...]:
@@ -274,6 +274,11 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
     def _check_answered(self) -> None:
         if calls := unanswered(self._session.conversation):
             raise missing_result(calls[0])
+
+
+def _declined(reply: Reply) -> bool:
+    """Whether the reply is a refusal: on OpenAI's wires a part is one, not the stop reason."""
+    return any(isinstance(part, Refusal) for part in reply.message.parts)
 
 
 def _sooner(one: float | None, other: float | None) -> float | None:
