@@ -631,6 +631,29 @@ def test_structured_answers(ask: Ask, how: tuple[str, ...]) -> None:
     assert result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("how", [(), ("--no-stream",)])
+def test_answer_that_does_not_conform_is_not_lost(ask: Ask, how: tuple[str, ...]) -> None:
+    result = ask("--schema", "schema.json", "--json", *how, "In prose, please")
+    assert result.code == 4
+    assert result.json["answer"] == "Well, it depends."
+    assert result.err == f"anaphora: {result.json['error']}\n"
+    result = ask("--schema", "schema.json", "--no-keep", *how, "In prose, please")
+    assert (result.code, result.out) == (4, "")
+    assert "Well, it depends.\n" in result.err
+
+
+@pytest.mark.parametrize("provider", ["claude", "gpt", "chat", "gemini", "ollama"])
+@pytest.mark.parametrize("how", [(), ("--no-stream",)])
+def test_refusal_is_printed(ask: Ask, provider: str, how: tuple[str, ...]) -> None:
+    model = ("-m", "gpt-5.6") if provider == "gpt" else ()
+    question = ("-p", provider, *model, *how, "Please refuse")
+    result = ask(*question)
+    fields = ask("--json", *question).json
+    assert result.out == fields["answer"] + "\n" == "No.\n"
+    refused = "refusal" in (fields["stop"], fields["stop_reason"])
+    assert refused == ("the model refused to answer" in result.err) == (provider != "ollama")
+
+
 def test_early_stops(ask: Ask) -> None:
     result = ask("Be cut off")
     assert (result.code, result.out) == (0, "It was a dark and\n")

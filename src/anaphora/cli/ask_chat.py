@@ -17,13 +17,23 @@ from anaphora.cache.verdict import format_usd
 from anaphora.client.choice import UnknownModelWarning, unknown_model
 from anaphora.client.session import PrefixWarning, Session
 from anaphora.client.session.preview import Preview
-from anaphora.client.session.run import Run
+from anaphora.client.session.run import Run, declined
 from anaphora.client.structured import Structured
 from anaphora.client.turn import Turn
 from anaphora.errors import AnaphoraError
 from anaphora.prompt import Params, Reasoning
 from anaphora.tools import ToolRegistry
-from anaphora.values import Message, Part, PartEnd, Reply, Text, ToolCall, ToolResult, to_json
+from anaphora.values import (
+    Message,
+    Part,
+    PartEnd,
+    Refusal,
+    Reply,
+    Text,
+    ToolCall,
+    ToolResult,
+    to_json,
+)
 from anaphora.wording import counted
 
 from .ask_files import (
@@ -164,12 +174,26 @@ class AskChat:
             self._printer.warn("interrupted; the incomplete answer is not stored")
             stop(INTERRUPTED)
         except AnaphoraError as problem:
-            self._printer.warn(self._error_line(problem))
+            line = self._error_line(problem)
+            self._print_arrived(problem, line)
+            self._printer.warn(line)
             mismatch = self._output is not None and isinstance(problem, errors.Parse)
             stop(MISMATCH if mismatch else exit_code(problem))
         self._print(result)
         if result.stop_reason == "turns" or self._store_failed:
             stop(FOUND)
+
+    def _print_arrived(self, problem: AnaphoraError, line: str) -> None:
+        """Print what arrived of an answer that was to be printed when it is complete."""
+        text = self._printer.text
+        if not text and problem.partial is not None:
+            text = _answer_text(problem.partial)
+        if not text:
+            return
+        if self._options.as_json:
+            print_json({"answer": text, "error": line})
+        elif self._output is not None and self._stored is None:
+            click.echo(text, err=True)  # which is in the conversation otherwise
 
     async def _send(self) -> RunResult:
         def on_wait(seconds: float) -> None:
@@ -188,7 +212,7 @@ class AskChat:
                 await self._stream(turn, session)
                 assert turn.response is not None
                 result = RunResult(
-                    stop_reason="done",
+                    stop_reason="refusal" if declined(turn.response.reply) else "done",
                     responses=(turn.response,),
                     cost_usd=turn.response.cost_usd,
                     seconds=turn.response.record.seconds,
@@ -288,7 +312,7 @@ class AskChat:
         id = None if self._stored is None or self._store_failed else self._stored.id
         schema = self._output is not None
         if self._options.as_json:
-            fields: dict[str, Any] = {"answer": last.text}
+            fields: dict[str, Any] = {"answer": _answer_text(last.reply)}
             if schema:
                 fields["parsed"] = last.parsed
             fields |= _result_fields(result, last) | {"conversation": id}
@@ -330,6 +354,11 @@ class AskChat:
             hosts = ", ".join(one.shown_url for one in providers)
             line = f"{line.rstrip('.')}; {advice.format(keys=keys, hosts=hosts)}"
         return line
+
+
+def _answer_text(reply: Reply) -> str:
+    """The text of an answer as it is printed: a refusal is one."""
+    return "".join(part.text for part in reply.message.parts if isinstance(part, Text | Refusal))
 
 
 def _recall(session: Session, call: LastCall) -> None:

@@ -203,7 +203,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
             self._responses.append(response)
             cut_off = reply.stop_reason in _ENDS  # maybe in a tool call, which is not executed
             if cut_off or not (reply.tool_calls or reply.stop_reason == "pause"):
-                yield _ENDS.get(reply.stop_reason) or ("refusal" if _declined(reply) else "done")
+                yield _ENDS.get(reply.stop_reason) or ("refusal" if declined(reply) else "done")
                 return
 
     async def _run_tools(self) -> tuple[ToolResult, ...]:
@@ -276,7 +276,7 @@ class Run(Pending[RunResult[Parsed]], Generic[Parsed]):
             raise missing_result(calls[0])
 
 
-def _declined(reply: Reply) -> bool:
+def declined(reply: Reply) -> bool:
     """Whether the reply is a refusal: on OpenAI's wires a part is one, not the stop reason."""
     return any(isinstance(part, Refusal) for part in reply.message.parts)
 
