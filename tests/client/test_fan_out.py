@@ -34,7 +34,7 @@ from anaphora.errors import (
     Unauthenticated,
 )
 from anaphora.prompt import Call, PromptIR
-from anaphora.values import Message, Text
+from anaphora.values import Message, Reply, Text, from_json
 
 QUESTIONS = [f"What is {number}?" for number in range(20)]
 #: Providers whose prompt caches differ: markers, markers with a pre-warm, no markers.
@@ -620,6 +620,26 @@ def test_parsed_outputs_are_restored(emu: Emulator, tmp_path: Path) -> None:
     assert [item.parsed for item in first.items] == [item.parsed for item in second.items]
     assert isinstance(second.items[0].parsed, Number)
     assert second.progress.calls == 0
+
+
+def test_replies_that_do_not_match_are_in_the_file(emu: Emulator, tmp_path: Path) -> None:
+    class Number(msgspec.Struct):
+        value: int
+
+    async def run() -> Any:
+        async with connected(emu, ["anthropic"]) as emulated:
+            return await emulated.client.map(
+                QUESTIONS[:2], output=Number, max_tokens=1, results=tmp_path / "numbers.jsonl"
+            )
+
+    result = asyncio.run(run())
+    replies = [item.error.partial for item in result.items]
+    assert [reply.stop_reason for reply in replies] == ["length", "length"]
+    kept = lines(tmp_path / "numbers.jsonl")
+    assert [line["error"]["type"] for line in kept] == ["Parse", "Parse"]
+    assert [from_json(json.dumps(line["reply"]).encode(), Reply) for line in kept] == replies
+    assert [line["text"] for line in kept] == [reply.text for reply in replies]
+    assert asyncio.run(run()).progress.calls == 2, "they are sent again"
 
 
 def test_the_budget_holds_over_all_runs(emu: Emulator, tmp_path: Path) -> None:

@@ -269,6 +269,9 @@ def result_line(item: FanOutItem[Any], labels: Mapping[str, Any]) -> bytes:
         }
         if item.cost_usd is not None:
             fields["cost_usd"] = item.cost_usd
+        partial: Reply | None = getattr(error, "partial", None)
+        if partial is not None:  # it was paid for, and does not match the output
+            fields |= {"text": partial.text, "reply": msgspec.Raw(to_json(partial))}
         return to_json(fields)
     record = KeptRecord(**{name: getattr(response.record, name) for name in _FIELDS})
     fields |= {

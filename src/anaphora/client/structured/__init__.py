@@ -26,7 +26,7 @@ from anaphora.tools.schema import (
     mismatch,
     schema_validator,
 )
-from anaphora.values import Notice, Refusal, Reply, Tool
+from anaphora.values import Notice, Refusal, Reply, StopReason, Tool
 
 from .schema import Decode, provider_schema, source_of, takes_strict
 
@@ -38,6 +38,12 @@ T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OPENS = re.compile(r"^[ \t]*```json[ \t]*\r?\n", re.MULTILINE | re.IGNORECASE)
 _CLOSES = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
+#: Why a reply that ended so is no value.
+_NOT_COMPLETE: dict[StopReason, str] = {
+    "length": "the reply was cut off at max_tokens",
+    "context_overflow": "the reply was cut off at the end of the model's context window",
+    "refusal": "the model refused to answer",
+}
 _TOOL = "Gives the answer. Call this exactly once, with the whole answer."
 
 
@@ -84,12 +90,12 @@ class Structured(Generic[T]):
             if tool_call.name == self.output.name:
                 return self._value(tool_call.arguments)
         if any(isinstance(part, Refusal) for part in reply.message.parts):
-            raise Parse("the model refused to answer", path="$")
+            raise Parse(_NOT_COMPLETE["refusal"], path="$")
         try:
             return self.parse(reply.text)
         except Parse:
-            if reply.stop_reason == "length":
-                raise Parse("the reply was cut off at max_tokens", path="$") from None
+            if (reason := _NOT_COMPLETE.get(reply.stop_reason)) is not None:
+                raise Parse(reason, path="$") from None
             raise
 
     def parse(self, text: str) -> T:
