@@ -412,18 +412,34 @@ def counted_usage(
     written: Mapping[WriteTtl, int] | None,
     output: int | None,
     details: ReasoningCount | None,
+    both: int | None,
 ) -> Usage:
-    """The token counts as a partition of all input; unreported ones stay unknown."""
-    uncached, read, written, overlap = partition(valid_count(total), read, written)
+    """The token counts as a partition of all input; unreported ones stay unknown. `both`: of input
+    and output."""
+    total, output = valid_count(total), valid_count(output)
+    uncached, read, written, overlap = partition(total, read, written)
+    reasoning = valid_count(details.reasoning_tokens) if details is not None else None
+    if total is not None and output is not None and both is not None:
+        more = both - total - output
+        if more > 0 and _is_reasoning(more, reasoning, read or 0, sum((written or {}).values())):
+            output, reasoning = output + more, more
     return Usage(
         uncached=uncached,
         read=read,
         written=written,
         output=valid_count(output),
-        reasoning=valid_count(details.reasoning_tokens) if details is not None else None,
+        reasoning=reasoning,
         overlap=overlap,
         raw=raw.decode(),
     )
+
+
+def _is_reasoning(tokens: int, reported: int | None, read: int, written: int) -> bool:
+    """Whether tokens that are neither input nor output are reasoning: xAI and Google count it in
+    the sum alone. Some gateways count cached input so."""
+    if reported is not None:
+        return tokens == reported
+    return tokens not in (read, written, read + written)
 
 
 # ── Parameters ───────────────────────────────────────────────────────────────────────────────────

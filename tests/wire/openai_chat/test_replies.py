@@ -345,6 +345,30 @@ def test_usage_is_found_in_every_known_field(last: bytes) -> None:
     assert (usage.input, usage.output) == (10, 5)
 
 
+@pytest.mark.parametrize(
+    "sum, details, cached, output, reasoning",
+    [
+        (112, {"reasoning_tokens": 100}, None, 102, 100),  # xAI
+        (112, None, None, 102, 100),  # Google
+        (112, None, 4, 102, 100),
+        (12, {"reasoning_tokens": 1}, None, 2, 1),  # OpenAI
+        (12, None, None, 2, None),
+        (16, None, 4, 2, None),  # cached input beside the prompt
+        (112, {"reasoning_tokens": 3}, None, 2, 3),
+        (11, None, None, 2, None),
+    ],
+)
+def test_reasoning_beside_the_completion_is_output(
+    sum: int, details: Any, cached: int | None, output: int, reasoning: int | None
+) -> None:
+    usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": sum}
+    usage["completion_tokens_details"] = details
+    if cached is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    read = openai_chat.read_reply(minimal(usage=usage)).usage
+    assert (read.input, read.output, read.reasoning) == (10, output, reasoning)
+
+
 def test_usage_of_the_stream_wins_over_groqs_field() -> None:
     own = {"id": "r", "usage": {"prompt_tokens": 1}}
     last = chunk({}, "stop", usage=COUNTS, x_groq=own)

@@ -223,9 +223,14 @@ def read_usage(raw: bytes) -> Usage:
             break
     wrote = valid_count(details.cache_write_tokens)
     written = None if wrote is None else positive_counts({"30m": wrote})
-    output = usage.completion_tokens
     return counted_usage(
-        raw, usage.prompt_tokens, read, written, output, usage.completion_tokens_details
+        raw,
+        usage.prompt_tokens,
+        read,
+        written,
+        usage.completion_tokens,
+        usage.completion_tokens_details,
+        usage.total_tokens,
     )
 
 

@@ -252,6 +252,7 @@ class InputDetails(msgspec.Struct, frozen=True):
 class ChatUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: InputDetails | None = None
     completion_tokens_details: ReasoningCount | None = None
     # Where other hosts report cached tokens.

@@ -380,7 +380,13 @@ def read_usage(raw: bytes) -> Usage:
     read, written = valid_count(details.cached_tokens), _written(details)
     output = usage.output_tokens
     return counted_usage(
-        raw, usage.input_tokens, read, written, output, usage.output_tokens_details
+        raw,
+        usage.input_tokens,
+        read,
+        written,
+        output,
+        usage.output_tokens_details,
+        usage.total_tokens,
     )
 
 
