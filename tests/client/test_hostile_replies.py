@@ -9,7 +9,7 @@ import pytest
 from support.raw_server import answering, raw_server
 
 from anaphora import AsyncClient, Message, Response, wire
-from anaphora.errors import Parse, RateLimited
+from anaphora.errors import Parse, RateLimited, Upstream
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, Thinking, Usage
 from anaphora.wire.parts import reply_events
 
@@ -106,3 +106,24 @@ def test_half_of_a_surrogate_pair_is_replaced(name: str, streamed: bool) -> None
     body = body.replace(b"Hi.", rb"\ud83d \uDE00 \ud83d\ude00 \\ud83d")
     response = asyncio.run(response_to(name, http("200 OK", body)))
     assert response.text == "\ufffd \ufffd \N{GRINNING FACE} \\ud83d"
+
+
+@pytest.mark.parametrize("name", wire.WIRES)
+@pytest.mark.parametrize("status", ["200 OK", "301 Moved Permanently", "404 Not Found"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_page_of_another_server_names_the_setting(name: str, status: str, streamed: bool) -> None:
+    async def main() -> None:
+        page = http(status, b"\n<!doctype html><title>Sign in</title>")
+        async with raw_server(answering(page)) as server, client(name, server.url) as made:
+
+            async def respond() -> None:
+                if streamed:
+                    async for _ in made.session("local", model="m").send("Hi."):
+                        pass
+                await made.complete("Hi.", "local", model="m")
+
+            with pytest.raises((Parse, Upstream), match="is the base_url of local right") as caught:
+                await respond()
+            assert len(caught.value.attempts) == 1
+
+    asyncio.run(main())

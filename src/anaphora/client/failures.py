@@ -19,6 +19,7 @@ import msgspec
 from anaphora import errors
 from anaphora.errors import AnaphoraError, Parse, Upstream
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyFail
+from anaphora.wire.errors import NO_ERROR_OBJECT
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint
@@ -57,9 +58,24 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 _decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
+#: Statuses of servers that have no such path.
+_NOT_THERE = (301, 302, 303, 307, 308, 404, 405)
+
+
 def status_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream:
     now = datetime.datetime.now(datetime.UTC)
-    return endpoint.wire.read_error(answer.status, answer.headers, data, now)
+    error = endpoint.wire.read_error(answer.status, answer.headers, data, now)
+    if answer.status in _NOT_THERE and NO_ERROR_OBJECT in str(error):
+        # Without the address, which apps of a daemon are not told.
+        error.args = (f"{error}; is the base_url of {endpoint.id} right?",)
+    return error
+
+
+def _page_error(endpoint: Endpoint, data: bytes) -> Parse | None:
+    """The error where a web page is the response: of a login, a portal or another server."""
+    if not data[:200].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        return None
+    return Parse(f"the response is a web page; is the base_url of {endpoint.id} right?")
 
 
 def body_error(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Upstream | None:
@@ -87,7 +103,8 @@ def stream_error(
     """The same with the partial reply. `head`: the body, where no event has reached the caller."""
     error = event_error(event)
     if head is not None and isinstance(error, Parse | errors.Transport):
-        error = body_error(endpoint, answer, bytes(head)) or error
+        data = bytes(head)
+        error = body_error(endpoint, answer, data) or _page_error(endpoint, data) or error
     error.partial = event.partial
     return error
 
@@ -99,7 +116,8 @@ def read_reply(endpoint: Endpoint, answer: HttpResponse, data: bytes) -> Reply:
     try:
         return endpoint.wire.read_reply(data)
     except Parse as problem:
-        if (error := body_error(endpoint, answer, data)) is not None:
+        error = body_error(endpoint, answer, data) or _page_error(endpoint, data)
+        if error is not None:
             raise error from None
         return _reply_from_stream(endpoint, data, problem)
 

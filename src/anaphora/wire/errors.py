@@ -37,6 +37,9 @@ BY_STATUS: dict[int, type[Upstream]] = {
     529: errors.Overloaded,
 }
 
+#: Ends the message of an error whose body has none.
+NO_ERROR_OBJECT = "without an error object"
+
 #: Classes that an overflow may have by status or code, where it has no code of its own. A body over
 #: the byte limit (413) stays `TooLarge` unless its message is about the context window.
 _MAYBE_OVERFLOW = (errors.RequestRejected, errors.TooLarge, errors.Overloaded)
@@ -102,7 +105,7 @@ def read_response(
     if error is None:
         # A proxy's page or an empty body: only the status is known.
         kind = error_class(status, None, by_code)
-        error = kind(f"HTTP {status} without an error object", status=status)
+        error = kind(f"HTTP {status} {NO_ERROR_OBJECT}", status=status)
     error.request_id = headers.get("request-id") or headers.get("x-request-id") or error.request_id
     return with_retry_hints(error, headers, now)
 

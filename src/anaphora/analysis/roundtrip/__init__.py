@@ -22,6 +22,7 @@ from anaphora.catalog import Dialect
 from anaphora.errors import AnaphoraError, InvalidRequest, Parse, Upstream
 from anaphora.rendered import Plan
 from anaphora.values import Notice, ReplyEnd, ReplyFail
+from anaphora.wire.errors import NO_ERROR_OBJECT
 from anaphora.wire.reading import DECODE_ERRORS
 
 Body: TypeAlias = dict[str, Any]
@@ -242,7 +243,7 @@ def _lost(exchange: RecordedExchange, rules: WireRules, codec: wire.Wire) -> str
     body = exchange.response.encode()
     if exchange.status >= 400:
         error = codec.read_error(exchange.status, {}, body)
-        return "" if error.code or "without an error object" not in str(error) else "$.error"
+        return "" if error.code or NO_ERROR_OBJECT not in str(error) else "$.error"
     if exchange.stream:
         return _lost_in_stream(codec, body)
     try:
