@@ -158,6 +158,16 @@ def test_failure_becomes_an_error_result(name: str, arguments: str, message: str
     assert result == ToolResult("c1", message, error=True, name=name)
 
 
+def test_fraction_of_zeros_is_a_whole_number() -> None:
+    def move(point: Point, text: str, share: float) -> str:
+        return f"{point.x} {text} {share}"
+
+    arguments = '{"point": {"x": 2.0, "y": 3.00}, "text": "2.0", "share": 1.0}'
+    assert run(registry_of(move), "move", arguments).content == "2 2.0 1.0"
+    arguments = arguments.replace("3.00", "3.01")
+    assert "arguments.point.y: Expected `int`" in str(run(registry_of(move), "move", arguments))
+
+
 def test_sync_tools_run_in_a_worker_thread_with_the_callers_context() -> None:
     user: contextvars.ContextVar[str] = contextvars.ContextVar("user")
     seen: list[tuple[bool, str]] = []

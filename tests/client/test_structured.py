@@ -299,6 +299,9 @@ def test_pydantic_is_not_imported() -> None:
         (Trip, '{"legs":[]}', Trip([])),
         (Person, '{"name":"Ada"}', Person("Ada")),
         (Film, '{"title":"M","year":1931}', {"title": "M", "year": 1931}),
+        # An integer to JSON Schema.
+        (Film, '{"title":"1.0","year":1931.00}', {"title": "1.0", "year": 1931}),
+        (list[int], '{"value":[-1.0,2]}', [-1, 2]),
         (Model, '{"name":"x","parts":[1]}', Model(name="x", parts=[1])),
         (Node, '{"label":"a","children":[{"label":"b"}]}', Node("a", [Node("b")])),
         (

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from blake3 import blake3
@@ -22,6 +22,8 @@ from blake3 import blake3
 from anaphora import canonical
 from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool
 from anaphora.wording import counted
+
+T = TypeVar("T")
 
 _HOLD_A_SCHEMA = frozenset(
     "additionalItems additionalProperties contains contentSchema else if items not propertyNames"
@@ -35,6 +37,8 @@ _HOLD_NAMES = frozenset(
 _MAX_NAME = 64
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ILLEGAL_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
+#: Texts of a JSON text, and numbers with a fraction of zeros; the group is what stands before it.
+_WHOLE = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![\d.])(-?\d+)\.0+(?![\d.eE])', re.DOTALL)
 
 
 def canonical_schema(
@@ -209,6 +213,18 @@ def schema_validator(schema: str, path: str, error: type[InvalidRequest]) -> Any
         raise error(f"not a JSON schema: {reason}", path=path) from None
 
 
+def decode_whole_numbers(decode: Callable[[str], T], text: str) -> T:
+    """The value in a JSON text. `2.0` is an integer to JSON Schema, and to models, but not to
+    msgspec, so that a text that is not valid is read without such fractions."""
+    try:
+        return decode(text)
+    except msgspec.ValidationError:
+        whole = _WHOLE.sub(lambda found: found[1] or found[0], text)
+        if whole == text:
+            raise
+    return decode(whole)
+
+
 def first_error(validator: Any, value: Any) -> Any:
     """The first error of a value; None for a valid one. A list of all errors would cost more than
     the reply: there may be one for each of its values."""
@@ -322,7 +338,7 @@ class StructArguments:
     def read(self, text: str) -> dict[str, Any]:
         """The given arguments; the function has defaults for the others."""
         try:
-            decoded = self._decoder.decode(_or_empty(text))
+            decoded = decode_whole_numbers(self._decoder.decode, _or_empty(text))
         except msgspec.ValidationError as error:
             raise self._explain(str(error)) from None
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:

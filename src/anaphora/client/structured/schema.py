@@ -27,7 +27,14 @@ import msgspec
 
 from anaphora import canonical
 from anaphora.errors import InvalidRequest, Parse
-from anaphora.tools.schema import field_names, inline_root, json_path, schema_validator, subschemas
+from anaphora.tools.schema import (
+    decode_whole_numbers,
+    field_names,
+    inline_root,
+    json_path,
+    schema_validator,
+    subschemas,
+)
 
 Decode = Callable[[str], Any]
 _LOCATION = re.compile(r" - at `(?:key` in `)?(\$[^`]*)`$")
@@ -204,7 +211,7 @@ def _from_msgspec(kind: Any) -> SchemaSource:
 
     def decode(text: str) -> Any:
         try:
-            return decoder.decode(text)
+            return decode_whole_numbers(decoder.decode, text)
         except msgspec.ValidationError as error:
             raise _msgspec_error(error) from None
 
