@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
 import pytest
 from support.emulated_client import WIRES, connected
 
@@ -122,3 +123,29 @@ def test_later_system_message_stays_where_it_stands(emu: Emulator) -> None:
     roles = [message["role"] for message in body["messages"]]
     assert roles.index("assistant") < len(roles) - 2 == roles.index(roles[-2])
     assert roles[-2] in ("system", "developer")
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_reply_of_the_anthropic_sdk_is_history(emu: Emulator, wire: str) -> None:
+    """As its documentation appends it: the blocks are objects."""
+    blocks = [
+        {"type": "thinking", "thinking": "Hm.", "signature": "s1"},
+        {"type": "text", "text": "A moment", "citations": None},
+        {"type": "tool_use", "id": "c1", "name": "find", "input": {"a": 1}},
+    ]
+    reply = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-5-5"}
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    reply |= {"content": blocks, "stop_reason": "tool_use", "stop_sequence": None, "usage": usage}
+    message = anthropic.types.Message.model_validate(reply)
+
+    def way(answer: Any) -> Any:
+        result = {"type": "tool_result", "tool_use_id": "c1", "content": "found"}
+        return lambda client: client.complete(
+            [HISTORY[0], answer, {"role": "user", "content": [result]}], wire
+        )
+
+    as_dict = {"role": "assistant", "content": blocks}
+    as_object = {"role": "assistant", "content": message.content}
+    first, *others = bodies(emu, wire, way(as_dict), way(as_object), way(message))
+    assert "A moment" in json.dumps(first)
+    assert others == [first, first]

@@ -62,11 +62,11 @@ def read_message(value: object, path: str) -> Message:
     is. An error names the field below `path`."""
     if isinstance(value, Message):
         return value
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):  # a message of the OpenAI SDK
-        value = dump(exclude_none=True)
+    value = _dumped(value)
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"must be a Message or a dict, not {type(value).__name__}", path=path)
+    if value.get("type") == "message" and "usage" in value:  # a whole reply of the Anthropic SDK
+        value = {name: value[name] for name in ("role", "content") if name in value}
     fields = {name: each for name, each in value.items() if each is not None}
     role = _role(fields, path)
     _check_fields(fields, role, path)
@@ -78,6 +78,12 @@ def read_message(value: object, path: str) -> Message:
     if role == "system":
         message = _without_place(message)
     return _replaced(message, placed) if placed else message
+
+
+def _dumped(value: object) -> object:
+    """The dictionary of an SDK's object; other values as they are."""
+    dump = getattr(value, "model_dump", None)
+    return dump(exclude_none=True) if callable(dump) else value
 
 
 def read_part(value: Mapping[str, Any], path: str) -> Part:
@@ -161,8 +167,8 @@ def _content(
             parts.append({"type": "text", "text": name})
         elif isinstance(part, str):
             parts.append({"type": "text", "text": part})
-        elif isinstance(part, Mapping):
-            parts.append(_part(part, place))
+        elif isinstance(block := _dumped(part), Mapping):
+            parts.append(_part(block, place))
         else:
             raise _wrong("a text, a part or a dict", part, place)
     return parts
