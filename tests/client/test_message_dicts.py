@@ -133,9 +133,15 @@ def test_reply_of_the_anthropic_sdk_is_history(emu: Emulator, wire: str) -> None
         {"type": "text", "text": "A moment", "citations": None},
         {"type": "tool_use", "id": "c1", "name": "find", "input": {"a": 1}},
     ]
-    reply = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-5-5"}
+    reply: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant"}
     usage = {"input_tokens": 1, "output_tokens": 1}
-    reply |= {"content": blocks, "stop_reason": "tool_use", "stop_sequence": None, "usage": usage}
+    reply |= {
+        "model": "claude-sonnet-5-5",
+        "content": blocks,
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": usage,
+    }
     message = anthropic.types.Message.model_validate(reply)
 
     def way(answer: Any) -> Any:

@@ -361,7 +361,7 @@ def test_usage_is_found_in_every_known_field(last: bytes) -> None:
 def test_reasoning_beside_the_completion_is_output(
     sum: int, details: Any, cached: int | None, output: int, reasoning: int | None
 ) -> None:
-    usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": sum}
+    usage: dict[str, Any] = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": sum}
     usage["completion_tokens_details"] = details
     if cached is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
