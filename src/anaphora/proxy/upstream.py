@@ -26,8 +26,9 @@ from yarl import URL
 
 from anaphora.client.config import Timeouts
 from anaphora.client.config.secrets import Secret, SecretHeaders
-from anaphora.client.transport import RequestHead, errors
+from anaphora.client.transport import errors
 from anaphora.client.transport.connections import KEEPALIVE_SECONDS, Destination
+from anaphora.client.transport.over_aiohttp import RequestHead
 from anaphora.errors import InvalidConfig, Transport
 
 from .exchange import Headers, UpstreamRequest

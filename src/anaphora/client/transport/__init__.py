@@ -40,25 +40,6 @@ class HttpRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return [("method", self.method), ("url", shown_url(self.url))]
 
 
-class RequestHead:
-    """Request line and headers. No frame but its own holds them: the local variables of others are
-    shown where an exception passes through, asyncio's included."""
-
-    __slots__ = ("_length", "_lines")
-
-    def __init__(self, lines: bytes, length: bytes) -> None:
-        self._lines = lines
-        self._length = length
-
-    def with_length(self, size: int) -> RequestHead:
-        """The same for a body of another size."""
-        return RequestHead(self._lines, b"Content-Length: %d\r\n\r\n" % size)
-
-    def with_body(self, body: bytes = b"") -> memoryview:
-        """All bytes; a memoryview has no repr of them."""
-        return memoryview(b"".join((self._lines, self._length, body)))
-
-
 class HttpResponse(Protocol):
     """A response whose body may still be arriving."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -19,11 +19,11 @@ from anaphora import __version__
 from anaphora.client.config.secrets import Secret, SecretHeaders
 from anaphora.errors import InvalidRequest, Transport
 
-from . import RequestHead, errors
+from . import errors
 from .decoding import ACCEPT_ENCODING
 
 if TYPE_CHECKING:
-    from .over_aiohttp import HttpExchange
+    from .over_aiohttp import HttpExchange, RequestHead
 
 #: Idle connections are kept this long: below the minute after which load balancers drop theirs.
 KEEPALIVE_SECONDS = 45.0
@@ -74,8 +74,9 @@ class UrlRoute:
         defaults = {**self.destination.headers, **proxy_headers}
         self._defaults = SecretHeaders({**defaults, "Accept-Encoding": ACCEPT_ENCODING})
 
-    def head(self, method: str, headers: SecretHeaders, size: int) -> RequestHead:
-        """Request line and headers of a request with a body of `size` bytes."""
+    def head(self, method: str, headers: SecretHeaders, size: int) -> tuple[bytes, bytes]:
+        """Request line and headers of a request with a body of `size` bytes, and the line with
+        its length: what a `RequestHead` is made of."""
         if not _TOKEN.fullmatch(method):
             raise InvalidRequest("not an HTTP method", path="method")
         if not _are_valid(headers):
@@ -84,14 +85,11 @@ class UrlRoute:
         names = {name.lower() for name in headers}
         if "authorization" in names and "Authorization" in self._defaults:
             raise InvalidRequest("the URL also has credentials", path="headers")
-        head = self._encode(method.upper(), headers, names, size)
-        if size:
-            self.last = method, headers, head
-        return head
+        return self._encode(method.upper(), headers, names, size)
 
     def _encode(
         self, method: str, headers: SecretHeaders, names: set[str], size: int
-    ) -> RequestHead:
+    ) -> tuple[bytes, bytes]:
         length = b"\r\n"
         if size or method not in _BODILESS:
             length = b"Content-Length: %d\r\n\r\n" % size
@@ -104,7 +102,7 @@ class UrlRoute:
         lines += [f"{name}: {headers[name]}\r\n" for name in headers]
         if size and "content-type" not in names:
             lines.append("Content-Type: application/octet-stream\r\n")
-        return RequestHead("".join(lines).encode(), length)
+        return "".join(lines).encode(), length
 
 
 def _are_valid(headers: SecretHeaders) -> bool:
@@ -114,6 +112,11 @@ def _are_valid(headers: SecretHeaders) -> bool:
         if not (value.isascii() and value.isprintable()) and _FORBIDDEN.search(value):
             return False
     return True
+
+
+@lru_cache(maxsize=64)
+def connect_limit(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, connect=seconds)
 
 
 class Connections:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import lru_cache
 from weakref import WeakSet
 
 import aiohttp
@@ -23,8 +22,8 @@ from yarl import URL
 
 from anaphora.client.config.secrets import Secret
 
-from . import HttpRequest, RequestHead, errors
-from .connections import Connections, UrlRoute
+from . import HttpRequest, errors
+from .connections import Connections, UrlRoute, connect_limit
 from .decoding import Decompressor, InvalidCompression
 from .timer import SharedTimer
 
@@ -35,6 +34,25 @@ PIECE = 128 * 1024
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 
 
+class RequestHead:
+    """Request line and headers. No frame but its own holds them: the local variables of others are
+    shown where an exception passes through, asyncio's included."""
+
+    __slots__ = ("_length", "_lines")
+
+    def __init__(self, lines: bytes, length: bytes) -> None:
+        self._lines = lines
+        self._length = length
+
+    def with_length(self, size: int) -> RequestHead:
+        """The same for a body of another size."""
+        return RequestHead(self._lines, b"Content-Length: %d\r\n\r\n" % size)
+
+    def with_body(self, body: bytes = b"") -> memoryview:
+        """All bytes; a memoryview has no repr of them."""
+        return memoryview(b"".join((self._lines, self._length, body)))
+
+
 class AiohttpTransport:
     """`proxy` is a URL, with credentials if needed; `ca` a file of certificates to trust instead
     of the system's. A request waits for one of `connections` within its connect timeout."""
@@ -42,9 +60,8 @@ class AiohttpTransport:
     def __init__(
         self, proxy: str | Secret | None = None, ca: str | None = None, connections: int = 256
     ) -> None:
-        if isinstance(proxy, str):
-            proxy = Secret(proxy)
-        self._connections = Connections(proxy, ca, connections)
+        secret = Secret(proxy) if isinstance(proxy, str) else proxy
+        self._connections = Connections(secret, ca, connections)
         self._timer: SharedTimer
         self._open: WeakSet[AiohttpResponse] = WeakSet()
 
@@ -58,7 +75,9 @@ class AiohttpTransport:
             # The requests of a conversation differ in length only.
             head = last[2].with_length(size)
         else:
-            head = route.head(request.method, request.headers, size)
+            head = RequestHead(*route.head(request.method, request.headers, size))
+            if size:
+                route.last = request.method, request.headers, head
         while True:
             exchange, reused = await self._connect(connector, route, request)
             try:
@@ -113,9 +132,8 @@ class AiohttpTransport:
         connections, timeouts = self._connections, request.timeouts
         while True:
             try:
-                connection = await connector.connect(
-                    route.destination, [], _connect_limit(timeouts.connect)
-                )
+                limit = connect_limit(timeouts.connect)
+                connection = await connector.connect(route.destination, [], limit)
             except (aiohttp.ClientError, OSError) as error:
                 failure = errors.connect_error(error, timeouts, route.url, connections.proxy)
             except BaseException as error:
@@ -143,11 +161,6 @@ class AiohttpTransport:
                 raise failure
             finally:
                 del failure
-
-
-@lru_cache(maxsize=64)
-def _connect_limit(seconds: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, connect=seconds)
 
 
 class HttpExchange:
