@@ -40,16 +40,16 @@ from anaphora.wire.message_dicts import read_message
 
 from .call_builder import PromptSource
 from .compaction import PromptSizes, compacted
-from .kept import KeptTurns
 from .preview import PrefixWarning, Preview, advice_of, parallel_of, preview_of
 from .provider_state import ProviderState
 from .run import Run, RunResult
 from .turn_prompt import TurnPrompt, prompt_of
+from .turns import SessionTurns
 
 __all__ = ["PrefixWarning", "Preview", "Run", "RunResult", "Session"]
 
 
-class Session(KeptTurns):
+class Session(SessionTurns):
     """One conversation. Turns follow each other; `fork` returns branches that run in parallel. As a
     context manager it is closed at the end of the block."""
 

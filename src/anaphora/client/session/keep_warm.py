@@ -40,7 +40,7 @@ from .provider_state import ProviderState
 from .turn_prompt import TurnPrompt
 
 if TYPE_CHECKING:
-    from .kept import KeptTurns
+    from .kept import KeptConversation
 
 
 def keep_warm_of(value: Any) -> KeepWarm | None:
@@ -84,7 +84,7 @@ class CacheRefresher:
     """The refreshes of one session: a timer, and the call that it begins."""
 
     def __init__(
-        self, session: KeptTurns, settings: KeepWarm, among: weakref.WeakSet[CacheRefresher]
+        self, session: KeptConversation, settings: KeepWarm, among: weakref.WeakSet[CacheRefresher]
     ) -> None:
         """`among` are those of all sessions, for the client to end."""
         among.add(self)
@@ -146,7 +146,7 @@ class CacheRefresher:
         if session is not None:
             self._task = asyncio.get_running_loop().create_task(self._refresh(session))
 
-    async def _refresh(self, session: KeptTurns) -> None:
+    async def _refresh(self, session: KeptConversation) -> None:
         try:
             if await self._refresh_once(session) and not session.in_flight:
                 self._schedule()
@@ -161,7 +161,7 @@ class CacheRefresher:
     def _failed(self, problem: Exception) -> None:
         self._problem = keep_warm_failed(problem)
 
-    async def _refresh_once(self, session: KeptTurns) -> bool:
+    async def _refresh_once(self, session: KeptConversation) -> bool:
         """Whether a refresh was sent, and another may follow."""
         now = time.time()
         prefix, state = session.cached_prefix(now), session.current_state
@@ -195,7 +195,9 @@ class CacheRefresher:
 class RefreshCall(Caller):
     """One refresh of a session's prefix."""
 
-    def __init__(self, session: KeptTurns, state: ProviderState, prepared: PreparedRequest) -> None:
+    def __init__(
+        self, session: KeptConversation, state: ProviderState, prepared: PreparedRequest
+    ) -> None:
         super().__init__(timeout=None, on_wait=None, watchers=session.watchers)
         self._session = session
         self._state = state

@@ -1,9 +1,11 @@
-"""What a session has between its turns: a conversation with an id, which is continued from what an
-earlier session saved in any process; a cached prefix that is kept alive; MCP servers."""
+"""What a session has between its turns: the history, and its state at each provider; with an id,
+what an earlier session saved in any process; a cached prefix that is kept alive; MCP servers."""
 
 from __future__ import annotations
 
 import secrets
+from abc import abstractmethod
+from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -13,22 +15,25 @@ import msgspec
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import EndedCall, Watchers
-from anaphora.client.options import KeepWarm, Prompt
+from anaphora.client.options import KeepWarm, OnPrefixBreak, Prompt
 from anaphora.client.response import Record, Response
+from anaphora.client.routing import SessionRoute
+from anaphora.client.turn import Caller, TurnRequest
+from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, RenderedContext
 from anaphora.rendered import Plan
 from anaphora.rendered.plan import misfit
-from anaphora.values import Conversation, Notice, SegmentRole
+from anaphora.values import Conversation, Message, Notice, SegmentRole
 
 from .cached_prefix import CachedPrefix, cached_prefix
+from .call_builder import CallBuilder, PromptSource
 from .handles import Handles
 from .keep_warm import CacheRefresher, refresh_request
 from .keeper import ConversationKeeper
 from .provider_state import ProviderState
 from .saved import SavedCompaction, SavedConversation
 from .saved_state import render_past, restore_state
-from .turn_prompt import CompactedHistory, PromptMemory
-from .turns import SessionTurns
+from .turn_prompt import CompactedHistory, PromptMemory, TurnPrompt
 
 if TYPE_CHECKING:
     from anaphora.client.mcp.servers import SessionServers
@@ -41,9 +46,9 @@ _NOT_LOADED = Notice(
 )
 
 
-class KeptTurns(SessionTurns):
-    """Turns with what lasts from one to the next. A conversation with an id is loaded from a store
-    before the first turn, and saved there after each."""
+class KeptConversation(Caller):
+    """A conversation, and all that lasts from one turn to the next. One with an id is loaded from a
+    store before the first turn, and saved there after each."""
 
     _keeper: ConversationKeeper | None = None
     _compaction: SavedCompaction | None = None
@@ -52,6 +57,108 @@ class KeptTurns(SessionTurns):
     """Of the conversation in an audit log, where it has no name."""
     _audited = 0
     """Calls in it."""
+
+    def __init__(
+        self,
+        route: SessionRoute,
+        builder: CallBuilder,
+        source: PromptSource,
+        *,
+        messages: Conversation,
+        on_prefix_break: OnPrefixBreak,
+        timeout: float | None,
+        on_wait: Callable[[float], None] | None,
+        save: Callable[[Message], None] | None,
+        watchers: Watchers,
+        holders: set[Handles],
+    ) -> None:
+        """`holders` has all handles that hold something, for the client to release at its end."""
+        super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers)
+        self._route = route
+        self._builder = builder
+        self._source = source
+        self._conversation = self._answered = self._sent_from = messages
+        """The history: now, after the last turn, and at the start of the turn in flight."""
+        self._memory = PromptMemory()
+        self._save = save
+        self._unsaved: tuple[Message, ...] = ()
+        """Messages that `save` has not taken yet; they come before newer ones."""
+        self._on_prefix_break: OnPrefixBreak = on_prefix_break
+        self._states: dict[Target, ProviderState] = {}
+        self._holders = holders
+        self._turn: TurnPrompt | None = None
+        """The prompt of the turn in flight: the app's function is called once for all attempts."""
+        self._load_notices: tuple[Notice, ...] = ()
+        """Of loading the conversation, for the next response."""
+        self._last_turn: tuple[TurnPrompt, TurnRequest] | None = None
+        """What the last call was made of."""
+        self._servers: SessionServers | None = None
+        """MCP servers whose tools it uses."""
+        self._refresher: CacheRefresher | None = None
+        """Keeps the cached prefix alive between two turns."""
+        self.running = False
+        self.last: Response | None = None
+        self.cost_usd: Decimal | None = Decimal(0)
+        """The cost of the conversation so far; None once a price was unknown."""
+        if not callable(source.prompt) and not source.from_keywords:
+            self._take(self._next_prompt())  # its conversation is the initial history
+
+    # ── What the turns add ───────────────────────────────────────────────────────────────────────
+
+    @abstractmethod
+    def _next_prompt(self) -> TurnPrompt:
+        """The prompt of the next turn. Nothing of it is kept before the turn was answered."""
+
+    @abstractmethod
+    def _state(self, target: Target) -> ProviderState:
+        """The conversation at one provider."""
+
+    @abstractmethod
+    def add_cost(self, cost_usd: Decimal | None) -> None:
+        """To that of the conversation, which is unknown from then on where this is."""
+
+    # ── The history ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def busy(self) -> bool:
+        return self._busy or self.running
+
+    def check_idle(self) -> None:
+        if self.busy:
+            raise InvalidRequest(
+                "this conversation already has a turn in flight; use fork() for parallel turns",
+                path="session",
+            )
+
+    def _save_pending(self) -> None:
+        """Passes messages to `save`, in order and without a gap: those that failed come first."""
+        if self._save is None:
+            self._unsaved = ()
+        while self._unsaved and self._save is not None:
+            message, self._unsaved = self._unsaved[0], self._unsaved[1:]
+            try:
+                self._save(message)
+            except BaseException:
+                self._unsaved = (message, *self._unsaved)
+                raise
+
+    def _take(self, turn: TurnPrompt) -> None:
+        """Continues from a turn's history without a call. What was appended since the last reply
+        stays unanswered."""
+        before, answered = self._conversation, self._answered
+        pending = len(before) - len(answered) if before.extends(answered) else 0
+        self._conversation = turn.history
+        self._answered = turn.history.prefix(len(turn.history) - pending)
+        used = self._memory.continuation
+        self._memory = turn.memory
+        if turn.ir.continuation is not None:  # not used yet
+            self._memory = msgspec.structs.replace(turn.memory, continuation=used)
+
+    def _expect_prefix_changes(self) -> None:
+        for state in self._states.values():
+            state.prefix_change_expected = True
+
+    # ── A conversation with an id ────────────────────────────────────────────────────────────────
 
     def keep_with(self, keeper: ConversationKeeper | None) -> None:
         self._keeper = keeper
@@ -129,6 +236,7 @@ class KeptTurns(SessionTurns):
             self._conversation = self._answered.append(*appended)
 
     def _with_compaction(self, prompt: Prompt, memory: PromptMemory) -> PromptMemory:
+        """With what an earlier session dropped of the prompt's conversation."""
         if self._compaction is None or memory.compactions or self._source.from_keywords:
             return memory
         turns = prompt.turns if isinstance(prompt, RenderedContext) else prompt.run(_HISTORY)
@@ -204,6 +312,7 @@ class KeptTurns(SessionTurns):
         return self._noted(response, notices) if notices else response
 
     def _note_compaction(self, before: Conversation, after: Conversation) -> None:
+        """The history was shortened."""
         if self._keeper is not None:
             self._compaction = SavedCompaction.of(self._compaction, before, after)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Unpack, overload
 
 import msgspec
 
@@ -15,76 +15,29 @@ from anaphora.client.content import Content, messages_of, unanswered
 from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.mcp import ADDED
-from anaphora.client.observe import Watchers
-from anaphora.client.options import OnPrefixBreak, Prompt, TurnOptions
+from anaphora.client.options import TurnOptions
 from anaphora.client.parameters import params_of
 from anaphora.client.response import Output, Response
-from anaphora.client.routing import SessionRoute, conversation_key
+from anaphora.client.routing import conversation_key
 from anaphora.client.structured import Structured
-from anaphora.client.turn import Caller, Turn, TurnRequest
+from anaphora.client.turn import Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
-from anaphora.prompt import Call, PromptIR
-from anaphora.values import Conversation, Message, Notice, SegmentRole, ToolResult
+from anaphora.prompt import PromptIR
+from anaphora.values import Notice, SegmentRole, ToolResult
 
-from .call_builder import CallBuilder, PromptSource, is_plain
+from .call_builder import is_plain
 from .handles import Handles
-from .keep_warm import CacheRefresher
+from .kept import KeptConversation
 from .preview import check_prefix
 from .provider_state import ProviderState
-from .turn_prompt import PromptMemory, TurnPrompt, turn_prompt
-
-if TYPE_CHECKING:
-    from anaphora.client.mcp.servers import SessionServers
+from .turn_prompt import TurnPrompt, turn_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
 
 
-class SessionTurns(Caller):
-    def __init__(
-        self,
-        route: SessionRoute,
-        builder: CallBuilder,
-        source: PromptSource,
-        *,
-        messages: Conversation,
-        on_prefix_break: OnPrefixBreak,
-        timeout: float | None,
-        on_wait: Callable[[float], None] | None,
-        save: Callable[[Message], None] | None,
-        watchers: Watchers,
-        holders: set[Handles],
-    ) -> None:
-        """`holders` has all handles that hold something, for the client to release at its end."""
-        super().__init__(timeout=timeout, on_wait=on_wait, watchers=watchers)
-        self._route = route
-        self._builder = builder
-        self._source = source
-        self._conversation = self._answered = self._sent_from = messages
-        """The history: now, after the last turn, and at the start of the turn in flight."""
-        self._memory = PromptMemory()
-        self._save = save
-        self._unsaved: tuple[Message, ...] = ()
-        """Messages that `save` has not taken yet; they come before newer ones."""
-        self._on_prefix_break: OnPrefixBreak = on_prefix_break
-        self._states: dict[Target, ProviderState] = {}
-        self._holders = holders
-        self._turn: TurnPrompt | None = None
-        """The prompt of the turn in flight: the app's function is called once for all attempts."""
-        self._load_notices: tuple[Notice, ...] = ()
-        """Of loading the conversation, for the next response."""
-        self._last_turn: tuple[TurnPrompt, TurnRequest] | None = None
-        """What the last call was made of."""
-        self._servers: SessionServers | None = None
-        """MCP servers whose tools it uses."""
-        self._refresher: CacheRefresher | None = None
-        """Keeps the cached prefix alive between two turns."""
-        self.running = False
-        self.last: Response | None = None
-        self.cost_usd: Decimal | None = Decimal(0)
-        """The cost of the conversation so far; None once a price was unknown."""
-        if not callable(source.prompt) and not source.from_keywords:
-            self._take(self._next_prompt())  # its conversation is the initial history
+class SessionTurns(KeptConversation):
+    """The turns of a session."""
 
     @overload
     def send(
@@ -134,17 +87,6 @@ class SessionTurns(Caller):
             output=None if output is None else self._builder.output(output),
             timeout=None if timeout is None else seconds_of(timeout, "timeout"),
         )
-
-    @property
-    def busy(self) -> bool:
-        return self._busy or self.running
-
-    def check_idle(self) -> None:
-        if self.busy:
-            raise InvalidRequest(
-                "this conversation already has a turn in flight; use fork() for parallel turns",
-                path="session",
-            )
 
     def _targets_for(self, request: TurnRequest) -> Sequence[Target]:
         if self._busy:
@@ -309,41 +251,6 @@ class SessionTurns(Caller):
             self._unsaved += conversation[-len(added) - 1 :]
             flight.guarded("save_failed", None, self._save_pending)
 
-    def _save_pending(self) -> None:
-        """Passes messages to `save`, in order and without a gap: those that failed come first."""
-        if self._save is None:
-            self._unsaved = ()
-        while self._unsaved and self._save is not None:
-            message, self._unsaved = self._unsaved[0], self._unsaved[1:]
-            try:
-                self._save(message)
-            except BaseException:
-                self._unsaved = (message, *self._unsaved)
-                raise
-
-    def _take(self, turn: TurnPrompt) -> None:
-        """Continues from a turn's history without a call. What was appended since the last reply
-        stays unanswered."""
-        before, answered = self._conversation, self._answered
-        pending = len(before) - len(answered) if before.extends(answered) else 0
-        self._conversation = turn.history
-        self._answered = turn.history.prefix(len(turn.history) - pending)
-        used = self._memory.continuation
-        self._memory = turn.memory
-        if turn.ir.continuation is not None:  # not used yet
-            self._memory = msgspec.structs.replace(turn.memory, continuation=used)
-
-    async def _load_past(self, state: ProviderState, call: Call) -> ProviderState:  # noqa: ARG002
-        """Compares the prompt with the last call of an earlier session (see kept.py)."""
-        return state
-
-    def _with_compaction(self, prompt: Prompt, memory: PromptMemory) -> PromptMemory:  # noqa: ARG002
-        """With what an earlier session dropped of the prompt's conversation (see kept.py)."""
-        return memory
-
-    def _note_compaction(self, before: Conversation, after: Conversation) -> None:
-        """The history was shortened."""
-
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         noted = super()._noted(response, notices)
         if self.last is response:
@@ -368,7 +275,3 @@ class SessionTurns(Caller):
         if state is None:
             state = self._states[target] = ProviderState(target)
         return state
-
-    def _expect_prefix_changes(self) -> None:
-        for state in self._states.values():
-            state.prefix_change_expected = True
