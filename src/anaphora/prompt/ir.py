@@ -1,18 +1,10 @@
 """PromptIR: one prompt for every provider; and the call that sends it, the input of `wire.render`.
 
-Wires use these views and do not read the fields:
+What wires render at every turn; further views are in views.py:
 
-    system_field()          the system prompt as one text
-    system_field_blocks()   the same for wires whose system field is a list of blocks
-    system_field_index(i)   the index of system block i in that list
-    body_runs()             the messages as segments in chat order (what wires render)
-    body_chat()             the same as one list
-    flatten()               [system] + body_chat()
-    responses_input()       the input list of the Responses API
-    continuation_delta()    only the messages after a stored response
-
-`body_chat` and `continuation_delta` order the system remainder differently on purpose: it is
-between dynamic context and conversation in the first, and at the start of the second.
+    system_field_blocks()   the system prompt for wires whose system field is a list of blocks
+    body_runs()             the messages as segments in chat order
+    run(role)               the messages of one role
 """
 
 from __future__ import annotations
@@ -20,8 +12,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from typing import Literal, get_args
-
-import msgspec
 
 from anaphora.values import (
     AnyTool,
@@ -34,7 +24,8 @@ from anaphora.values import (
 )
 from anaphora.values.fields import check_fields
 
-from .blocks import Continuation, Params, PromptBlock, PromptCachePlan, ResponsesRequestOptions
+from .blocks import Continuation, Params, PromptBlock, PromptCachePlan
+from .views import PromptViews
 
 _TOOLS = frozenset(get_args(AnyTool))
 
@@ -64,7 +55,7 @@ class Segment(Value, frozen=True):
 _SEGMENTS = frozenset({Segment})
 
 
-class PromptIR(Value, frozen=True, kw_only=True):
+class PromptIR(PromptViews, frozen=True, kw_only=True):
     """The prompt of one round. The next round is a new value that shares the unchanged parts."""
 
     system_text: str = ""
@@ -125,28 +116,6 @@ class PromptIR(Value, frozen=True, kw_only=True):
             return runs[0]
         return Conversation(message for run in runs for message in run)
 
-    def revised(
-        self,
-        message: Callable[[Message], Message],
-        block: Callable[[int, PromptBlock], PromptBlock] | None = None,
-    ) -> PromptIR:
-        """The prompt with every message and system block replaced by these functions; the same
-        object if nothing changes. For parsed prompts, not for every turn."""
-        segments = tuple(segment.revised(message) for segment in self.segments)
-        blocks = self.system_blocks
-        if block is not None:
-            blocks = tuple(block(index, each) for index, each in enumerate(blocks))
-        same = all(new is old for new, old in zip(segments, self.segments, strict=True))
-        if same and all(new is old for new, old in zip(blocks, self.system_blocks, strict=True)):
-            return self
-        return msgspec.structs.replace(self, segments=segments, system_blocks=blocks)
-
-    def system_field(self) -> str:
-        """The authoritative text, else the non-blank blocks joined by a blank line."""
-        if self.system_text:
-            return self.system_text
-        return "\n\n".join(block.text for block in self.system_blocks if block.text.strip())
-
     def system_field_blocks(self) -> tuple[PromptBlock, ...]:
         """The non-blank blocks; without any, the text as a single block."""
         blocks = self.system_blocks
@@ -155,13 +124,6 @@ class PromptIR(Value, frozen=True, kw_only=True):
         if not blocks and self.system_text.strip():
             return _one_block(self.system_text)
         return blocks
-
-    def system_field_index(self, index: int) -> int | None:
-        """The index of a system block among the non-blank ones; None if it is blank or missing."""
-        blocks = self.system_blocks
-        if not 0 <= index < len(blocks) or not blocks[index].text.strip():
-            return None
-        return sum(bool(block.text.strip()) for block in blocks[:index])
 
     def system_fields_agree(self) -> bool:
         """Whether text and blocks are the same, where both are given."""
@@ -187,65 +149,6 @@ class PromptIR(Value, frozen=True, kw_only=True):
             if own:
                 runs.append(own[0] if len(own) == 1 else Segment(role, self.run(role)))
         return tuple(runs)
-
-    def body_chat(self) -> list[Message]:
-        """Stable prefix, dynamic context, system remainder, conversation, volatile tail."""
-        return [message for segment in self.body_runs() for message in segment.messages]
-
-    def flatten(self) -> list[Message]:
-        """The trimmed system message, unless blank, ahead of the body."""
-        system = self.system_field().strip()
-        body = self.body_chat()
-        return [Message.system(system), *body] if system else body
-
-    def responses_input(self) -> list[Message]:
-        """The body; the system prompt is sent as `instructions`."""
-        return self.body_chat()
-
-    def responses_request_options(
-        self, base: ResponsesRequestOptions | None = None
-    ) -> ResponsesRequestOptions:
-        """The caller's options with this prompt's input, instructions and continuation."""
-        options = msgspec.structs.replace(
-            base or ResponsesRequestOptions(),
-            input_messages=tuple(self.responses_input()),
-            instructions=self.system_field().strip() or None,
-        )
-        if self.continuation is None:
-            return options
-        return msgspec.structs.replace(
-            options, previous_response_id=self.continuation.previous_response_id
-        )
-
-    def continuation_delta(self) -> list[Message]:
-        """System remainder first, dynamic context, conversation tail, volatile tail."""
-        return [
-            *self.run(SegmentRole.SYSTEM_REMAINDER),
-            *self.run(SegmentRole.DYNAMIC_CONTEXT),
-            *self._conversation_tail(),
-            *self.run(SegmentRole.VOLATILE_TAIL),
-        ]
-
-    def _conversation_tail(self) -> tuple[Message, ...]:
-        """The messages after the committed assistant message; all of them if that is missing or the
-        last one, since a delta must not be empty."""
-        conversation = self.run(SegmentRole.CONVERSATION)
-        committed = self._committed(conversation)
-        after = () if committed is None else conversation[committed + 1 :]
-        return after or conversation[:]
-
-    def has_continued(self) -> bool:
-        """Whether the conversation contains the last message of the continued response; if not,
-        only the provider has the messages before."""
-        return self._committed(self.run(SegmentRole.CONVERSATION)) is not None
-
-    def _committed(self, conversation: Conversation) -> int | None:
-        boundary = self.continuation and self.continuation.last_committed_assistant_id
-        if boundary:
-            for index in range(len(conversation) - 1, -1, -1):
-                if conversation[index].id == boundary:
-                    return index
-        return None
 
 
 class Call(Value, frozen=True, kw_only=True):
