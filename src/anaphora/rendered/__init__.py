@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from anaphora.values.stability import Kind
 
-from .chunks import Chunk, ChunkRun, DeferredTool, Rendered
-from .hashing import digest
+from .chunks import Chunk, ChunkRun, DeferredTool, Rendered, digest
 from .log import Body, ChunkLog, LogAppend
 from .plan import (
     CacheHandle,

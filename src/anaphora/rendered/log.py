@@ -20,8 +20,6 @@ from anaphora.values import CachePolicy, Notice, Ttl
 from anaphora.values.stability import Kind
 from anaphora.wording import counted
 
-from .hashing import RunningHash
-
 
 class LogAppend:
     """Chunks to append to a log at once, and the messages that they come from."""
@@ -123,7 +121,8 @@ class ChunkLog:
         self.contextual = first.contextual
         """Whether a message would be rendered differently between other neighbours."""
         self._lock = threading.Lock()
-        self._hashing: RunningHash | None = None
+        self.hashing: Any = None
+        """The running hash of these chunks after those before them; see chunks.py."""
         self._positions: dict[str, int] = {}
         """Message id -> index of the source message (the last one of that id)."""
         self._placed = 0
@@ -189,12 +188,6 @@ class ChunkLog:
     def slice(self, start: int, end: int) -> bytes:
         """A copy of some bytes: a view would pin the buffer."""
         return bytes(memoryview(self.buffer)[start:end])
-
-    @property
-    def hashing(self) -> RunningHash:
-        if self._hashing is None:
-            self._hashing = RunningHash()
-        return self._hashing
 
     def update(self, state: blake3, first: int, last: int) -> None:
         """Feed the chunks from `first` up to `last` to a hash."""

@@ -23,8 +23,7 @@ from msgspec import Meta
 from anaphora.values import Conversation, Section, SegmentRole
 from anaphora.values.stability import Kind
 
-from .chunks import ChunkRun, Rendered
-from .hashing import digest
+from .chunks import ChunkRun, Rendered, digest
 from .log import ChunkLog, LogAppend
 
 #: A piece that is shorter than this when packed is part of the record that lists it.
