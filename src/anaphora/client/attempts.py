@@ -1,41 +1,29 @@
-"""Sends one call: attempts, waits and fallbacks, until it is answered or fails.
+"""Sends one call: attempts, until one is answered. What follows a failure is in failures.py.
 
-The policy (`retry.retry_policy`) decides what comes next and never sleeps; this module acts on it.
 Nothing is sent again once an event has reached the caller.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from blake3 import blake3
 
-from anaphora.errors import (
-    AnaphoraError,
-    Denied,
-    Throttled,
-    Timeout,
-    Transport,
-    Unavailable,
-)
-from anaphora.redaction import without_frames
+from anaphora.errors import AnaphoraError, Timeout, Transport, Unavailable
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
 from .config.secrets import SecretHeaders
 from .endpoint import Target
-from .failures import partial_of, read_reply, status_error, stream_error
+from .failures import AttemptFailures, partial_of, read_reply, status_error, stream_error
 from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
 from .response import Attempt
-from .retry import AttemptFailed, RetrySteps, retry_policy
 from .transport import HttpResponse
 from .transport.timer import Deadline, DeadlinePassed
 
@@ -61,15 +49,16 @@ _LAST_BYTES = 0.5
 REQUEST_IDS = ("request-id", "x-request-id", "x-goog-request-id", "apim-request-id")
 
 
-class _RawPiece(msgspec.Struct, frozen=True):
-    """The bytes that the events before it came in."""
+class Attempts(AttemptFailures):
+    """Drives one call: use `complete` or `stream`, once. Both leave the reply in `flight`."""
 
-    data: bytes
-
-
-class Attempts:
-    """Drives one call: use `complete`, `stream` or `pieces`, once. All leave the reply in
-    `flight`."""
+    _admitted: Admission
+    _digest: blake3
+    """Of the body so far."""
+    data = b""
+    """The bytes that the events of `stream` came in, where the caller has none of them yet."""
+    _key = ""
+    """The call's idempotency key: of all its attempts, and of no other call."""
 
     def __init__(
         self,
@@ -87,26 +76,9 @@ class Attempts:
         self._timeout = timeout
         self._on_wait = on_wait
         self._guard = guard
-        self._reader: Reader | None = None
-        """Of the stream of this attempt."""
-        self._tee = False
-        """Raw pieces follow their events."""
-        self._read = 0
-        """Bytes of the newest piece whose events have been read."""
         self._until = monotonic() + timeout
         self._timer = flight.targets[0].endpoint.affinity.enter()
         self._deadline = Deadline(timeout, self._timer)
-        self._whole: set[int] = set()
-        self._policy: RetrySteps | None = None
-        """Created when something has failed: most calls need none."""
-        self._streamed = False
-        """An event has reached the caller."""
-        self._attempting = self._queueing = False
-        """An attempt has begun; it waits for rate limits."""
-        self._queued = self._sent = 0.0
-        self._answer: HttpResponse | None = None
-        self._key = ""
-        """The call's idempotency key: of all its attempts, and of no other call."""
 
     async def complete(self) -> None:
         try:
@@ -115,37 +87,17 @@ class Attempts:
             if not self._is_late(problem):
                 raise
 
-    def stream(self) -> AsyncGenerator[Event, None]:
-        """Events as they come; `flight.reply` is set before the last of them."""
-        return cast("AsyncGenerator[Event, None]", self._stream())
-
-    async def pieces(self) -> AsyncGenerator[tuple[tuple[Event, ...], bytes], None]:
-        """The same by pieces of the response, as they arrive: the events, and the bytes they came
-        in. Bytes behind the last event come without any; of a piece with a failure, which quotes
-        the provider, those before the last line of it."""
-        self._tee = True
-        events: list[Event] = []
-        async with aclosing(self._stream()) as stream:
-            try:
-                async for each in stream:
-                    if isinstance(each, _RawPiece):
-                        yield tuple(events), each.data
-                        events.clear()
-                    else:
-                        events.append(each)
-            except AnaphoraError:
-                if events:
-                    yield tuple(events), b""
-                raise
-
-    async def _stream(self) -> AsyncGenerator[Event | _RawPiece, None]:
+    async def stream(self) -> AsyncGenerator[list[Event], None]:
+        """The events by pieces of the response, as they arrive; `data` are the bytes they came in.
+        Call `answered` at the last event. Bytes behind that come without any events; of a piece
+        with a failure, which quotes the provider, those before the last line of it."""
         hop = 0
         try:
             while True:
                 try:
-                    async with aclosing(self._stream_once(hop)) as events:
-                        async for event in events:
-                            yield event
+                    async with aclosing(self._stream_once(hop)) as pieces:
+                        async for events in pieces:
+                            yield events
                     return
                 except AnaphoraError as error:
                     if self._flight.reply is not None or not self._attempting:
@@ -175,11 +127,12 @@ class Attempts:
                 data = await answer.read()
                 reply = read_reply(target.endpoint, answer, data)
                 self._flight.body = data
-                self._answered(reply, blake3(data).hexdigest(), answer, admission)
+                self._digest.update(data)
+                self.answered(reply)
             finally:
                 await answer.close()
 
-    async def _stream_once(self, index: int) -> AsyncGenerator[Event | _RawPiece, None]:
+    async def _stream_once(self, index: int) -> AsyncGenerator[list[Event], None]:
         target = self._flight.targets[index]
         endpoint, prepared = target.endpoint, await self._in_time(self._prepare(index))
         async with self._admission(target, prepared) as admission:
@@ -189,41 +142,29 @@ class Attempts:
                 if answer.status >= 300:
                     data = await self._in_time(answer.read())
                     raise status_error(endpoint, answer, data)
-                reader, digest = endpoint.wire.reader(), blake3()
-                self._reader = reader
-                held: list[Event] = []
-                head = bytearray()
+                reader = self._reader = endpoint.wire.reader()
                 pieces = answer.__aiter__()
+                held: list[Event] = []
+                self.data = b""
                 while True:
+                    before = self.data
                     piece, events = await self._next_events(pieces, reader)
-                    if piece is not None:
-                        digest.update(piece)
-                        if not self._streamed:
-                            head += piece
-                    for event in events:
-                        if isinstance(event, ReplyFail):
-                            begun = self._streamed
-                            if begun and self._tee:
-                                yield _RawPiece(self._before_failure(bytes(head), piece))
-                            raise stream_error(event, endpoint, answer, None if begun else head)
-                        if isinstance(event, ReplyEnd):
-                            self._answered(event.reply, digest.hexdigest(), answer, admission)
-                        if not self._streamed:
-                            if isinstance(event, _SILENT):
-                                held.append(event)
-                                continue
-                            self._streamed = True
-                            for silent in held:
-                                yield silent
-                        yield event
-                        if self._flight.reply is not None:
-                            break
-                    if self._tee and self._streamed:
-                        yield _RawPiece(bytes(head) if head else piece or b"")
-                        head.clear()
-                    if self._flight.reply is not None:
-                        for rest in await self._drain(pieces):
-                            yield _RawPiece(rest)
+                    last = events[-1] if events else None
+                    failure = last if isinstance(last, ReplyFail) else None
+                    held += events if failure is None else events[:-1]
+                    if not self._streamed:
+                        self._streamed = not all(isinstance(event, _SILENT) for event in held)
+                    if failure is not None and not self._streamed:
+                        raise stream_error(failure, endpoint, answer, before + (piece or b""))
+                    if self._streamed:
+                        yield held
+                        held, self.data = [], b""
+                    if failure is not None:
+                        raise stream_error(failure, endpoint, answer, None)
+                    if isinstance(last, ReplyEnd):
+                        self.data = await self._drain(pieces)
+                        if self.data:
+                            yield []
                         return
                     if piece is None:
                         return
@@ -232,13 +173,13 @@ class Attempts:
 
     async def _next_events(
         self, pieces: AsyncIterator[bytes], reader: Reader
-    ) -> tuple[bytes | None, Iterable[Event]]:
+    ) -> tuple[bytes | None, list[Event]]:
         """The next piece of a stream, and its events. Where the connection fails after the last
         event of the reply, these are the events that complete it."""
         failure: Transport | None = None
         try:
             piece = await self._deadline.wait(anext(pieces, None))
-            return piece, self._events(reader, piece)
+            return piece, self._read(reader, piece)
         except DeadlinePassed:
             pass  # its context has the frames of what was cancelled
         except Transport as problem:
@@ -252,23 +193,21 @@ class Attempts:
         failure.partial = partial
         raise failure
 
-    def _events(self, reader: Reader, piece: bytes | None) -> Iterator[Event]:
-        """The events in a piece of a stream; at its end, those that complete the reply."""
-        self._read = 0
+    def _read(self, reader: Reader, piece: bytes | None) -> list[Event]:
+        """The events in a piece of a stream; at its end, those that complete the reply. Adds the
+        bytes to `data`, but for the line that completes a failure."""
         if piece is None:
-            yield from reader.close()
-        elif self._tee and _FAILURE in piece:
-            for line in piece.splitlines(keepends=True):
-                yield from reader.feed(line)
-                self._read += len(line)
-        else:
-            yield from reader.feed(piece)
-
-    def _before_failure(self, head: bytes, piece: bytes | None) -> bytes:
-        """What came before the line that completed a failure, in the bytes not yet passed on."""
-        if piece is None:
-            return head
-        return (head[: -len(piece)] if head else b"") + piece[: self._read]
+            return reader.close()
+        self._digest.update(piece)
+        events: list[Event] = []
+        read = 0
+        for part in piece.splitlines(keepends=True) if _FAILURE in piece else (piece,):
+            events += reader.feed(part)
+            if events and isinstance(events[-1], ReplyFail):
+                break
+            read += len(part)
+        self.data += piece[:read]
+        return events
 
     async def _prepare(self, index: int) -> PreparedRequest:
         flight = self._flight
@@ -316,18 +255,18 @@ class Attempts:
     def _response_began(self, answer: HttpResponse, admission: Admission) -> None:
         now = self._flight.first_at = time.time()
         self._flight.headers = answer.headers
+        self._admitted, self._digest = admission, blake3()
         self._flight.guarded(
             "limits_failed", None, admission.update, answer.status, answer.headers, now
         )
         if answer.status < 300:
             self._caller.response_began()
 
-    def _answered(
-        self, reply: Reply, raw_hash: str, answer: HttpResponse, admission: Admission
-    ) -> None:
+    def answered(self, reply: Reply) -> None:
+        """The reply is complete."""
         flight = self._flight
-        flight.reply, flight.raw_hash = reply, raw_hash
-        headers, redactor = answer.headers, flight.target.endpoint.redactor
+        flight.reply, flight.raw_hash = reply, self._digest.hexdigest()
+        headers, redactor = flight.headers, flight.target.endpoint.redactor
         flight.request_id = next(
             (redactor(headers[name]) for name in REQUEST_IDS if name in headers), None
         )
@@ -336,58 +275,22 @@ class Attempts:
         breaker = flight.target.endpoint.breaker
         if not breaker.calm:
             flight.guarded("limits_failed", None, breaker.succeeded, now)
-        flight.guarded("limits_failed", None, admission.settle, reply.usage)
+        flight.guarded("limits_failed", None, self._admitted.settle, reply.usage)
 
-    async def _drain(self, pieces: AsyncIterator[bytes]) -> list[bytes]:
-        """Reads the end of the body, and returns it for a tee. The reply is complete, whatever
-        happens here."""
+    async def _drain(self, pieces: AsyncIterator[bytes]) -> bytes:
+        """Reads the end of the body. The reply is complete, whatever happens here."""
         rest: list[bytes] = []
 
         async def read() -> None:
             while (piece := await anext(pieces, None)) is not None:
-                if self._tee:
-                    rest.append(piece)
+                rest.append(piece)
 
         try:
             seconds = min(_LAST_BYTES, self._until - monotonic())
             await Deadline(seconds, self._timer).wait(read())
         except (AnaphoraError, DeadlinePassed):
             pass
-        return rest
-
-    async def _next_hop(self, error: AnaphoraError, index: int) -> int:
-        """Where to send next after a failure, once it is time; raises when nothing is left to
-        try."""
-        flight, now = self._flight, monotonic()
-        if isinstance(error, Denied):  # by the guard: nothing was sent
-            flight.target.endpoint.breaker.left(now)
-            self._over(error, now)
-            raise error
-        flight.target.endpoint.redactor.clean(error)
-        self._hide_exchange(error)
-        if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
-            flight.target.endpoint.breaker.failed(error, now)
-        self._over(error, now)
-        prepared = flight.prepared.get(index)
-        again = prepared is not None and isinstance(error, prepared.prepare_again_on)
-        if again and not self._streamed and index not in self._whole:
-            del flight.prepared[index]
-            self._whole.add(index)
-            return index
-        if self._policy is None:
-            retries = [self._caller.retry_of(target) for target in flight.targets]
-            self._policy = retry_policy(retries, deadline=self._until, draw=random.random)
-            next(self._policy)  # the attempt that failed
-        try:
-            step = self._policy.send(AttemptFailed(error, now, self._streamed))
-        except StopIteration as end:
-            final: AnaphoraError = end.value
-            raise final from (None if final is error else error)
-        if step.wait:
-            last = flight.attempts[-1]
-            flight.attempts[-1] = msgspec.structs.replace(last, wait=step.wait)
-            await asyncio.sleep(step.wait)
-        return step.hop
+        return b"".join(rest)
 
     async def _in_time(self, awaitable: Awaitable[T]) -> T:
         """The result, unless the call's time ends first. Only waits for the provider are limited:
@@ -397,38 +300,6 @@ class Attempts:
         except DeadlinePassed:
             pass  # its context has the frames of what was cancelled
         raise self._time_over()
-
-    def _time_over(self, partial: Reply | None = None) -> AnaphoraError:
-        """The error at the end of the call's time: `Throttled` where rate limits used it up."""
-        error: AnaphoraError = Timeout(round(self._timeout * 1000))
-        error.partial = partial
-        if self._queueing:
-            error = Throttled("no place became free in the time that the call may take", wait=0.0)
-        if self._attempting:
-            now = monotonic()
-            self._flight.target.endpoint.breaker.failed(error, now)
-            self._over(error, now)
-        return error
-
-    def _is_late(self, problem: BaseException) -> bool:
-        """Whether the reply was complete before the problem: then it is only reported. Otherwise
-        the attempt ends here: it was cancelled, or failed inside the client."""
-        if self._flight.reply is not None and isinstance(problem, Exception):
-            self._flight.failed("connection_failed", problem)
-            return True
-        if isinstance(problem, AnaphoraError):
-            self._hide_exchange(problem)
-        elif self._attempting:
-            now = monotonic()
-            self._flight.target.endpoint.breaker.left(now)
-            self._over(problem, now)
-        return False
-
-    def _hide_exchange(self, error: AnaphoraError) -> None:
-        """Removes the frames of a request that was sent: their local variables may hold what the
-        provider responded, which may quote the key."""
-        if self._sent:
-            without_frames(error)
 
     def _over(self, error: BaseException | None, now: float, request_id: str | None = None) -> None:
         """Adds the attempt that ended to those of the call."""
@@ -449,10 +320,3 @@ class Attempts:
         self._attempting = self._queueing = False
         if self._guard is not None:
             self._guard.end(flight, error, sent=bool(self._sent), partial=self._partial(error))
-
-    def _partial(self, error: BaseException | None) -> Reply | None:
-        """What was received of a reply whose stream ended early."""
-        if error is None or self._reader is None:
-            return None
-        partial: Reply | None = getattr(error, "partial", None)
-        return partial if partial is not None else partial_of(self._reader.close())

@@ -1,4 +1,8 @@
-"""Failures: those of providers as exceptions, and those after a complete response as notices.
+"""Failures: those of providers as exceptions, what follows them, and those after a complete
+response as notices.
+
+The policy (`retry.retry_policy`) decides what follows and never sleeps; `AttemptFailures` acts on
+it.
 
 The provider has been paid once a response is complete, so that nothing may lose it: a failure of a
 later step (`InFlight.guarded`) becomes a notice on it and an error in the log (`anaphora`).
@@ -7,23 +11,43 @@ Exceptions that are no `Exception` (Ctrl-C, a cancelled task) still pass through
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
+import random
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from anaphora import errors
-from anaphora.errors import AnaphoraError, Parse, Upstream
+from anaphora.errors import (
+    AnaphoraError,
+    Denied,
+    Parse,
+    Throttled,
+    Timeout,
+    Unavailable,
+    Upstream,
+)
+from anaphora.redaction import without_frames
 from anaphora.values import Event, Notice, Reply, ReplyEnd, ReplyFail
 from anaphora.wire.errors import NO_ERROR_OBJECT
 
+from .retry import AttemptFailed, RetrySteps, retry_policy
+
 if TYPE_CHECKING:
+    from anaphora.wire import Reader
+
     from .endpoint import Endpoint
+    from .in_flight import InFlight
+    from .observe import AttemptGuard
     from .transport import HttpResponse
+    from .turn import Caller
 
 
 _log = logging.getLogger("anaphora")
@@ -194,3 +218,106 @@ def line_of(trace: TracebackType | None) -> str:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+class AttemptFailures(ABC):
+    """What follows when an attempt of a call fails: another one, after a wait or elsewhere, or the
+    end of the call. The base of `Attempts`."""
+
+    _flight: InFlight
+    _caller: Caller
+    _timeout: float
+    _until: float
+    """The end of the call's time, on the monotonic clock."""
+    _guard: AttemptGuard | None
+    _policy: RetrySteps | None = None
+    """Created when something has failed: most calls need none."""
+    _whole: tuple[int, ...] = ()
+    """Targets whose request was prepared once more."""
+    _streamed = False
+    """An event has reached the caller."""
+    _attempting = _queueing = False
+    """An attempt has begun; it waits for rate limits."""
+    _queued = _sent = 0.0
+    """How long it waited for them, and when it was sent."""
+    _answer: HttpResponse | None = None
+    """The response to it,"""
+    _reader: Reader | None = None
+    """and the reader of that, where it is a stream."""
+
+    @abstractmethod
+    def _over(self, error: BaseException | None, now: float, request_id: str | None = None) -> None:
+        """Adds the attempt that ended to those of the call."""
+
+    async def _next_hop(self, error: AnaphoraError, index: int) -> int:
+        """Where to send next after a failure, once it is time; raises when nothing is left to
+        try."""
+        flight, now = self._flight, monotonic()
+        if isinstance(error, Denied):  # by the guard: nothing was sent
+            flight.target.endpoint.breaker.left(now)
+            self._over(error, now)
+            raise error
+        flight.target.endpoint.redactor.clean(error)
+        self._hide_exchange(error)
+        if not isinstance(error, Unavailable):  # which was raised before the breaker let it in
+            flight.target.endpoint.breaker.failed(error, now)
+        self._over(error, now)
+        prepared = flight.prepared.get(index)
+        again = prepared is not None and isinstance(error, prepared.prepare_again_on)
+        if again and not self._streamed and index not in self._whole:
+            del flight.prepared[index]
+            self._whole += (index,)
+            return index
+        if self._policy is None:
+            retries = [self._caller.retry_of(target) for target in flight.targets]
+            self._policy = retry_policy(retries, deadline=self._until, draw=random.random)
+            next(self._policy)  # the attempt that failed
+        try:
+            step = self._policy.send(AttemptFailed(error, now, self._streamed))
+        except StopIteration as end:
+            final: AnaphoraError = end.value
+            raise final from (None if final is error else error)
+        if step.wait:
+            last = flight.attempts[-1]
+            flight.attempts[-1] = msgspec.structs.replace(last, wait=step.wait)
+            await asyncio.sleep(step.wait)
+        return step.hop
+
+    def _time_over(self, partial: Reply | None = None) -> AnaphoraError:
+        """The error at the end of the call's time: `Throttled` where rate limits used it up."""
+        error: AnaphoraError = Timeout(round(self._timeout * 1000))
+        error.partial = partial
+        if self._queueing:
+            error = Throttled("no place became free in the time that the call may take", wait=0.0)
+        if self._attempting:
+            now = monotonic()
+            self._flight.target.endpoint.breaker.failed(error, now)
+            self._over(error, now)
+        return error
+
+    def _is_late(self, problem: BaseException) -> bool:
+        """Whether the reply was complete before the problem: then it is only reported. Otherwise
+        the attempt ends here: it was cancelled, or failed inside the client."""
+        if self._flight.reply is not None and isinstance(problem, Exception):
+            self._flight.failed("connection_failed", problem)
+            return True
+        if isinstance(problem, AnaphoraError):
+            self._hide_exchange(problem)
+        elif self._attempting:
+            now = monotonic()
+            self._flight.target.endpoint.breaker.left(now)
+            self._over(problem, now)
+        return False
+
+    def _hide_exchange(self, error: AnaphoraError) -> None:
+        """Removes the frames of a request that was sent: their local variables may hold what the
+        provider responded, which may quote the key."""
+        if self._sent:
+            without_frames(error)
+
+    def _partial(self, error: BaseException | None) -> Reply | None:
+        """What was received of a reply whose stream ended early."""
+        if error is None or self._reader is None:
+            return None
+        partial: Reply | None = getattr(error, "partial", None)
+        return partial if partial is not None else partial_of(self._reader.close())

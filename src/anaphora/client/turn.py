@@ -19,7 +19,7 @@ import msgspec
 
 from anaphora.errors import AnaphoraError
 from anaphora.tokens import Counts
-from anaphora.values import Event, Message, Notice
+from anaphora.values import Event, Message, Notice, ReplyEnd
 
 from .attempts import Attempts
 from .config import RetryConfig
@@ -121,13 +121,16 @@ class Caller(ABC):
         """Events as they come; the turn has its response before the last of them."""
         flight = await self._begin(request, stream=True)
         try:
-            async with aclosing(self._attempts(flight).stream()) as events:
-                async for event in events:
-                    if flight.reply is not None and turn.response is None:
-                        turn.response = self._respond(flight)
-                        if self._is_kept:
-                            turn.response = await self._stored(turn.response)
-                    yield event
+            attempts = self._attempts(flight)
+            async with aclosing(attempts.stream()) as pieces:
+                async for events in pieces:
+                    for event in events:
+                        if isinstance(event, ReplyEnd):
+                            attempts.answered(event.reply)
+                            turn.response = self._respond(flight)
+                            if self._is_kept:
+                                turn.response = await self._stored(turn.response)
+                        yield event
             if turn.response is not None:
                 # A failure of the connection behind the last event.
                 turn.response = self._noted(turn.response, flight.take_notices())

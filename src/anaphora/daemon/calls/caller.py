@@ -144,9 +144,13 @@ class DelegatedCall(Caller):
         request = TurnRequest(timeout=self._call.timeout, adapter=ADAPTER)
         flight = InFlight(request, self._targets, True)
         try:
-            async with aclosing(self._attempts(flight).pieces()) as pieces:
+            attempts = self._attempts(flight)
+            async with aclosing(attempts.stream()) as pieces:
                 whole = WholeEvents()
-                async for events, data in pieces:
+                async for found in pieces:
+                    events, data = tuple(found), attempts.data
+                    if events and isinstance(events[-1], ReplyEnd):
+                        attempts.answered(events[-1].reply)
                     if self._head is None:
                         self._head = self._stream_head(flight, events)
                         hides = self._builder.hides_usage
