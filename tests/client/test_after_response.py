@@ -451,7 +451,7 @@ def test_price_follows_the_time_of_day(emu: Emulator, monkeypatch: pytest.Monkey
 # ── Steps of ours ────────────────────────────────────────────────────────────────────────────────
 
 STEPS = {
-    "anaphora.client.endpoint.Target.price": "price_failed",
+    "anaphora.client.target.Target.price": "price_failed",
     "anaphora.client.in_flight.cost_of": "price_failed",
     "anaphora.client.oneshot.saved_usd": "price_failed",
     "anaphora.client.in_flight.block_shares": "record_failed",
@@ -506,7 +506,7 @@ def test_failing_step_loses_nothing(
         raise RuntimeError(f"{QUOTED} {KEY}")
 
     monkeypatch.setattr(step, fails)
-    monkeypatch.setattr("anaphora.client.endpoint.CircuitBreaker", RecoveredBreaker)
+    monkeypatch.setattr("anaphora.client.pool.CircuitBreaker", RecoveredBreaker)
     with clean_log(caplog):
         played = play(way, emu, texts=("One", "Two"), to="both" if "routing" in step else "main")
     check_kept(played, 2)

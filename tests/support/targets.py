@@ -10,7 +10,8 @@ from anaphora.catalog import dialects
 from anaphora.client.choice import UnknownModelWarning
 from anaphora.client.config import ClientConfig, ProviderConfig
 from anaphora.client.config.resolve import check
-from anaphora.client.endpoint import Endpoint, Target
+from anaphora.client.pool import Endpoint
+from anaphora.client.target import Target
 from anaphora.client.transport import HttpRequest, HttpResponse
 
 

@@ -19,11 +19,11 @@ from anaphora.errors import AnaphoraError, Timeout, Transport, Unavailable
 from anaphora.values import Event, Reply, ReplyEnd, ReplyFail, ReplyStart, UsageUpdate
 
 from .config.secrets import SecretHeaders
-from .endpoint import Target
 from .failures import AttemptFailures, partial_of, read_reply, status_error, stream_error
 from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
 from .response import Attempt
+from .target import Target
 from .transport import HttpResponse
 from .transport.timer import Deadline, DeadlinePassed
 

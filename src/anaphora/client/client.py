@@ -49,7 +49,6 @@ from .config.environment import Environment
 from .config.resolve import ResolvedProvider, resolve
 from .content import Content, ToolSet, messages_of
 from .conversations import Conversations, id_of, store_of
-from .endpoint import Target
 from .mcp import ConfiguredServers, ServerSettings
 from .observe import CallAudit, Watcher, Watchers
 from .oneshot import ComparedCalls, OneShot
@@ -78,6 +77,7 @@ from .session.keep_warm import CacheRefresher, keep_warm_of
 from .session.keeper import ConversationKeeper
 from .session.turn_prompt import prompt_of
 from .structured import Structured, output_of
+from .target import Target
 from .transport import HttpTransport
 from .turn import Turn, TurnRequest
 

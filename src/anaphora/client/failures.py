@@ -43,9 +43,9 @@ from .retry import AttemptFailed, RetrySteps, retry_policy
 if TYPE_CHECKING:
     from anaphora.wire import Reader
 
-    from .endpoint import Endpoint
     from .in_flight import InFlight
     from .observe import AttemptGuard
+    from .pool import Endpoint
     from .transport import HttpResponse
     from .turn import Caller
 

@@ -16,10 +16,10 @@ from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice, Reply, Usage
 
-from .endpoint import Target
 from .failures import reported
 from .prices import cost_unknown
 from .response import Attempt, BlockShare, Record, block_shares
+from .target import Target
 from .transport import HttpRequest
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from anaphora.errors import NotFound
 from anaphora.prompt import Call
 from anaphora.rendered import Plan, Rendered
 
-from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .observe import Watchers
 from .response import Response
 from .structured import Structured
+from .target import Target
 from .turn import Caller, TurnRequest
 
 #: Calls of conversations that are remembered, and the bytes of their prompts.

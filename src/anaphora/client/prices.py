@@ -15,7 +15,8 @@ from anaphora.values import Notice, Ttl, Usage
 from anaphora.wording import counted
 
 if TYPE_CHECKING:
-    from .endpoint import Endpoint, Target
+    from .pool import Endpoint
+    from .target import Target
 
 
 def find_price(target: Target, at: float, tier: str, *, batch: bool = False) -> Price | None:

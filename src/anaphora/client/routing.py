@@ -24,8 +24,8 @@ from anaphora.values import Notice, SegmentRole
 from .prices import moving_message, price_of_moving
 
 if TYPE_CHECKING:
-    from .endpoint import Target
     from .session.provider_state import ProviderState
+    from .target import Target
 
 _RANGE = 1 << 53
 _CHANGING = (SegmentRole.VOLATILE_TAIL, SegmentRole.DYNAMIC_CONTEXT)

@@ -23,13 +23,13 @@ from anaphora.values import Event, Message, Notice, ReplyEnd
 
 from .attempts import Attempts
 from .config import RetryConfig
-from .endpoint import Target
 from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
 from .observe import CallAudit, EndedCall, Watchers
 from .pending import Pending
 from .response import Parsed, Record, Response
 from .structured import Structured
+from .target import Target
 
 #: How many turns the event loop gets to close a stream that was left by `break`.
 CLOSE_TICKS = 8

@@ -21,8 +21,8 @@ import msgspec
 
 from anaphora import wire
 from anaphora.catalog.api_limits import BatchLimits, batch_limits
-from anaphora.client.endpoint import Endpoint
 from anaphora.client.failures import status_error
+from anaphora.client.pool import Endpoint
 from anaphora.client.transport import HttpResponse
 from anaphora.errors import (
     AnaphoraError,

@@ -21,12 +21,12 @@ from anaphora.cache.plan.groups import (
     warming_pays,
 )
 from anaphora.catalog import Price
-from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import Watchers
 from anaphora.client.oneshot import ComparedCalls, OneShot
 from anaphora.client.response import Response
 from anaphora.client.structured import Structured
+from anaphora.client.target import Target
 from anaphora.client.turn import Turn, TurnRequest
 from anaphora.errors import AnaphoraError, Throttled, Unavailable
 from anaphora.prompt import Call

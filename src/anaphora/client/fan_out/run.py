@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from anaphora.cache.plan.groups import PrefixGroup, shared_inside_chunks
-from anaphora.client.endpoint import Target
 from anaphora.client.failures import reported
+from anaphora.client.target import Target
 from anaphora.errors import (
     AnaphoraError,
     BudgetExceeded,

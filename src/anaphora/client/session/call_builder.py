@@ -11,10 +11,10 @@ import msgspec
 
 from anaphora.client.arguments import state_text
 from anaphora.client.content import ToolSet
-from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
 from anaphora.client.options import Prompt, StateText
 from anaphora.client.structured import Structured, output_of
+from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
 from anaphora.prompt import (
     Call,

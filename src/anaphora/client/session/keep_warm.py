@@ -23,12 +23,12 @@ from anaphora.cache.plan import refresh_margin
 from anaphora.cache.verdict import format_usd
 from anaphora.catalog.api_limits import output_limits
 from anaphora.client.config import RetryConfig
-from anaphora.client.endpoint import Target
 from anaphora.client.failures import described, log
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import EndedCall
 from anaphora.client.options import KeepWarm
 from anaphora.client.response import Record, Response
+from anaphora.client.target import Target
 from anaphora.client.turn import Caller, TurnRequest
 from anaphora.errors import AnaphoraError, InvalidRequest, RequestRejected
 from anaphora.values import Notice

@@ -22,8 +22,8 @@ from anaphora.client.conversations import (
     in_time,
     piece_key,
 )
-from anaphora.client.endpoint import Target
 from anaphora.client.failures import described, log
+from anaphora.client.target import Target
 from anaphora.rendered.stored import NewPiece, PieceRef
 from anaphora.values import Notice
 

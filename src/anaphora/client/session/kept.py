@@ -12,12 +12,12 @@ from weakref import WeakSet
 
 import msgspec
 
-from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.observe import EndedCall, Watchers
 from anaphora.client.options import KeepWarm, OnPrefixBreak, Prompt
 from anaphora.client.response import Record, Response
 from anaphora.client.routing import SessionRoute
+from anaphora.client.target import Target
 from anaphora.client.turn import Caller, TurnRequest
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, RenderedContext

@@ -20,8 +20,8 @@ from anaphora.cache.simulator.outcome import predict_read
 from anaphora.cache.verdict import Prediction, SentCall, Verdict, diagnosis_of, judge
 from anaphora.cache.verdict.prediction import predict_slot_read
 from anaphora.catalog import Price
-from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.target import Target
 from anaphora.prompt import Call, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.tokens import Bills

@@ -12,7 +12,6 @@ import msgspec
 
 from anaphora.client.arguments import missing_result, seconds_of
 from anaphora.client.content import Content, messages_of, unanswered
-from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.mcp import ADDED
 from anaphora.client.options import TurnOptions
@@ -20,6 +19,7 @@ from anaphora.client.parameters import params_of
 from anaphora.client.response import Output, Response
 from anaphora.client.routing import conversation_key
 from anaphora.client.structured import Structured
+from anaphora.client.target import Target
 from anaphora.client.turn import Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import PromptIR

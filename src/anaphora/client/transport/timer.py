@@ -10,6 +10,8 @@ from collections.abc import Awaitable
 from math import inf
 from typing import Any, Protocol, TypeVar
 
+from anaphora.errors import InvalidRequest
+
 T = TypeVar("T")
 
 
@@ -60,6 +62,34 @@ class SharedTimer:
         self._schedule(min(self._due.values(), default=inf))
         for wait in expired:
             wait.expire()
+
+
+class LoopAffinity:
+    """The event loop that holds a client's connections: the first that it is used in."""
+
+    def __init__(self) -> None:
+        self._timer: SharedTimer | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        return None if self._timer is None else self._timer.loop
+
+    def enter(self) -> SharedTimer:
+        """The timer for all time limits of the client's calls, in the loop that runs now."""
+        loop, timer = asyncio.get_running_loop(), self._timer
+        if timer is None:
+            timer = self._timer = SharedTimer(loop)
+        elif timer.loop is not loop:
+            raise InvalidRequest(
+                "this client was used in another event loop, where its connections are; make one"
+                " in each loop, or use the synchronous Client",
+                path="client",
+            )
+        return timer
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.close()
 
 
 class DeadlinePassed(Exception):

@@ -11,8 +11,8 @@ from anaphora import catalog
 from anaphora.client.choice import name_at, refuses
 from anaphora.client.config import Hop
 from anaphora.client.config.resolve import ResolvedProvider
-from anaphora.client.endpoint import Target
 from anaphora.client.pool import ChosenTargets, ProviderPool, TargetChooser
+from anaphora.client.target import Target
 from anaphora.daemon.values import App, GrantedModel
 from anaphora.errors import AnaphoraError, RequestRejected
 from anaphora.redaction import quoted

@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from anaphora.cache.verdict import Prediction, Verdict, diagnosis_of, saved_usd
 from anaphora.catalog import Price
 from anaphora.client.attempts import REQUEST_IDS, Attempts
-from anaphora.client.endpoint import Target
 from anaphora.client.failures import without_details
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.limits import Admission
 from anaphora.client.observe import CallAudit, EndedCall, OwnBill, Watchers
 from anaphora.client.response import Record, Response
+from anaphora.client.target import Target
 from anaphora.client.turn import Caller, TurnRequest
 from anaphora.daemon.access.isolation import SharedProviders, own_extras, own_reply, own_usage
 from anaphora.daemon.access.rates import GrantRates

@@ -8,8 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from anaphora.canonical import string
-from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.target import Target
 from anaphora.errors import AnaphoraError
 from anaphora.wire.reading import DECODE_ERRORS, Members, decode_members, encode_members
 

@@ -13,10 +13,10 @@ from anaphora.audit.log import AuditLog
 from anaphora.client.choice import name_at
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.resolve import ResolvedProvider
-from anaphora.client.endpoint import Target
 from anaphora.client.observe import Watcher, Watchers
 from anaphora.client.pool import ProviderPool, TargetChooser
 from anaphora.client.routing import SessionRoute, conversation_key
+from anaphora.client.target import Target
 from anaphora.client.transport import HttpTransport
 from anaphora.daemon.access.checks import check_capabilities, check_grant, is_granted
 from anaphora.daemon.access.denials import DenialLog

@@ -11,8 +11,8 @@ from typing import Self
 import msgspec
 
 from anaphora.client.config import Rate
-from anaphora.client.endpoint import Target
 from anaphora.client.limits import Admission
+from anaphora.client.target import Target
 from anaphora.daemon.shared_state import MinuteLimit, SharedState, Taken
 from anaphora.errors import Denied, RateLimited, Throttled, Transport
 from anaphora.values import Usage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from anaphora.client.endpoint import Target
+from anaphora.client.target import Target
 from anaphora.prompt import Params, Reasoning
 from anaphora.values import Notice
 

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from anaphora.cache.plan import AppMemory, refresh_margin
 from anaphora.cache.plan.memory import ConversationState
 from anaphora.cache.verdict import format_usd
-from anaphora.client.endpoint import Target
 from anaphora.client.failures import log
 from anaphora.client.in_flight import PreparedRequest, service_tier
 from anaphora.client.pool import ProviderPool
@@ -34,6 +33,7 @@ from anaphora.client.session.cached_prefix import (
 )
 from anaphora.client.session.keep_warm import keep_warm_failed, kept_warm_notice
 from anaphora.client.session.provider_state import ProviderState
+from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
 from anaphora.daemon.access.grants import AppGrant
 from anaphora.daemon.facts.reading import RequestFacts

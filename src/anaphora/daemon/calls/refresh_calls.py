@@ -17,12 +17,12 @@ from anaphora.cache.verdict import Verdict
 from anaphora.catalog import Price
 from anaphora.catalog.api_limits import output_limits
 from anaphora.client.config import RetryConfig
-from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, PreparedRequest, service_tier
 from anaphora.client.observe import EndedCall
 from anaphora.client.response import Record
 from anaphora.client.session.cached_prefix import NEARLY, CachedPrefix, refreshed
 from anaphora.client.session.provider_state import ProviderState
+from anaphora.client.target import Target
 from anaphora.daemon.access.isolation import own_usage
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
 from anaphora.daemon.money.settling import AttemptCost

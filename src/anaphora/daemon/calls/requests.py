@@ -15,8 +15,8 @@ from anaphora.analysis.sent_requests import own_plan
 from anaphora.cache import CallHints, hints_of
 from anaphora.canonical import string
 from anaphora.catalog import Dialect
-from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import PreparedRequest
+from anaphora.client.target import Target
 from anaphora.client.transport import HttpRequest
 from anaphora.daemon.access.checks import check_grant, check_limits, check_prompt
 from anaphora.daemon.access.grants import LlmGrant

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from anaphora import wire
-from anaphora.client.endpoint import Target
+from anaphora.client.target import Target
 from anaphora.daemon.access.checks import check_grant
 from anaphora.daemon.facts.reading import read_facts
 from anaphora.daemon.money.bounds import cost_bound, nano_usd, storage_bound

@@ -12,7 +12,8 @@ import msgspec
 from anaphora import wire
 from anaphora.client.config.resolve import ResolvedProvider
 from anaphora.client.config.secrets import SecretHeaders
-from anaphora.client.endpoint import Endpoint, Target
+from anaphora.client.pool import Endpoint
+from anaphora.client.target import Target
 from anaphora.client.transport import HttpRequest, HttpTransport
 from anaphora.daemon.calls.filling import with_members
 from anaphora.errors import AnaphoraError

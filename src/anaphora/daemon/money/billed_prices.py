@@ -10,7 +10,7 @@ import msgspec
 
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import STANDARD_TIERS
-from anaphora.client.endpoint import Target
+from anaphora.client.target import Target
 from anaphora.client.in_flight import cost_of
 from anaphora.daemon.facts.request import RequestFacts
 from anaphora.rendered import Plan

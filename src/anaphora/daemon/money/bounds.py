@@ -19,8 +19,8 @@ import msgspec
 from anaphora.catalog import PRICE_SLOT, Price, Rates
 from anaphora.catalog.api_limits import bounds_of, overhead_of, server_tool_of
 from anaphora.catalog.prices import EXACT
-from anaphora.client.endpoint import Target
 from anaphora.client.prices import find_price
+from anaphora.client.target import Target
 from anaphora.daemon.access.grants import NANO
 from anaphora.daemon.facts.reading import RequestFacts, ServerTool
 from anaphora.daemon.store import LARGEST_AMOUNT

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from anaphora.catalog import Price
 from anaphora.catalog.api_limits import price_multiple, server_tool_of
-from anaphora.client.endpoint import Target
 from anaphora.client.in_flight import InFlight, service_tier
+from anaphora.client.target import Target
 from anaphora.daemon.facts.request import RequestFacts
 from anaphora.values import Opaque, Reply
 

@@ -1,69 +1,35 @@
-"""A configured provider, ready to be called: its wire, address, headers, limits and prices."""
+"""One model at one provider, and the requests that go there: their address, key and headers."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anaphora import catalog, wire
+from anaphora import catalog
 from anaphora.cache.plan import AppMemory
 from anaphora.catalog import CacheRules, Price, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, Params
-from anaphora.redaction import shown_url
 from anaphora.rendered import Rendered, Request
 from anaphora.values import Notice
 
-from .choice import UnknownModelWarning, checked_model, name_at, unknown_model
 from .config.resolve import ResolvedProvider
 from .config.secrets import SecretHeaders
 from .limits import Gate
 from .parameters import check_temperature
-from .pending import warn
 from .prices import find_price
-from .retry import CircuitBreaker
-from .transport import HttpRequest, HttpTransport
-from .transport.timer import SharedTimer
+from .transport import HttpRequest
+from .transport.timer import LoopAffinity
 
-#: Models of one provider that are remembered: callers may name any.
-_MOST_TARGETS = 512
+if TYPE_CHECKING:
+    from .pool import Endpoint
 
 #: Prices of one model that are remembered.
 _MOST_PRICES = 64
 
 #: Headers that hold a list: values of the configuration and of a call are joined.
 _LISTS = frozenset(("anthropic-beta", "openai-beta"))
-
-
-class LoopAffinity:
-    """The event loop that holds a client's connections: the first that it is used in."""
-
-    def __init__(self) -> None:
-        self._timer: SharedTimer | None = None
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        return None if self._timer is None else self._timer.loop
-
-    def enter(self) -> SharedTimer:
-        """The timer for all time limits of the client's calls, in the loop that runs now."""
-        loop, timer = asyncio.get_running_loop(), self._timer
-        if timer is None:
-            timer = self._timer = SharedTimer(loop)
-        elif timer.loop is not loop:
-            raise InvalidRequest(
-                "this client was used in another event loop, where its connections are; make one"
-                " in each loop, or use the synchronous Client",
-                path="client",
-            )
-        return timer
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.close()
 
 
 class Target(msgspec.Struct, frozen=True, eq=False):
@@ -119,80 +85,26 @@ class Target(msgspec.Struct, frozen=True, eq=False):
         return params
 
 
-class Endpoint:
-    """One provider of the configuration. Shared by all calls of a client."""
+class OutgoingRequests:
+    """Makes the requests to one provider. The base of `Endpoint`."""
 
-    def __init__(
-        self,
-        resolved: ResolvedProvider,
-        transport: HttpTransport,
-        affinity: LoopAffinity | None = None,
-    ) -> None:
+    def __init__(self, resolved: ResolvedProvider, affinity: LoopAffinity | None) -> None:
         self.affinity = affinity or LoopAffinity()
         self.resolved = resolved
-        self.id = resolved.id
         self.config = resolved.provider
-        model = self.config.model
-        self.default_model = None if model is None else name_at(resolved, model)
-        self.wire_name = resolved.wire
-        self.wire = wire.get(resolved.wire)
-        self.base_wire = resolved.dialect.wire if resolved.dialect is not None else resolved.wire
-        self.features = wire.features(self.base_wire)
-        # Providers with a dialect of a wire have ranges of their own.
-        self.max_temperature = (
-            2.0 if resolved.dialect is not None else self.features.max_temperature
-        )
         self.system = resolved.system
-        self.transport = transport
-        self.breaker = CircuitBreaker(self.config.breaker)
         self.base_url = resolved.base_url
-        self.host = urlsplit(self.base_url).netloc
-        self.redactor = resolved.redactor()
-        """Removes the secrets of this provider from what it responds."""
         self._path_start = resolved.path_start
-        self._headers = resolved.headers()
-        self._gate = Gate.of(self.config.limits)
-        self._last_headers: tuple[tuple[tuple[str, str], ...], SecretHeaders] = (), self._headers
-        """The headers of the last request, and the same with the configured ones."""
-        self._targets: dict[str, Target] = {}
+        self.use_key(resolved)
 
-    def __repr__(self) -> str:
-        return f"<Endpoint {self.id} at {shown_url(self.base_url)}>"
-
-    def headroom(self, now: float) -> dict[str, float]:
-        """The share that is left of each rate limit; `now` is monotonic."""
-        return self._gate.limiter.headroom(now)
-
-    def target(self, model: str | None) -> Target:
-        """The model here, or the configured one; the same target for every call."""
-        name = model or self.default_model
-        target = self._targets.get(name) if isinstance(name, str) else None
-        if target is None:
-            target = self._new_target(name)
-            if len(self._targets) >= _MOST_TARGETS:
-                oldest = self._targets.pop(next(iter(self._targets)))
-                self._gate.limiter.forget(oldest.gate.lane)
-            self._targets[target.model] = target
-        return target
-
-    def block(self, model: str, until: float) -> None:
-        """Sends no call of a model before a time, which is monotonic; of one that was called."""
-        target = self._targets.get(model)
-        if target is not None:
-            target.gate.waiting.block(target.gate.lane, until)
-
-    def takes_key(self, resolved: ResolvedProvider) -> bool:
-        """Uses the key of the same provider as it is configured now; False where anything else has
-        changed."""
-        before = self.resolved
-        same = ("wire", "base_url", "dialect", "provider")
-        if any(getattr(before, name) != getattr(resolved, name) for name in same):
-            return False
+    def use_key(self, resolved: ResolvedProvider) -> None:
+        """Sends the key of the same provider as it is configured now."""
         self.resolved = resolved
         self.redactor = resolved.redactor()
+        """Removes the secrets of this provider from what it responds."""
         self._headers = resolved.headers()
-        self._last_headers = (), self._headers
-        return True
+        self._last_headers: tuple[tuple[tuple[str, str], ...], SecretHeaders] = (), self._headers
+        """The headers of the last request, and the same with the configured ones."""
 
     def outgoing(self, request: Request) -> HttpRequest:
         """The request with address, key and all headers."""
@@ -227,15 +139,6 @@ class Endpoint:
         own = {name: value for name, value in self._headers.items() if name not in _LISTS}
         headers = SecretHeaders({**request.headers, **own})
         return msgspec.structs.replace(request, headers=headers, body=body)
-
-    def _new_target(self, model: object) -> Target:
-        name = checked_model(self.resolved, model)
-        notices = unknown_model(self.resolved, name)
-        for notice in notices:
-            warn(notice.message, UnknownModelWarning)
-        rules = catalog.rules(self.system, name, self.base_wire)
-        profile, gate = catalog.profile(self.system, name), self._gate.of_model(name, rules)
-        return Target(self, name, profile, rules, AppMemory(rules), gate, {}, notices)
 
     def _with_headers(self, headers: tuple[tuple[str, str], ...]) -> SecretHeaders:
         if headers is not self._last_headers[0]:
