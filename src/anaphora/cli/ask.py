@@ -16,11 +16,11 @@ from click.shell_completion import CompletionItem
 
 from anaphora import canonical
 from anaphora.catalog import Effort
-from anaphora.client.content import unanswered
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool, Io
 from anaphora.tools import ToolRegistry
 from anaphora.values import Audio, Bytes, Document, Image, Part, Text
+from anaphora.values.conversation import unanswered
 
 from . import ask_files
 from .ask_chat import AskChat, AskOptions

@@ -36,7 +36,7 @@ from anaphora.wire import WIRES
 from anaphora.wire.message_dicts import read_message, read_tool
 from anaphora.yaml_values import nearest
 
-from .content import ToolSet, wrong_type
+from .content import FixedTools, JoinedTools, ToolSet, wrong_type
 from .options import StateText, SystemPrompt, Tools
 
 T = TypeVar("T")
@@ -201,12 +201,12 @@ def listed_tools(tools: Tools | None) -> ToolSet:
         given = tools_of([*tools] if isinstance(tools, Iterable) else tools)
         if given.registry is not None:
             registry.add_all(given.registry)
-        others = tuple(one for one in given.current if isinstance(one, ProviderTool))
+        others = tuple(one for one in given.source.current if isinstance(one, ProviderTool))
         if given.registry is None:
-            for each in given.current:
+            for each in given.source.current:
                 if isinstance(each, Tool):
                     registry.add(each)
-    return ToolSet(registry, registry, others)
+    return ToolSet(JoinedTools(registry, others) if others else registry, registry)
 
 
 def tools_of(tools: Tools | None) -> ToolSet:
@@ -228,7 +228,7 @@ def tools_of(tools: Tools | None) -> ToolSet:
         for index, tool in enumerate(tools)
     )
     if all(isinstance(tool, _TOOLS) for tool in given):
-        return ToolSet(_distinct(given))
+        return ToolSet(FixedTools(_distinct(given)))
     registry = ToolRegistry()
     others: list[ProviderTool] = []
     for index, tool in enumerate(given):
@@ -247,7 +247,7 @@ def tools_of(tools: Tools | None) -> ToolSet:
             where = error.path.removeprefix("tools.")
             reason = error.reason.partition("; pass replace=True")[0]
             raise InvalidTool(reason, path=f"{path}.{where}" if where else path) from None
-    return ToolSet((*registry.current, *others) if others else registry, registry)
+    return ToolSet(FixedTools((*registry.current, *others)) if others else registry, registry)
 
 
 def _distinct(tools: tuple[Any, ...]) -> tuple[AnyTool, ...]:

@@ -462,7 +462,7 @@ class AsyncClient:
         name = id_of(options.get("id"))
         builder = CallBuilder(
             tools=tools,
-            params=with_params(options.get("params"), options, tools.current),
+            params=with_params(options.get("params"), options, tools.source.current),
             extras=frozen(extras_of(options.get("extras")), Extras | None, "extras"),
             store=store,
             diagnose=flag_of(options.get("diagnose", False), "diagnose"),
@@ -492,8 +492,8 @@ class AsyncClient:
     def _serve(self, session: Session, servers: Sequence[ServerSettings], tools: ToolSet) -> None:
         from .mcp.servers import SessionServers
 
-        assert isinstance(tools.sent, OrderedRegistry)
-        started = SessionServers(servers, tools.sent)
+        assert isinstance(tools.registry, OrderedRegistry)
+        started = SessionServers(servers, tools.registry)
         self._servers.add(started)
         session.use_servers(started)
 
@@ -547,7 +547,7 @@ def call_of(content: Call | Content, model: str, options: CallOptions) -> Call:
             raise InvalidRequest("there is no message besides the system prompt", path="content")
         if len(messages) > 1:
             check_results(messages)
-        tools = tools_of(options.get("tools")).current
+        tools = tools_of(options.get("tools")).source.current
         return Call(
             ir=prompt_from(system, options.get("cache"), messages),
             model=model,

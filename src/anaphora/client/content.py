@@ -1,9 +1,9 @@
-"""The content of a turn as messages, tool calls without a result, and the tools that are sent."""
+"""The content of a turn as messages, and the tools that are sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, get_args
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias, get_args
 
 import msgspec
 
@@ -12,13 +12,12 @@ from anaphora.tools import ToolRegistry
 from anaphora.tools.registry import OrderedRegistry
 from anaphora.values import (
     AnyTool,
-    Conversation,
     Message,
     MessageLike,
     Part,
     ProviderTool,
     Text,
-    ToolCall,
+    Tool,
     ToolResult,
 )
 from anaphora.wire.message_dicts import read_message, read_part
@@ -98,44 +97,34 @@ def _empty(content: object) -> InvalidRequest:
     return InvalidRequest(f"{what}; providers refuse a message without content", path="content")
 
 
-class ToolSet(msgspec.Struct, frozen=True, eq=False):
-    """The tools of a call, and the registry that runs them, if one does."""
+class FixedTools(msgspec.Struct, frozen=True, eq=False):
+    current: tuple[AnyTool, ...] = ()
 
-    sent: ToolRegistry | tuple[AnyTool, ...] = ()
-    registry: ToolRegistry | None = None
-    others: tuple[ProviderTool, ...] = ()
-    """Behind those of a registry whose tools change."""
-    joined: dict[int, tuple[Any, tuple[AnyTool, ...]]] = {}
-    """The last result of `current` with others: the same object until a tool changes."""
+
+class JoinedTools(msgspec.Struct, eq=False):
+    """The tools of a registry, which may change, and others behind them."""
+
+    registry: ToolRegistry
+    others: tuple[ProviderTool, ...]
+    _last: tuple[tuple[Tool, ...], tuple[AnyTool, ...]] | None = None
+    """The registry's tools and the result: the same object until a tool changes."""
 
     @property
     def current(self) -> tuple[AnyTool, ...]:
-        if not isinstance(self.sent, ToolRegistry):
-            return self.sent
-        tools = self.sent.current
-        if not self.others:
-            return tools
-        known = self.joined.get(0)
-        if known is None or known[0] is not tools:
-            known = self.joined[0] = tools, (*tools, *self.others)
-        return known[1]
+        tools = self.registry.current
+        if self._last is None or self._last[0] is not tools:
+            self._last = tools, (*tools, *self.others)
+        return self._last[1]
+
+
+class ToolSet(msgspec.Struct, frozen=True, eq=False):
+    """The tools of a call, and the registry that runs them, if one does."""
+
+    source: FixedTools | ToolRegistry | JoinedTools = FixedTools()
+    """Its `current` tools are sent."""
+    registry: ToolRegistry | None = None
 
     def settle(self) -> None:
         """The prefix is written again anyway: takes over what changed in the tools of servers."""
-        if isinstance(self.sent, OrderedRegistry):
-            self.sent.settle()
-
-
-def unanswered(messages: Sequence[Message] | Conversation) -> tuple[ToolCall, ...]:
-    """The tool calls at the end of a conversation that have no result."""
-    answered: set[str] = set()
-    for index in range(len(messages) - 1, -1, -1):
-        message = messages[index]
-        if message.role == "tool":
-            answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
-        elif message.role == "assistant":
-            calls = [part for part in message.parts if isinstance(part, ToolCall)]
-            return tuple([call for call in calls if call.id not in answered]) if calls else ()
-        else:
-            return ()
-    return ()
+        if isinstance(self.registry, OrderedRegistry):
+            self.registry.settle()

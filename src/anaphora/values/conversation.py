@@ -17,7 +17,7 @@ from anaphora.errors import InvalidRequest
 from anaphora.wording import counted
 
 from .fields import Value, check_fields
-from .parts import Part, ResultPart, Text, ToolResult
+from .parts import Part, ResultPart, Text, ToolCall, ToolResult
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
@@ -225,3 +225,18 @@ def _free_number(items: list[Message], free: int, seen: int) -> int:
         if name[0] == "m" and len(name) < 12 and name[1:].isdecimal():
             free = max(free, int(name[1:]) + 1)
     return free
+
+
+def unanswered(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """The tool calls at the end of a conversation that have no result."""
+    answered: set[str] = set()
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if message.role == "tool":
+            answered |= {part.call_id for part in message.parts if isinstance(part, ToolResult)}
+        elif message.role == "assistant":
+            calls = [part for part in message.parts if isinstance(part, ToolCall)]
+            return tuple([call for call in calls if call.id not in answered]) if calls else ()
+        else:
+            return ()
+    return ()

@@ -350,7 +350,7 @@ class Session(SessionTurns):
     @property
     def sent_tools(self) -> tuple[AnyTool, ...]:
         """All tools that the model is given now."""
-        return self._builder.tools.current
+        return self._builder.tools.source.current
 
     @property
     def tools(self) -> ToolRegistry | None:

@@ -138,7 +138,7 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return Call(
             ir=ir,
             model=state.target.model,
-            tools=self.tools.current,
+            tools=self.tools.source.current,
             params=self._params_of(state, request, stream=stream),
             extras=self.extras,
         )

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, Unpack
 import msgspec
 
 from anaphora.client.arguments import amount_of, flag_of, missing_result, seconds_of
-from anaphora.client.content import unanswered
 from anaphora.client.dispatch import (
     OnToolError,
     ToolError,
@@ -36,6 +35,7 @@ from anaphora.client.response import Parsed, Response
 from anaphora.client.turn import CLOSE_TICKS
 from anaphora.errors import InvalidRequest, Timeout
 from anaphora.values import Event, Message, Notice, Refusal, Reply, ReplyEnd, ToolResult
+from anaphora.values.conversation import unanswered
 
 if TYPE_CHECKING:
     from . import Session

@@ -11,7 +11,7 @@ from typing import Any, Unpack, overload
 import msgspec
 
 from anaphora.client.arguments import missing_result, seconds_of
-from anaphora.client.content import Content, messages_of, unanswered
+from anaphora.client.content import Content, messages_of
 from anaphora.client.in_flight import InFlight, PreparedRequest
 from anaphora.client.mcp import ADDED
 from anaphora.client.options import TurnOptions
@@ -23,7 +23,8 @@ from anaphora.client.target import Target
 from anaphora.client.turn import Turn, TurnRequest
 from anaphora.errors import ContextOverflow, Forbidden, InvalidRequest, NotFound
 from anaphora.prompt import PromptIR
-from anaphora.values import Notice, SegmentRole, ToolResult
+from anaphora.values import Message, Notice, SegmentRole, ToolResult
+from anaphora.values.conversation import unanswered
 
 from .call_builder import is_plain
 from .handles import Handles
@@ -81,9 +82,11 @@ class SessionTurns(KeptConversation):
 
     def _request(self, content: Content | None, output: Any, options: TurnOptions) -> TurnRequest:
         timeout = options.pop("timeout", None) if options else None
+        # Nearly every turn is a text.
+        text = content if isinstance(content, str) and not content.isspace() else ""
         return TurnRequest(
-            messages=messages_of(content),
-            params=params_of(options, tools=self._builder.tools.current) if options else {},
+            messages=(Message.user(text),) if text else messages_of(content),
+            params=params_of(options, tools=self._builder.tools.source.current) if options else {},
             output=None if output is None else self._builder.output(output),
             timeout=None if timeout is None else seconds_of(timeout, "timeout"),
         )
