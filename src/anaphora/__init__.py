@@ -36,9 +36,9 @@ from .values import (
     ToolResult,
     Usage,
 )
+from .values import attachments as _attachments
 from .values import codec as _codec
 from .values import conversation as _conversation
-from .values import media as _media
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,4 +146,4 @@ def _file(path: str | Path) -> bytes:
     return data
 
 
-_media.read_file = _file
+_attachments.read_file = _file

@@ -31,7 +31,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.values.media import image_media_type
+from anaphora.values.attachments import image_media_type
 from anaphora.wire.message_runs import UNFINISHED_REASONING
 from anaphora.wire.parts import (
     check_image,

@@ -38,7 +38,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
-from anaphora.values.media import image_media_type
+from anaphora.values.attachments import image_media_type
 from anaphora.wire.body_memory import SplitInput
 from anaphora.wire.openai import body_order, decode_base64, function_name, split_tools
 from anaphora.wire.parts import fields_part
