@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import warnings
-from abc import abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextvars import ContextVar
 from types import CodeType
 from typing import Any, TypeVar
 
 from anaphora.errors import InvalidRequest
 
-from .response import TextStream
+from .consuming import ConsumedOnce
 
 #: Packages whose frames are not the application's.
 _OWN = frozenset(
@@ -30,76 +27,14 @@ _OWN = frozenset(
 T = TypeVar("T")
 
 
-class Pending(Coroutine[Any, Any, T]):
-    """A call that was not made yet, with a result of type `T`. It is a coroutine, so that a task
-    can be made of it. One that is never made warns when it is collected: most often an `await` was
-    forgotten."""
-
-    _kind: str
-    _verb: str
-    """The method that returns it."""
-    _use = "await it, or iterate over it"
-    _problem = "was never awaited or iterated over"
-    _consumed = True
-    """False from the end of `__init__` on: an object that could not be made does not warn."""
-
-    @property
-    def __name__(self) -> str:
-        """For the `repr` of a task."""
-        return f"{self._verb}(…)"
+class Pending(ConsumedOnce[T]):
+    """A call that was not made yet, with a result of type `T`. One that is never made warns when it
+    is collected: most often an `await` was forgotten."""
 
     def _made(self) -> None:
-        """Called at the end of `__init__`."""
+        """Called at the end of `__init__`: an object that could not be made does not warn."""
         self._site = call_site()
-        self._tasks: dict[object, Coroutine[Any, Any, T]] = {}
         self._consumed = False
-
-    @abstractmethod
-    def __aiter__(self) -> AsyncGenerator[Any, None]: ...
-
-    @abstractmethod
-    async def _complete(self) -> T: ...
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self._complete().__await__()
-
-    def send(self, value: Any, /) -> Any:
-        """A step of a task that was made of this."""
-        return self._step("send", value)
-
-    def throw(self, *problem: Any) -> Any:
-        """A task that was made of this is cancelled, perhaps before its first step."""
-        if not self._tasks:
-            self._consumed = True
-        return self._step("throw", *problem)
-
-    def close(self) -> None:
-        """As of a coroutine: one that was closed is not made, and does not warn."""
-        self._consumed = True
-        for steps in self._tasks.values():
-            steps.close()
-
-    def _step(self, name: str, *arguments: Any) -> Any:
-        """Several tasks may be made of one call; they must not take the steps of each other."""
-        task = asyncio.current_task()
-        steps = self._tasks.get(task)
-        if steps is None:
-            steps = self._tasks[task] = self._complete()
-        try:
-            return getattr(steps, name)(*arguments)
-        except BaseException:  # the last step
-            del self._tasks[task]
-            raise
-
-    @property
-    def text(self) -> TextStream:
-        """The pieces of text alone, as they come: `async for piece in chat.send("…").text`."""
-        return TextStream(self)
-
-    def made_by_sync_client(self, site: CodeSite) -> None:
-        self._site = site
-        self._use = "call its result(), or iterate over it"
-        self._problem = "was never iterated over, nor its result() called"
 
     def _consume(self) -> None:
         if self._consumed:
@@ -107,9 +42,6 @@ class Pending(Coroutine[Any, Any, T]):
             reason = f"this {kind} was already consumed; call {self._verb}() again"
             raise InvalidRequest(reason, path=kind)
         self._consumed = True
-
-    def __repr__(self) -> str:
-        return f"<{self._kind}: {'sent' if self._consumed else f'not sent; {self._use}'}>"
 
     def __del__(self) -> None:
         if self._consumed or sys.is_finalizing():

@@ -1,4 +1,4 @@
-"""The response to a call, its text as it comes, and the record of how it came.
+"""The response to a call, and the record of how it came.
 
 A record holds no prompt and no reply of its own, but other parties' texts may quote them: a
 provider's error message (`Attempt.reason`), the bytes around a change in a verdict. It stays in
@@ -7,21 +7,19 @@ this process; `observe.export` decides which fields may leave it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import Iterable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from anaphora.cache.verdict import Verdict
 from anaphora.tokens import Counts
-from anaphora.values import Notice, Reply, StopReason, TextPieces, ToolCall, Usage
+from anaphora.values import Notice, Reply, StopReason, ToolCall, Usage
 from anaphora.values.codec import html_of
 
 if TYPE_CHECKING:
     from anaphora.rendered import Rendered
-
-    from .pending import Pending
 
 
 if TYPE_CHECKING:
@@ -187,44 +185,3 @@ def _shares(rendered: Rendered) -> Iterable[BlockShare]:
                 label = run.label(chunk)
             yield BlockShare(label=label, section=run.section, tokens=done - before)
         last += run.count
-
-
-class TextStream(AsyncIterator[str]):
-    """The text of a turn, or of all turns of a run, in pieces.
-
-    As a context manager it closes the connection when the block is left.
-    """
-
-    def __init__(self, call: Pending[Any]) -> None:
-        self._call = call
-        self._events: AsyncGenerator[Any, None] | None = None
-        self._pieces = TextPieces()
-
-    def __aiter__(self) -> Self:
-        self._begin()
-        return self
-
-    async def __anext__(self) -> str:
-        async for event in self._events or self._begin():
-            if text := self._pieces.feed(event):
-                return text
-        raise StopAsyncIteration
-
-    async def __aenter__(self) -> Self:
-        self._begin()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        if self._events is not None:
-            await self._events.aclose()
-
-    def _begin(self) -> AsyncGenerator[Any, None]:
-        if self._events is None:
-            self._events = self._call.__aiter__()
-        return self._events
-
-    def __repr__(self) -> str:
-        return f"<TextStream: iterate over it, or await {self._call._verb}(…) for its text>"
