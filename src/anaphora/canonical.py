@@ -7,8 +7,6 @@ Values that JSON cannot hold raise an error with their path, and never become `n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -28,7 +26,6 @@ def _plain_value(value: object) -> object:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_plain_value).encode
-_check_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def string(text: str) -> bytes:
@@ -50,44 +47,6 @@ def dumps(value: object, *, path: str = "$") -> bytes:
         raise
     except TypeError as error:  # keys are not handed to `_plain_value`
         raise InvalidJson(str(error), path=path) from None
-
-
-def check_object(text: str, *, path: str = "$") -> str:
-    """The text itself, if it is a JSON object."""
-    _decode(_check_object, text, path, "a JSON object")
-    return text
-
-
-def is_object(text: str) -> bool:
-    """Whether the text is a JSON object that can be sent unchanged."""
-    try:
-        check_object(text)
-    except InvalidJson:
-        return False
-    return True
-
-
-def loads(text: str | bytes, *, path: str = "$") -> Any:
-    """JSON text as Python values; objects keep their order."""
-    return _decode(msgspec.json.decode, text, path, "JSON")
-
-
-def _decode(decode: Callable[[Any], Any], text: str | bytes, path: str, expected: str) -> Any:
-    try:
-        return decode(text if type(text) in (str, bytes) else _exact(text))
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidJson(f"not {expected}: {error}", path=path) from None
-    except RecursionError:
-        raise InvalidJson("nested too deeply", path=path) from None
-
-
-def _exact(text: object) -> str | bytes:
-    """The text of a subclass of `str` or `bytes`, which the decoder does not accept."""
-    if isinstance(text, str):
-        return str.__str__(text)
-    if isinstance(text, bytes):
-        return bytes(text)
-    raise InvalidJson(f"expected a text, not {type(text).__name__}")
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))

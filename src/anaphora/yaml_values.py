@@ -21,6 +21,7 @@ from msgspec import inspect
 from anaphora import canonical
 from anaphora.errors import InvalidConfig, InvalidJson
 from anaphora.redaction import quoted, shown_name, shown_text
+from anaphora.values.codec import loads
 
 T = TypeVar("T")
 E = TypeVar("E", bound=InvalidConfig)
@@ -192,7 +193,7 @@ def _note_lines(
 
 def _decode(data: Any, kind: type[T], origin: Origin) -> T:
     try:
-        data = canonical.loads(canonical.dumps(data, path="$"))
+        data = loads(canonical.dumps(data, path="$"))
     except InvalidJson as error:
         where = error.path.removeprefix("$").removeprefix(".")
         reason = shown_text(f"{where}: {error.reason}" if where else error.reason)

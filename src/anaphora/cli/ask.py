@@ -14,12 +14,12 @@ from typing import Any, get_args
 import click
 from click.shell_completion import CompletionItem
 
-from anaphora import canonical
 from anaphora.catalog import Effort
 from anaphora.client.structured import Structured, output_of
 from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool, Io
 from anaphora.tools import ToolRegistry
 from anaphora.values import Audio, Bytes, Document, Image, Part, Text
+from anaphora.values.codec import loads
 from anaphora.values.conversation import unanswered
 
 from . import ask_files
@@ -299,7 +299,7 @@ def _argument(text: str, name: str) -> str:
 def read_schema(file: Path) -> Structured[Any]:
     """The form of answers that a file describes."""
     try:
-        schema = canonical.loads(read_bytes(file))
+        schema = loads(read_bytes(file))
     except (InvalidJson, ValueError) as problem:
         raise InvalidRequest(f"not JSON: {problem}", path=str(file)) from None
     if not isinstance(schema, dict):

@@ -32,6 +32,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.values.codec import loads
 from anaphora.wire import WIRES
 from anaphora.wire.message_dicts import read_message, read_tool
 from anaphora.yaml_values import nearest
@@ -143,7 +144,7 @@ def extras_of(extras: Any) -> Extras | None:
             )
         if name not in WIRES and (near := nearest(str(name), WIRES)):
             raise InvalidRequest(f"there is no such wire; did you mean {near}?", path=path)
-        if not isinstance(canonical.loads(fields, path=path), dict):
+        if not isinstance(loads(fields, path=path), dict):
             raise InvalidRequest("must be a JSON object", path=path)
         checked[name] = fields
     return checked

@@ -35,6 +35,7 @@ from anaphora.values import (
     from_json,
     to_json,
 )
+from anaphora.values.codec import loads
 
 StreamItem: TypeAlias = Event | Response[Any]
 
@@ -175,7 +176,7 @@ def restored_reply(kept: object, rebuilt: Message) -> Message:
 
 def _calls(message: Message) -> list[tuple[str, str, Any]]:
     return [
-        (part.id, part.name, canonical.loads(part.arguments or "{}"))
+        (part.id, part.name, loads(part.arguments or "{}"))
         for part in message.parts
         if isinstance(part, ToolCall)
     ]

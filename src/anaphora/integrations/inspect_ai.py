@@ -62,6 +62,7 @@ from anaphora.values import (
     ToolCall,
     ToolResult,
 )
+from anaphora.values.codec import loads
 
 from .framework_client import (
     FrameworkClient,
@@ -332,7 +333,7 @@ def _is_plain(content: Sequence[Content]) -> bool:
 def _tool_call(call: ToolCall) -> InspectToolCall:
     problem = None
     try:
-        arguments = canonical.loads(call.arguments or "{}")
+        arguments = loads(call.arguments or "{}")
         if not isinstance(arguments, dict):
             problem = f"the arguments must be a JSON object, not {call.arguments[:200]}"
     except InvalidJson as error:

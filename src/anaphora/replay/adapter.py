@@ -24,7 +24,7 @@ from typing import Any, Literal
 import msgspec
 from blake3 import blake3
 
-from anaphora.canonical import dumps, loads
+from anaphora.canonical import dumps
 from anaphora.client.adapter import (
     AdapterDeadline,
     LlmAdapter,
@@ -40,6 +40,7 @@ from anaphora.errors import (
     InvalidRequest,
     NoFixture,
 )
+from anaphora.values.codec import loads
 
 from .fixture import Fixture, FixturePiece
 from .redact import Redaction, fixture_of

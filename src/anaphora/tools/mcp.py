@@ -27,6 +27,7 @@ from anaphora.values import (
     Tool,
     ToolResult,
 )
+from anaphora.values.codec import loads
 
 from .functions import is_async
 from .schema import tool_schema, wire_name
@@ -191,7 +192,7 @@ def _equals(text: str, value: object) -> bool:
     if isinstance(value, str):
         return text == value
     try:
-        decoded = canonical.loads(text)
+        decoded = loads(text)
     except InvalidJson:
         return False
     return type(decoded) is type(value) and decoded == value

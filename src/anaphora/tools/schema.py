@@ -21,6 +21,7 @@ from blake3 import blake3
 
 from anaphora import canonical
 from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool
+from anaphora.values.codec import loads
 from anaphora.wording import counted
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ def _read(schema: object, path: str, error: type[InvalidRequest]) -> dict[str, A
         if not isinstance(schema, str | bytes):
             # Encoding first names the path of values that JSON cannot hold.
             schema = canonical.dumps(schema, path=path)
-        plain = canonical.loads(schema, path=path)
+        plain = loads(schema, path=path)
     except RecursionError:
         raise InvalidJson("nested too deeply, or contains itself; use $ref", path=path) from None
     if not isinstance(plain, dict):
@@ -374,7 +375,7 @@ class SchemaArguments:
         self._path = path
 
     def read(self, text: str) -> dict[str, Any]:
-        arguments = canonical.loads(_or_empty(text), path=_ROOT)
+        arguments = loads(_or_empty(text), path=_ROOT)
         if not isinstance(arguments, dict):
             kind = type(arguments).__name__
             raise InvalidRequest(f"expected an object, got {kind}", path=_ROOT)

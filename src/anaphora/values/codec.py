@@ -1,4 +1,5 @@
-"""Values to JSON and back, for files, databases and other processes; values to HTML, for notebooks.
+"""Values to JSON and back, for files, databases and other processes; JSON text as Python values;
+values to HTML, for notebooks.
 
 The round trip is exact: a decoded message renders to the same bytes as the original. Decoding is
 strict; an unknown field is an error that names it.
@@ -69,3 +70,46 @@ def _reason_and_path(text: str) -> tuple[str, str]:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
+
+
+# ── JSON text ────────────────────────────────────────────────────────────────────────────────────
+
+_check_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def check_object(text: str, *, path: str = "$") -> str:
+    """The text itself, if it is a JSON object."""
+    _decode(_check_object, text, path, "a JSON object")
+    return text
+
+
+def is_object(text: str) -> bool:
+    """Whether the text is a JSON object that can be sent unchanged."""
+    try:
+        check_object(text)
+    except InvalidJson:
+        return False
+    return True
+
+
+def loads(text: str | bytes, *, path: str = "$") -> Any:
+    """JSON text as Python values; objects keep their order."""
+    return _decode(msgspec.json.decode, text, path, "JSON")
+
+
+def _decode(decode: Callable[[Any], Any], text: str | bytes, path: str, expected: str) -> Any:
+    try:
+        return decode(text if type(text) in (str, bytes) else _exact(text))
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidJson(f"not {expected}: {error}", path=path) from None
+    except RecursionError:
+        raise InvalidJson("nested too deeply", path=path) from None
+
+
+def _exact(text: object) -> str | bytes:
+    """The text of a subclass of `str` or `bytes`, which the decoder does not accept."""
+    if isinstance(text, str):
+        return str.__str__(text)
+    if isinstance(text, bytes):
+        return bytes(text)
+    raise InvalidJson(f"expected a text, not {type(text).__name__}")

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from anaphora.canonical import check_object, dumps, string
+from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import (
@@ -41,6 +41,7 @@ from anaphora.values import (
     Usage,
     WriteTtl,
 )
+from anaphora.values.codec import check_object
 from anaphora.wire.markers import CACHE_KEY, MarkLocation, find_message, supported_ttl
 from anaphora.wire.params import (
     FORCED_TOOLS,

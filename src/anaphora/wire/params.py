@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from anaphora.canonical import check_object, dumps, string
+from anaphora.canonical import dumps, string
 from anaphora.catalog import Feature, Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, OutputSchema, Params, Reasoning, ToolChoice
 from anaphora.values import Extras, Notice
+from anaphora.values.codec import check_object
 
 from .parts import foreign_extras
 from .reading import object_members, request_error

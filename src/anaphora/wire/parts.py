@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from anaphora.canonical import check_object, is_object, string
+from anaphora.canonical import string
 from anaphora.errors import AnaphoraError, InvalidRequest
 from anaphora.prompt import Call
 from anaphora.rendered import Kind, LogAppend
@@ -39,6 +39,7 @@ from anaphora.values import (
     UsageUpdate,
     WriteTtl,
 )
+from anaphora.values.codec import check_object, is_object
 
 from .reading import (
     DECODE_ERRORS,

@@ -27,6 +27,7 @@ from anaphora.tools.schema import (
     schema_validator,
 )
 from anaphora.values import Notice, Refusal, Reply, StopReason, Tool
+from anaphora.values.codec import loads
 
 from .schema import Decode, provider_schema, source_of, takes_strict
 
@@ -115,7 +116,7 @@ class Structured(Generic[T]):
     @functools.cached_property
     def _validator(self) -> tuple[Any, frozenset[str]]:
         validator = schema_validator(self._accepted, "output.schema", InvalidRequest)
-        return validator, field_names(canonical.loads(self._accepted))
+        return validator, field_names(loads(self._accepted))
 
 
 @overload
@@ -157,7 +158,7 @@ def output_of(
     schema = canonical_schema(sent, path="output.schema")
     if name is not None and not _NAME.fullmatch(name):
         raise InvalidRequest("must be 1 to 64 of A-Z a-z 0-9 _ -", path="output.name")
-    if strict is None and takes_strict(canonical.loads(schema)):
+    if strict is None and takes_strict(loads(schema)):
         strict = True
     output = OutputSchema(schema, description=description, strict=strict)
     if name is not None:
@@ -182,7 +183,7 @@ def _json_in(text: str) -> str:
     if "```" not in text:
         return text
     try:
-        canonical.loads(text)
+        loads(text)
     except InvalidJson:
         opened = list(_OPENS.finditer(text))
         closed = _CLOSES.search(text, opened[0].end()) if len(opened) == 1 else None
@@ -192,7 +193,7 @@ def _json_in(text: str) -> str:
 
 def _loads(text: str) -> Any:
     try:
-        return canonical.loads(text)
+        return loads(text)
     except InvalidJson as error:
         deep = error.reason == "nested too deeply"
         raise Parse("nested too deeply" if deep else "not JSON", path="$") from None

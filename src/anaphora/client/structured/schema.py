@@ -35,6 +35,7 @@ from anaphora.tools.schema import (
     schema_validator,
     subschemas,
 )
+from anaphora.values.codec import loads
 
 Decode = Callable[[str], Any]
 _LOCATION = re.compile(r" - at `(?:key` in `)?(\$[^`]*)`$")
@@ -166,7 +167,7 @@ def _from_union(members: tuple[Any, ...]) -> SchemaSource:
     ]
 
     def decode(text: str) -> Any:
-        value = canonical.loads(text)
+        value = loads(text)
         # A class whose fields are all optional would take the fields of any other.
         exact = [each for each, only in zip(sources, closed, strict=True) if only.is_valid(value)]
         problem: Parse | None = None
@@ -264,7 +265,7 @@ def _from_pydantic(kind: Any) -> SchemaSource:
 
 def provider_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """A type's schema in the part of JSON Schema that providers enforce."""
-    result: dict[str, Any] = inline_root(canonical.loads(canonical.dumps(schema)))
+    result: dict[str, Any] = inline_root(loads(canonical.dumps(schema)))
     definitions = result.get("$defs", {})
     for each in subschemas(result):
         each.pop("title", None)

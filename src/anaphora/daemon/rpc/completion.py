@@ -154,7 +154,7 @@ def call_of(params: PromptParams) -> Call:
         PromptBlock(block.label, block.text, CachePolicy(block.cache))
         for block in ((RpcSystemBlock(text=system),) if isinstance(system, str) else system)
     ]
-    tools = tools_of(params.tools).current
+    tools = tools_of(params.tools).source.current
     given = {name: getattr(params, name) for name in _PARAMS}
     options = params_of({n: v for n, v in given.items() if v not in (None, ())}, tools=tools)
     if params.output_schema is not None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from anaphora.canonical import check_object, dumps, string
+from anaphora.canonical import dumps, string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import PromptBlock
@@ -38,6 +38,7 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
+from anaphora.values.codec import check_object
 from anaphora.wire.parts import (
     check_image,
     check_part,

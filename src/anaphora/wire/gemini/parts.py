@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from anaphora.canonical import is_object, string
+from anaphora.canonical import string
 from anaphora.rendered import Kind
 from anaphora.values import (
     Audio,
@@ -33,6 +33,7 @@ from anaphora.values import (
     ToolResult,
     Url,
 )
+from anaphora.values.codec import is_object
 from anaphora.wire.parts import (
     check_image,
     check_part,

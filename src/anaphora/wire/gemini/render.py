@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from anaphora.canonical import check_object, string
+from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, Segment
@@ -37,6 +37,7 @@ from anaphora.rendered import (
 from anaphora.rendered.log import Piece
 from anaphora.rendered.plan import misfit, unholdable
 from anaphora.values import AnyTool, Message, Notice, ProviderTool, Tool, ToolCall, Ttl
+from anaphora.values.codec import check_object
 from anaphora.wire import rendering
 from anaphora.wire.message_runs import UNFINISHED_REASONING, message_runs
 from anaphora.wire.parts import closing, note_foreign_fields, notices_below, render_items

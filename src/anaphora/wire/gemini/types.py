@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw
 
-from anaphora.canonical import dumps, loads
+from anaphora.canonical import dumps
 from anaphora.values import Extras
+from anaphora.values.codec import loads
 from anaphora.values.fields import FrozenDict
 from anaphora.wire.memo import Memo
 from anaphora.wire.reading import (
