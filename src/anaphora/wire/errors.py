@@ -1,4 +1,4 @@
-"""HTTP errors of providers, by status and structured code.
+"""HTTP errors of providers, by status and structured code, and how long to wait after them.
 
 Only a prompt that is too long is recognised by its message, and only by messages of the catalog.
 OpenAI's errors are here too: both of its wires have them, and many hosts copy them.
@@ -7,6 +7,7 @@ OpenAI's errors are here too: both of its wires have them, and many hosts copy t
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from anaphora.catalog import is_overflow
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
 
-from .ratelimits import reset_after
+from .ratelimits import read_limits
 from .reading import DECODE_ERRORS
 
 #: What a status means where the provider's code does not decide.
@@ -43,6 +44,13 @@ NO_ERROR_OBJECT = "without an error object"
 #: Classes that an overflow may have by status or code, where it has no code of its own. A body over
 #: the byte limit (413) stays `TooLarge` unless its message is about the context window.
 _MAYBE_OVERFLOW = (errors.RequestRejected, errors.TooLarge, errors.Overloaded)
+
+
+_DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h|d))+")
+_STEP = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h|d)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
+#: Larger numbers are times and not waits: 2001 in seconds, and in milliseconds.
+_SECONDS_OF_2001, _MILLISECONDS_OF_2001 = 1e9, 1e12
 
 
 def error_class(
@@ -86,6 +94,50 @@ def retry_after(headers: Mapping[str, str], now: datetime.datetime | None = None
     if date.tzinfo is None:
         date = date.replace(tzinfo=datetime.UTC)
     return max(0.0, (date - now).total_seconds())
+
+
+def reset_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """How long until all exhausted limits are reset; None where that is unknown."""
+    limits = read_limits(headers)
+    waits = [seconds_until(limit.reset, now) for limit in limits if limit.remaining <= 0]
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def seconds_until(text: str | None, now: float | None = None) -> float | None:
+    """The seconds until a reset: a time (RFC 3339, or seconds or milliseconds since 1970), which needs
+    `now` in seconds since 1970; a duration (`6m0s`, `120ms`); or plain seconds."""
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return _duration(text) if text[-1] in "smhd" else _moment(text, now)
+    if not 0 <= number < float("inf"):
+        return None
+    if number < _SECONDS_OF_2001:
+        return number
+    if now is None:
+        return None
+    moment = number if number < _MILLISECONDS_OF_2001 else number / 1000
+    return max(0.0, moment - now)
+
+
+def _duration(text: str) -> float | None:
+    if not _DURATION.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _STEP.findall(text))
+
+
+def _moment(text: str, now: float | None) -> float | None:
+    if now is None:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return max(0.0, moment.timestamp() - now)
 
 
 def read_response(

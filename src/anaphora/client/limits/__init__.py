@@ -116,7 +116,7 @@ class Admission(msgspec.Struct, eq=False):
     def update(self, status: int, headers: Mapping[str, str], epoch: float) -> None:
         """The response began: learn the limits that its headers state. `epoch` is the Unix time."""
         gate = self._gate
-        if gate.lane.stated or read_limits(headers, epoch, at_most=SCARCE):
+        if gate.lane.stated or read_limits(headers, at_most=SCARCE):
             gate.waiting.update(gate.lane, headers, epoch)
         if self._call is not None and status < 300:
             gate.waiting.accepted(self._call)

@@ -26,6 +26,7 @@ import msgspec
 from anaphora.client.config import LimitsConfig
 from anaphora.errors import AnaphoraError, RateLimited, Throttled
 from anaphora.values import Usage
+from anaphora.wire.errors import seconds_until
 from anaphora.wire.ratelimits import read_limits
 
 from .windows import MINUTE, Forecast, RateWindow, StatedLimit
@@ -117,14 +118,15 @@ class ModelLane(msgspec.Struct, eq=False):
     def update(self, headers: Mapping[str, str], now: float, epoch: float) -> bool:
         """Learn from response headers; return whether they state any limit. `epoch` is the Unix
         time, for headers with absolute reset times."""
-        scarce = read_limits(headers, epoch, at_most=SCARCE)
-        if not scarce and not (self.stated and read_limits(headers, epoch)):
+        scarce = read_limits(headers, at_most=SCARCE)
+        if not scarce and not (self.stated and read_limits(headers)):
             return False
-        self.stated = [
-            (left.what == "tokens", StatedLimit(left, self.longest_wait, now))
-            for left in scarce
-            if left.reset is not None and not (self.ignores_cut and left.reset > self.longest_wait)
-        ]
+        self.stated = []
+        for left in scarce:
+            reset = seconds_until(left.reset, epoch)
+            if reset is not None and not (self.ignores_cut and reset > self.longest_wait):
+                stated = StatedLimit(left, reset, self.longest_wait, now)
+                self.stated.append((left.what == "tokens", stated))
         return True
 
     def accept(self) -> None:

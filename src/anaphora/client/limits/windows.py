@@ -170,11 +170,10 @@ class StatedLimit:
 
     __slots__ = ("_at", "_full_at", "_limit", "_rate", "_sudden", "cut", "granted", "level")
 
-    def __init__(self, left: RemainingLimit, longest: float, now: float) -> None:
-        """A reset later than `longest` seconds from now is cut short."""
-        assert left.reset is not None
-        reset = min(left.reset, longest)
-        self.cut = left.reset > longest
+    def __init__(self, left: RemainingLimit, reset: float, longest: float, now: float) -> None:
+        """`reset` is the number of seconds until all is back; more than `longest` are cut short."""
+        self.cut = reset > longest
+        reset = min(reset, longest)
         self.granted = left.remaining if self.cut else _INF
         """What the provider stated to remain. More is a guess, where the reset was cut short."""
         self._limit = _INF if left.limit is None else max(left.limit, left.remaining)

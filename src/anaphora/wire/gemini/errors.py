@@ -12,8 +12,7 @@ from anaphora import errors
 from anaphora.canonical import dumps
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
-from anaphora.wire.errors import error_class, overflow_class, read_response
-from anaphora.wire.ratelimits import seconds_until
+from anaphora.wire.errors import error_class, overflow_class, read_response, seconds_until
 from anaphora.wire.reading import DECODE_ERRORS
 
 #: By the reason in the details, then by the canonical status.
