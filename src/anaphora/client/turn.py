@@ -17,7 +17,6 @@ from typing import Any, Generic, Self
 
 import msgspec
 
-from anaphora.errors import AnaphoraError
 from anaphora.tokens import Counts
 from anaphora.values import Event, Message, Notice, ReplyEnd
 
@@ -25,9 +24,9 @@ from .attempts import Attempts
 from .config import RetryConfig
 from .in_flight import InFlight, PreparedRequest
 from .limits import Admission
-from .observe import CallAudit, EndedCall, Watchers
+from .observe import ObservedCalls, Watchers
 from .pending import Pending
-from .response import Parsed, Record, Response
+from .response import Parsed, Response
 from .structured import Structured
 from .target import Target
 
@@ -89,7 +88,7 @@ class Turn(Pending[Response[Parsed]], Generic[Parsed]):
         return self.response
 
 
-class Caller(ABC):
+class Caller(ObservedCalls, ABC):
     """Makes calls, from a request to the response and its record."""
 
     def __init__(
@@ -164,17 +163,17 @@ class Caller(ABC):
         """Remembers and parses a complete reply. Sets `flight.record` before anything can fail;
         raises nothing but `Parse`."""
 
-    async def _load(self) -> None:  # noqa: B027
+    async def _load(self) -> None:
         """Loads the conversation, once. Never fails."""
 
     async def _stored(self, response: Response) -> Response:
         """Stores the conversation after a response, with a notice where that fails."""
         return response
 
-    def response_began(self) -> None:  # noqa: B027
+    def response_began(self) -> None:
         """The provider has begun to answer: with a good status, and nothing is read yet."""
 
-    def _end(self) -> None:  # noqa: B027
+    def _end(self) -> None:
         """The call is over, however it ended."""
 
     def count_tokens(self, target: Target, prepared: PreparedRequest) -> int:  # noqa: ARG002
@@ -211,34 +210,11 @@ class Caller(ABC):
 
     def _respond(self, flight: InFlight) -> Response:
         response = self._finish(flight)
-        return self._noted(response, self._observe(flight, response.record))
+        flight.observed = True
+        if self._watchers or self._watchers.audit is not None:
+            return self._noted(response, self._observe(flight, response.record))
+        return response
 
     def _noted(self, response: Response, notices: tuple[Notice, ...]) -> Response:
         """The response with notices of steps that came after `_finish`."""
         return response.with_notices(notices) if notices else response
-
-    def _failed(self, flight: InFlight, problem: BaseException) -> None:
-        if isinstance(problem, AnaphoraError):
-            problem.attempts = tuple(flight.attempts)
-            if problem.partial is None:
-                # A reply in another form than requested was paid for, too.
-                problem.partial = flight.reply
-        if flight.observed:
-            return
-        if self._watchers or self._watchers.audit is not None:
-            self._observe(flight, flight.failed_record(problem))
-
-    def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
-        flight.observed = True
-        notices = self._watchers(record) if self._watchers else ()
-        audit = self._watchers.audit
-        if audit is None:
-            return notices
-        notices += flight.guarded("audit_failed", (), self._audit, audit, flight, record)
-        return notices + flight.take_notices()
-
-    def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
-        return audit.call_ended(self._ended(flight, record))
-
-    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
-        return EndedCall.of(flight, record)

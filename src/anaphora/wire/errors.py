@@ -104,8 +104,8 @@ def reset_after(headers: Mapping[str, str], now: float | None = None) -> float |
 
 
 def seconds_until(text: str | None, now: float | None = None) -> float | None:
-    """The seconds until a reset: a time (RFC 3339, or seconds or milliseconds since 1970), which needs
-    `now` in seconds since 1970; a duration (`6m0s`, `120ms`); or plain seconds."""
+    """The seconds until a reset: a duration (`6m0s`, `120ms`), plain seconds, or a time, for which
+    `now` is needed: in RFC 3339, or in seconds or milliseconds since 1970."""
     if not text:
         return None
     try:

@@ -1,60 +1,27 @@
-"""Simulate a provider's cache by the rules of the catalog."""
+"""A simulated call: what it reads and writes by the rules of the catalog."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
 from blake3 import blake3
 
-from anaphora.catalog import CacheRules, LookbackUnit, Moment
+from anaphora.catalog import CacheRules, Moment
 
-from .chances import Chance, find_chances
 from .outcome import Outcome, Span
-from .state import OpenCall, SimulatedCaches, Written
+from .state import SimulatedCaches, Written
 from .view import KeyOf, MadeCall, PromptView
 
 
-class Simulator(SimulatedCaches):
-    """One model's cache at one provider, for any number of accounts."""
+class SimulatedCalls(SimulatedCaches):
+    """Calls of one model at one provider. The base of `Simulator`."""
 
-    def __init__(
-        self,
-        rules: CacheRules,
-        *,
-        lookback_unit: LookbackUnit | None = None,
-        delay: float = 0.0,
-        loss: float = 0.0,
-        seed: int = 0,
-        slots: int = 4,
-        most: int | None = None,
-    ) -> None:
-        """`lookback_unit` selects a published reading of the look-back. `delay` is how long after
-        its reply began a prompt becomes readable. `loss` is the share of reads that find nothing,
-        drawn from `seed`. `slots` is for self-hosted servers. `most` limits the prefixes that are
-        remembered; the least recently used are dropped first."""
-        super().__init__(rules, lookback_unit=lookback_unit, slots=slots, most=most)
-        self._delay = delay
-        self._loss = loss
-        self._seed = seed
-        self._calls = 0
-
-    def predict(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> Outcome:
-        """What a call at that time would read and write. Changes nothing."""
-        if prompt.held:
-            return self.read_handle(prompt, at)
-        cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
-        return self._look_up(cache, prompt, key_of, at, scope)[0]
-
-    def chances(self, prompt: PromptView, *, at: float, scope: Hashable = "") -> tuple[Chance, ...]:
-        """The other outcomes that a call at that time may have, and how often: reads that the
-        provider misses at random, by the shares that its rules state."""
-        if prompt.held:
-            return ()
-        cache, key_of = self._cache_of(prompt), self._keys.of(prompt, scope)
-        return find_chances(self.rules, cache, prompt, key_of, at)
+    _delay: float
+    _loss: float
+    _seed: int
+    _calls = 0
 
     def call(
         self,
@@ -77,17 +44,6 @@ class Simulator(SimulatedCaches):
             self.rules, at, began=began, ended=ended, reasoning=reasoning, delay=self._delay
         )
         return self._make(prompt, made, scope)[0]
-
-    def start(
-        self, prompt: PromptView, *, at: float, reasoning: int | None = None, scope: Hashable = ""
-    ) -> OpenCall:
-        """A call whose response is still to come: until `OpenCall.respond`, what it writes cannot
-        be read."""
-        waits = self.rules.readable_from.value != "request_start"
-        readable = math.inf if waits else at + self._delay
-        made = MadeCall(at, readable, at, at, reasoning)
-        outcome, written, refresh = self._make(prompt, made, scope)
-        return OpenCall(self.rules, outcome, written, refresh, self._delay)
 
     def _make(
         self, prompt: PromptView, made: MadeCall, scope: Hashable

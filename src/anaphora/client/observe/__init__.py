@@ -20,6 +20,7 @@ import msgspec
 
 from anaphora.client.failures import failure_notice, line_of, log
 from anaphora.client.response import Record
+from anaphora.errors import AnaphoraError
 from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice, Reply, Usage
 
@@ -158,6 +159,39 @@ class Watchers(tuple[Watcher, ...]):
                     logged.add(number)
                     _log_failure(watcher, error)
         return tuple(notices)
+
+
+class ObservedCalls:
+    """Reports calls that are over to watchers and to the audit log. The base of `Caller`."""
+
+    _watchers: Watchers
+
+    def _observe(self, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        notices = self._watchers(record) if self._watchers else ()
+        audit = self._watchers.audit
+        if audit is None:
+            return notices
+        notices += flight.guarded("audit_failed", (), self._audit, audit, flight, record)
+        return notices + flight.take_notices()
+
+    def _failed(self, flight: InFlight, problem: BaseException) -> None:
+        """Completes the error of a call that failed, and reports it."""
+        if isinstance(problem, AnaphoraError):
+            problem.attempts = tuple(flight.attempts)
+            if problem.partial is None:
+                # A reply in another form than requested was paid for, too.
+                problem.partial = flight.reply
+        if flight.observed:
+            return
+        flight.observed = True
+        if self._watchers or self._watchers.audit is not None:
+            self._observe(flight, flight.failed_record(problem))
+
+    def _audit(self, audit: CallAudit, flight: InFlight, record: Record) -> tuple[Notice, ...]:
+        return audit.call_ended(self._ended(flight, record))
+
+    def _ended(self, flight: InFlight, record: Record) -> EndedCall:
+        return EndedCall.of(flight, record)
 
 
 def _log_failure(watcher: Watcher, error: Exception) -> None:
