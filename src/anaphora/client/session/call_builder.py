@@ -18,7 +18,6 @@ from anaphora.client.target import Target
 from anaphora.client.turn import TurnRequest
 from anaphora.prompt import (
     Call,
-    Continuation,
     Earlier,
     Params,
     PromptCachePlan,
@@ -30,13 +29,12 @@ from anaphora.values import Extras, Message, SegmentRole
 
 from .compaction import within_limit
 from .provider_state import ProviderState
-from .saved_state import follows
+from .saved_state import stored_response
 from .turn_prompt import TurnPrompt, returned_prompt
 
 # Bound once: looking up an enum member is slow, and every turn needs it.
 _HISTORY = SegmentRole.CONVERSATION
 _TAIL = SegmentRole.VOLATILE_TAIL
-_STABLE = SegmentRole.STABLE_PREFIX
 _PROMPTS = (PromptIR, RenderedContext)
 
 
@@ -125,13 +123,18 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if request.prewarm and not any(segment.role is _TAIL for segment in prompt.segments):
             # A prompt has to end with a user message; this one is not cached.
             segments = (*segments, Segment.of(_TAIL, Message.user(".")))
-        alone = whole or request.prewarm
+        continuation = None
+        if not whole and not request.prewarm:
+            continuation = prompt.continuation  # the prompt's own, the first time
+            stores = self.store or (self.store is None and turn.continues)
+            if continuation is None and stores and state.endpoint.features.stores_responses:
+                continuation = stored_response(state, turn)
         ir = PromptIR(
             system_text=prompt.system_text,
             system_blocks=prompt.system_blocks,
             segments=segments,
             cache=self._cache_plan(state, request, prompt.cache),
-            continuation=None if alone else self._continuation(state, turn),
+            continuation=continuation,
             state_position=prompt.state_position,
             dynamic_position=prompt.dynamic_position,
         )
@@ -191,30 +194,3 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         elif self.diagnose:
             plan = msgspec.structs.replace(plan, diagnose=True)
         return plan
-
-    def _continuation(self, state: ProviderState, turn: TurnPrompt) -> Continuation | None:
-        """The prompt's own continuation, the first time; then that of the last reply here, where it
-        is stored and the prompt still begins with the stored one."""
-        if turn.ir.continuation is not None:
-            return turn.ir.continuation
-        if not state.endpoint.features.stores_responses or state.reply_id is None:
-            return None
-        if not (self.store or (self.store is None and turn.continues)):
-            return None
-        if state.chain is not None:
-            follows(state, turn)
-        committed = state.committed
-        if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
-            return None
-        if turn.is_whole and (state.stored is None or not _begins_alike(state.stored, turn.ir)):
-            return None
-        return Continuation(state.reply_id, committed[-1].id)
-
-
-def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
-    """Whether system prompt and stable prefix are those of a stored response. They are not sent
-    again, so the model would continue with the stored ones."""
-    if stored.system_field() != prompt.system_field():
-        return False
-    before, now = stored.run(_STABLE), prompt.run(_STABLE)
-    return len(before) == len(now) == now.common_prefix(before)

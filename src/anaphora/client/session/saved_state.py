@@ -1,4 +1,5 @@
-"""The state of a conversation at one provider, saved for a later session and restored by it."""
+"""The state of a conversation at one provider, saved for a later session and restored by it; and
+responses that the provider stores, which the next call continues."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from anaphora.cache.plan.saved import restore_conversation
 from anaphora.cache.simulator import Outcome, RenderedPrompt
 from anaphora.cache.simulator.state import StoredHandle
 from anaphora.cache.simulator.view import SavedCache
-from anaphora.prompt import Call
+from anaphora.prompt import Call, Continuation, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.rendered.stored import NewPiece
+from anaphora.values import SegmentRole
 
 from .saved import (
     PastCall,
@@ -26,6 +28,9 @@ from .saved import (
 if TYPE_CHECKING:
     from .provider_state import ProviderState
     from .turn_prompt import TurnPrompt
+
+
+_STABLE = SegmentRole.STABLE_PREFIX
 
 
 def save_state(
@@ -91,7 +96,22 @@ def continue_past(state: ProviderState, past: PastCall, call: Call) -> Rendered:
     return past.limited(rendered)
 
 
-def follows(state: ProviderState, turn: TurnPrompt) -> None:
+def stored_response(state: ProviderState, turn: TurnPrompt) -> Continuation | None:
+    """Continues the last reply here, where the provider has stored it and the prompt still begins
+    with the stored one."""
+    if state.reply_id is None:
+        return None
+    if state.chain is not None:
+        _follow(state, turn)
+    committed = state.committed
+    if not committed or turn.history.common_prefix(committed, ids=True) < len(committed):
+        return None
+    if turn.is_whole and (state.stored is None or not _begins_alike(state.stored, turn.ir)):
+        return None
+    return Continuation(state.reply_id, committed[-1].id)
+
+
+def _follow(state: ProviderState, turn: TurnPrompt) -> None:
     """Compares a prompt with the stored response of an earlier session."""
     chain, state.chain = state.chain, None
     if chain is None or len(turn.history) < chain.messages:
@@ -100,6 +120,15 @@ def follows(state: ProviderState, turn: TurnPrompt) -> None:
     if messages_digest(history) == chain.digest:
         state.committed = history
         state.stored = turn.ir if beginning_digest(turn.ir) == chain.begins else None
+
+
+def _begins_alike(stored: PromptIR, prompt: PromptIR) -> bool:
+    """Whether system prompt and stable prefix are those of a stored response. They are not sent
+    again, so the model would continue with the stored ones."""
+    if stored.system_field() != prompt.system_field():
+        return False
+    before, now = stored.run(_STABLE), prompt.run(_STABLE)
+    return len(before) == len(now) == now.common_prefix(before)
 
 
 def _saved_handle(state: ProviderState, planner: Planner) -> SavedHandle | None:
