@@ -11,9 +11,24 @@ how long, and that the next call finds it: within the look-back, and before it e
 
 from __future__ import annotations
 
-from .advice import Advice, at_compaction, before_fan_out, refresh_margin, refreshes, until_next
+import copy
+
+from anaphora.cache.simulator import Chance, Outcome
+from anaphora.cache.simulator.view import SavedCache
+from anaphora.rendered import Plan, Rendered
+
+from .advice import (
+    Advice,
+    HandlePlanner,
+    at_compaction,
+    before_fan_out,
+    refresh_margin,
+    refreshes,
+    until_next,
+)
 from .memory import AppMemory, Gaps
-from .planner import Planner, reuse_requested
+from .planner import MarkerPlanner, reuse_requested
+from .saved import SavedPlanner, save_conversation
 from .single_calls import MatchedCallPlanner, SingleCallPlanner, is_conversation, plan_once
 
 __all__ = [
@@ -32,3 +47,51 @@ __all__ = [
     "reuse_requested",
     "until_next",
 ]
+
+
+class Planner(MarkerPlanner):
+    """The breakpoints of one conversation. Predicts its calls, and is saved and forked with it."""
+
+    def refreshed(
+        self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
+    ) -> Outcome:
+        """Records a call that kept the prefix of the last one alive."""
+        prompt = self._marked(rendered, plan)
+        self._write(prompt, plan, at)
+        return self._memory.current().call(prompt, at=at, began=began)
+
+    @property
+    def pauses(self) -> Gaps:
+        """The pauses of the conversation, or of others before its first one."""
+        return self.state.gaps if len(self.state.gaps) else self._memory.pauses
+
+    def goes_on(self, rendered: Rendered) -> float:
+        """P(the conversation has another call); `rendered` is its last prompt."""
+        return self._memory.goes_on(self.state.gaps, self._beginning_of(rendered))
+
+    def predict(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
+        """What the call would read and write now. Records nothing."""
+        return self._memory.current().predict(self._marked(rendered, plan), at=at)
+
+    def chances(self, rendered: Rendered, plan: Plan, *, at: float) -> tuple[Chance, ...]:
+        """The other outcomes that the call may have now, where its provider misses at random."""
+        return self._memory.current().chances(self._marked(rendered, plan), at=at)
+
+    def tokens(self, rendered: Rendered) -> int:
+        return self._prompt_of(rendered).total if rendered.runs else 0
+
+    def save(self, rendered: Rendered) -> SavedPlanner:
+        """The conversation for another process; `rendered` is its last prompt."""
+        return save_conversation(self._memory, self.state, self._beginning_of(rendered))
+
+    def save_cache(self, rendered: Rendered, plan: Plan, before: SavedCache) -> SavedCache:
+        """What the provider keeps of the last prompt; `before` is the same of the call before."""
+        return self._memory.simulator.save(self._marked(rendered, plan), before)
+
+    def fork(self) -> Planner:
+        """For a conversation that continues separately from here. The handle stays with the one
+        that created it."""
+        other = copy.copy(self)
+        other.state = self._memory.fork(self.state)
+        other.handles = HandlePlanner(self._rules, self.handles.price)
+        return other

@@ -8,14 +8,12 @@ turn (with the tail: the rolling pair) and to the end of the first section.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable
 from decimal import Decimal
 
 import msgspec
 
-from anaphora.cache.simulator import Chance, Outcome, RenderedPrompt
-from anaphora.cache.simulator.view import SavedCache
+from anaphora.cache.simulator import Outcome, RenderedPrompt
 from anaphora.rendered import Mark, Plan, Rendered
 from anaphora.tokens import Counts
 from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
@@ -23,8 +21,7 @@ from anaphora.values import TTL_SECONDS, Notice, SegmentRole, Ttl, nearest_ttl
 from . import marking
 from .advice import HandlePlanner
 from .marking import Candidates
-from .memory import AppMemory, ConversationState, Gaps
-from .saved import SavedPlanner, save_conversation
+from .memory import AppMemory, ConversationState
 
 #: How much cheaper, as a share, another way of caching must be before the planner changes to it.
 _WORTH_A_CHANGE = 0.9
@@ -41,8 +38,8 @@ class MarkerChoice(msgspec.Struct, frozen=True):
     notices: list[Notice]
 
 
-class Planner:
-    """The breakpoints of one conversation."""
+class MarkerPlanner:
+    """The breakpoints of one conversation, or of a single call. The base of `Planner`."""
 
     def __init__(
         self,
@@ -109,53 +106,9 @@ class Planner:
         self._write(prompt, plan, at)
         return outcome
 
-    def refreshed(
-        self, rendered: Rendered, plan: Plan, *, at: float, began: float | None = None
-    ) -> Outcome:
-        """Records a call that kept the prefix of the last one alive."""
-        prompt = self._marked(rendered, plan)
-        self._write(prompt, plan, at)
-        return self._memory.current().call(prompt, at=at, began=began)
-
-    @property
-    def pauses(self) -> Gaps:
-        """The pauses of the conversation, or of others before its first one."""
-        return self.state.gaps if len(self.state.gaps) else self._memory.pauses
-
-    def goes_on(self, rendered: Rendered) -> float:
-        """P(the conversation has another call); `rendered` is its last prompt."""
-        return self._memory.goes_on(self.state.gaps, self._beginning_of(rendered))
-
-    def predict(self, rendered: Rendered, plan: Plan, *, at: float) -> Outcome:
-        """What the call would read and write now. Records nothing."""
-        return self._memory.current().predict(self._marked(rendered, plan), at=at)
-
-    def chances(self, rendered: Rendered, plan: Plan, *, at: float) -> tuple[Chance, ...]:
-        """The other outcomes that the call may have now, where its provider misses at random."""
-        return self._memory.current().chances(self._marked(rendered, plan), at=at)
-
     def counts(self, rendered: Rendered) -> Counts:
         """The estimated tokens of the prompt, chunk by chunk."""
         return self._prompt_of(rendered).counts
-
-    def tokens(self, rendered: Rendered) -> int:
-        return self._prompt_of(rendered).total if rendered.runs else 0
-
-    def save(self, rendered: Rendered) -> SavedPlanner:
-        """The conversation for another process; `rendered` is its last prompt."""
-        return save_conversation(self._memory, self.state, self._beginning_of(rendered))
-
-    def save_cache(self, rendered: Rendered, plan: Plan, before: SavedCache) -> SavedCache:
-        """What the provider keeps of the last prompt; `before` is the same of the call before."""
-        return self._memory.simulator.save(self._marked(rendered, plan), before)
-
-    def fork(self) -> Planner:
-        """For a conversation that continues separately from here. The handle stays with the one
-        that created it."""
-        other = copy.copy(self)
-        other.state = self._memory.fork(self.state)
-        other.handles = HandlePlanner(self._rules, self.handles.price)
-        return other
 
     def _choose(self, rendered: Rendered, at: float) -> MarkerChoice:
         candidates, prompt = self._candidates_of(rendered), self._prompt_of(rendered)

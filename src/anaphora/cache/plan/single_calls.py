@@ -11,7 +11,7 @@ from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 
 from .memory import AppMemory, ConversationState
-from .planner import Planner, reuse_requested
+from .planner import MarkerPlanner, reuse_requested
 
 #: Calls whose continuation is recognised: how many, and how many bytes of prompts.
 _MOST_CALLS, _MOST_BYTES = 256, 4_000_000
@@ -62,7 +62,7 @@ class SingleCallStore:
         return None
 
 
-class _CallPlanner(Planner):
+class _CallPlanner(MarkerPlanner):
     """The breakpoints of one call, whose conversation is not known."""
 
     def _long_prompt(self, rendered: Rendered) -> tuple[RenderedPrompt, int | None] | None:
@@ -188,4 +188,4 @@ def plan_once(rendered: Rendered, rules: CacheRules, *, reuse_expected: bool | N
     stated otherwise."""
     if reuse_expected is None:
         reuse_expected = reuse_requested(rendered)
-    return Planner(AppMemory(rules)).plan(rendered, at=0.0, reuse_expected=reuse_expected)
+    return MarkerPlanner(AppMemory(rules)).plan(rendered, at=0.0, reuse_expected=reuse_expected)
