@@ -8,9 +8,6 @@ A conversation that moves to another provider gets another state, and is rendere
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from anaphora.cache.plan import Planner
@@ -21,54 +18,15 @@ from anaphora.cache.verdict import Prediction, SentCall, Verdict, diagnosis_of, 
 from anaphora.cache.verdict.prediction import predict_slot_read
 from anaphora.catalog import Price
 from anaphora.client.in_flight import PreparedRequest
-from anaphora.client.target import Target
-from anaphora.prompt import Call, PromptIR
+from anaphora.prompt import Call
 from anaphora.rendered import Rendered
-from anaphora.tokens import Bills
-from anaphora.values import Conversation, Reply, Thinking, Usage
+from anaphora.values import Reply
 
-from .saved import (
-    PastCall,
-    SavedChain,
-)
-from .saved_state import continue_past
-
-if TYPE_CHECKING:
-    from .handles import Handles
+from .saved_state import ProviderMemory, continue_past
 
 
-class ProviderState:
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.endpoint = target.endpoint
-        self.sent: SentCall | None = None
-        self.outcome: Outcome | None = None
-        """What the simulator makes of that call."""
-        self.reply_id: str | None = None
-        """The provider's id of the last reply."""
-        self.committed: Conversation | None = None
-        """The conversation that ends with that reply."""
-        self.stored: PromptIR | None = None
-        """The rest of the prompt of that reply."""
-        self.handles: Handles | None = None
-        self.prefix_change_expected = False
-        """The history was compacted: the next call begins differently."""
-        self.past: PastCall | None = None
-        """The last call, where an earlier session made it, until this one was answered."""
-        self.chain: SavedChain | None = None
-        """The response that it is stored in, until the prompt was compared with it."""
-        self.bills: Bills = ()
-        """Corrects the token estimate of the next prompt."""
-        self._planner: Planner | None = None
-        self.predictor = target.memory.simulator.slot_predictor()
-
-    @property
-    def billed(self) -> tuple[float, Usage] | None:
-        """When the last call was sent, and its bill; also of a call of an earlier session."""
-        last = self.sent if self.past is None else self.past.saved.call
-        if last is None or last.at is None or last.usage is None:
-            return None
-        return last.at, last.usage
+class ProviderState(ProviderMemory):
+    """The calls of a conversation at one provider."""
 
     def planner(self, at: float) -> Planner:
         if self._planner is None:
@@ -147,27 +105,10 @@ class ProviderState:
             diagnosis=diagnosis_of(reply) if prepared.call.ir.cache.diagnose else None,
         )
         if self.predictor is not None:
-            self._learn(rendered, outcome, reply)
+            self.learn(self.predictor, rendered, outcome, reply)
         self.bills = updated_bills(sent, target.rules, outcome.kept, planner.counts(rendered))
         self.sent, self.outcome, self.past = sent, outcome, None
         return verdict, expected.read
-
-    def fork(self) -> ProviderState:
-        """The same past; what follows is separate."""
-        other = copy.copy(self)
-        other.handles = None
-        other._planner = None if self._planner is None else self._planner.fork()
-        other.predictor = None if self.predictor is None else self.predictor.fork()
-        return other
-
-    def _learn(self, rendered: Rendered, outcome: Outcome, reply: Reply) -> None:
-        """A self-hosted server shows by its bills what it keeps."""
-        assert self.predictor is not None
-        usage = reply.usage
-        thought = any(isinstance(part, Thinking) for part in reply.message.parts)
-        self.predictor.billed(rendered, outcome, usage, thought=thought)
-        if usage.input and usage.read is not None:
-            self.target.memory.simulator.billed(usage.read / usage.input)
 
     def prediction(self, rendered: Rendered, outcome: Outcome) -> Prediction:
         if self.predictor is not None:

@@ -1,19 +1,23 @@
-"""The state of a conversation at one provider, saved for a later session and restored by it; and
-responses that the provider stores, which the next call continues."""
+"""What is known of a conversation at one provider, saved for a later session and restored by it;
+and responses that the provider stores, which the next call continues."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
+from typing import TYPE_CHECKING, Self
 
 from anaphora.cache.plan import Planner
 from anaphora.cache.plan.saved import restore_conversation
-from anaphora.cache.simulator import Outcome, RenderedPrompt
+from anaphora.cache.simulator import Outcome, RenderedPrompt, SlotPredictor
 from anaphora.cache.simulator.state import StoredHandle
 from anaphora.cache.simulator.view import SavedCache
+from anaphora.cache.verdict import SentCall
+from anaphora.client.target import Target
 from anaphora.prompt import Call, Continuation, PromptIR
 from anaphora.rendered import Rendered
 from anaphora.rendered.stored import NewPiece
-from anaphora.values import SegmentRole
+from anaphora.tokens import Bills
+from anaphora.values import Conversation, Reply, SegmentRole, Thinking, Usage
 
 from .saved import (
     PastCall,
@@ -26,11 +30,66 @@ from .saved import (
 )
 
 if TYPE_CHECKING:
+    from .handles import Handles
     from .provider_state import ProviderState
     from .turn_prompt import TurnPrompt
 
 
 _STABLE = SegmentRole.STABLE_PREFIX
+
+
+class ProviderMemory:
+    """What is known of a conversation at one provider from one call to the next."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.endpoint = target.endpoint
+        self.sent: SentCall | None = None
+        self.outcome: Outcome | None = None
+        """What the simulator makes of that call."""
+        self.reply_id: str | None = None
+        """The provider's id of the last reply."""
+        self.committed: Conversation | None = None
+        """The conversation that ends with that reply."""
+        self.stored: PromptIR | None = None
+        """The rest of the prompt of that reply."""
+        self.handles: Handles | None = None
+        self.prefix_change_expected = False
+        """The history was compacted: the next call begins differently."""
+        self.past: PastCall | None = None
+        """The last call, where an earlier session made it, until this one was answered."""
+        self.chain: SavedChain | None = None
+        """The response that it is stored in, until the prompt was compared with it."""
+        self.bills: Bills = ()
+        """Corrects the token estimate of the next prompt."""
+        self._planner: Planner | None = None
+        self.predictor = target.memory.simulator.slot_predictor()
+
+    @property
+    def billed(self) -> tuple[float, Usage] | None:
+        """When the last call was sent, and its bill; also of a call of an earlier session."""
+        last = self.sent if self.past is None else self.past.saved.call
+        if last is None or last.at is None or last.usage is None:
+            return None
+        return last.at, last.usage
+
+    def fork(self) -> Self:
+        """The same past; what follows is separate."""
+        other = copy.copy(self)
+        other.handles = None
+        other._planner = None if self._planner is None else self._planner.fork()
+        other.predictor = None if self.predictor is None else self.predictor.fork()
+        return other
+
+    def learn(
+        self, predictor: SlotPredictor, rendered: Rendered, outcome: Outcome, reply: Reply
+    ) -> None:
+        """A self-hosted server shows by its bills what it keeps."""
+        usage = reply.usage
+        thought = any(isinstance(part, Thinking) for part in reply.message.parts)
+        predictor.billed(rendered, outcome, usage, thought=thought)
+        if usage.input and usage.read is not None:
+            self.target.memory.simulator.billed(usage.read / usage.input)
 
 
 def save_state(
