@@ -126,9 +126,8 @@ class CallBuilder(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         continuation = None
         if not whole and not request.prewarm:
             continuation = prompt.continuation  # the prompt's own, the first time
-            stores = self.store or (self.store is None and turn.continues)
-            if continuation is None and stores and state.endpoint.features.stores_responses:
-                continuation = stored_response(state, turn)
+            if continuation is None and state.endpoint.features.stores_responses:
+                continuation = stored_response(state, turn, self.store)
         ir = PromptIR(
             system_text=prompt.system_text,
             system_blocks=prompt.system_blocks,

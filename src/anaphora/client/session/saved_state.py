@@ -155,10 +155,12 @@ def continue_past(state: ProviderState, past: PastCall, call: Call) -> Rendered:
     return past.limited(rendered)
 
 
-def stored_response(state: ProviderState, turn: TurnPrompt) -> Continuation | None:
+def stored_response(
+    state: ProviderState, turn: TurnPrompt, store: bool | None
+) -> Continuation | None:
     """Continues the last reply here, where the provider has stored it and the prompt still begins
-    with the stored one."""
-    if state.reply_id is None:
+    with the stored one. `store` is the app's choice; None: as its prompt did."""
+    if state.reply_id is None or not (store or (store is None and turn.continues)):
         return None
     if state.chain is not None:
         _follow(state, turn)
