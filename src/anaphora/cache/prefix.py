@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -14,13 +14,20 @@ from anaphora.catalog import CacheRules
 from anaphora.rendered import Plan, Rendered
 from anaphora.tokens import Counts
 
-from .sent_call import SentCall, SentRecord, cached_chunks, shared_chunks
+from .sent_call import SentCall, cached_chunks, shared_chunks
 
 if TYPE_CHECKING:
     from .prefix_index import EarlierCall
 
 #: Bytes that are compared first.
 _STEP = 256
+
+
+class SentRecord(Protocol):
+    """What an index keeps of a call so that a later one can be judged."""
+
+    @property
+    def sent(self) -> SentCall: ...
 
 
 Record = TypeVar("Record", bound=SentRecord)

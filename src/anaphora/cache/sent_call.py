@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from anaphora.catalog import CacheRules
@@ -31,13 +29,6 @@ class SentCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if self.plan is not None:
             return self.plan
         return Plan(marks=self.rendered.marks, automatic=self.rendered.automatic)
-
-
-class SentRecord(Protocol):
-    """What an index keeps of a call so that a later one can be judged."""
-
-    @property
-    def sent(self) -> SentCall: ...
 
 
 def cached_chunks(sent: SentCall) -> int:

@@ -10,14 +10,13 @@ What wires render at every turn; further views are in views.py:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 from anaphora.values import (
     AnyTool,
     Conversation,
     Extras,
-    Message,
     MessageLike,
     SegmentRole,
     Value,
@@ -44,12 +43,6 @@ class Segment(Value, frozen=True):
     @classmethod
     def of(cls, role: SegmentRole, *messages: MessageLike) -> Segment:
         return cls(role, Conversation(messages))
-
-    def revised(self, revise: Callable[[Message], Message]) -> Segment:
-        messages = [revise(message) for message in self.messages]
-        if all(new is old for new, old in zip(messages, self.messages, strict=True)):
-            return self
-        return Segment(self.role, Conversation(messages))
 
 
 _SEGMENTS = frozenset({Segment})

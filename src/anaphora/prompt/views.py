@@ -117,7 +117,7 @@ class PromptViews(Value, frozen=True, kw_only=True):
     ) -> Self:
         """The prompt with every message and system block replaced by these functions; the same
         object if nothing changes. For parsed prompts, not for every turn."""
-        segments = tuple(segment.revised(message) for segment in self.segments)
+        segments = tuple(_revised(segment, message) for segment in self.segments)
         blocks = self.system_blocks
         if block is not None:
             blocks = tuple(block(index, each) for index, each in enumerate(blocks))
@@ -125,3 +125,10 @@ class PromptViews(Value, frozen=True, kw_only=True):
         if same and all(new is old for new, old in zip(blocks, self.system_blocks, strict=True)):
             return self
         return msgspec.structs.replace(self, segments=segments, system_blocks=blocks)
+
+
+def _revised(segment: Segment, revise: Callable[[Message], Message]) -> Segment:
+    messages = [revise(message) for message in segment.messages]
+    if all(new is old for new, old in zip(messages, segment.messages, strict=True)):
+        return segment
+    return msgspec.structs.replace(segment, messages=Conversation(messages))

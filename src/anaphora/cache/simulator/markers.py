@@ -15,12 +15,11 @@ from anaphora.wording import counted
 
 from .outcome import Outcome, Reason, Span
 from .view import (
-    MOST_SAVED,
     KeyOf,
     MadeCall,
     PromptView,
-    SavedCache,
     SavedEntry,
+    SavedMarkers,
     automatic_position,
     request_boundaries,
     tool_run_positions,
@@ -88,14 +87,15 @@ class EntryTable:
             else:
                 del entries[key]
 
-    def restore(self, key: Hashable, entry: CacheEntry) -> None:
+    def restore(self, saved: SavedEntry) -> None:
         """Adds an entry that another process saved, unless it is known here."""
-        known = self._entries.get(key)
+        known = self._entries.get(saved.key)
         if known is None:
-            self._entries[key] = entry
-            self._enqueue(key, entry)
-        elif known.expires < entry.expires:
-            known.ttl, known.expires = entry.ttl, entry.expires
+            entry = CacheEntry(saved.ttl, saved.expires, saved.readable)
+            self._entries[saved.key] = entry
+            self._enqueue(saved.key, entry)
+        elif known.expires < saved.expires:
+            known.ttl, known.expires = saved.ttl, saved.expires
 
     def _enqueue(self, key: Hashable, entry: CacheEntry) -> None:
         self._count += 1
@@ -117,7 +117,7 @@ class MarkerLookup(msgspec.Struct, frozen=True):
     entry: CacheEntry | None = None
 
 
-class MarkerCache:
+class MarkerCache(SavedMarkers):
     """Anthropic, and OpenAI since 5.6: prefixes are cached at markers and nowhere else."""
 
     def __init__(
@@ -184,25 +184,6 @@ class MarkerCache:
                 entries.refresh(entries.get(key_of(marker.chunk)), lives_from)
         for marker in lookup.writes:
             entries.refresh(entries.get(key_of(marker.chunk)), lives_from)
-
-    def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
-        """The entries of `saved`, and those at this prompt's marks."""
-        keys = dict.fromkeys(each.key for each in saved.entries)
-        keys |= dict.fromkeys(
-            key for mark in self._marks(prompt) if isinstance(key := key_of(mark.chunk), bytes)
-        )
-        found = ((key, self._entries.get(key)) for key in keys)
-        entries = [
-            SavedEntry(key, entry.ttl, entry.expires, entry.readable)
-            for key, entry in found
-            if entry is not None
-        ]
-        return msgspec.structs.replace(saved, entries=tuple(entries[-MOST_SAVED:]))
-
-    def restore(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> None:
-        for each in saved.entries:
-            entry = CacheEntry(each.ttl, each.expires, each.readable)
-            self._entries.restore(each.key, entry)
 
     def _look_up(self, prompt: PromptView, key_of: KeyOf, at: float) -> MarkerLookup:
         marks = self._marks(prompt)

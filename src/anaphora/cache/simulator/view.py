@@ -4,6 +4,7 @@ a conversation so that another process can continue it."""
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
@@ -17,6 +18,7 @@ from anaphora.values import Section, Ttl
 from .slot_predictor import SavedTemplate
 
 if TYPE_CHECKING:
+    from .markers import EntryTable
     from .prompt import RenderedPrompt
 
 _MODEL_KINDS = (Kind.TOOL_CALL, Kind.THINKING)
@@ -307,3 +309,30 @@ class SavedCache(msgspec.Struct, frozen=True):
     slots: Annotated[int, Meta(ge=0, le=1024)] = 0
     keeps_evicted: bool = False
     template: SavedTemplate | None = None
+
+
+class SavedMarkers(ABC):
+    """Saves and restores a cache with markers. The base of `MarkerCache`."""
+
+    _entries: EntryTable
+
+    @abstractmethod
+    def _marks(self, prompt: PromptView) -> tuple[Mark, ...]: ...
+
+    def save(self, prompt: PromptView, key_of: KeyOf, saved: SavedCache) -> SavedCache:
+        """The entries of `saved`, and those at this prompt's marks."""
+        keys = dict.fromkeys(each.key for each in saved.entries)
+        keys |= dict.fromkeys(
+            key for mark in self._marks(prompt) if isinstance(key := key_of(mark.chunk), bytes)
+        )
+        found = ((key, self._entries.get(key)) for key in keys)
+        entries = [
+            SavedEntry(key, entry.ttl, entry.expires, entry.readable)
+            for key, entry in found
+            if entry is not None
+        ]
+        return msgspec.structs.replace(saved, entries=tuple(entries[-MOST_SAVED:]))
+
+    def restore(self, _: PromptView, _key_of: KeyOf, saved: SavedCache) -> None:
+        for each in saved.entries:
+            self._entries.restore(each)

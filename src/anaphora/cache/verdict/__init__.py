@@ -13,7 +13,7 @@ conversation are compared without reading what they share.
 from __future__ import annotations
 
 from anaphora.cache.prefix import comparable
-from anaphora.cache.sent_call import SentCall, SentRecord
+from anaphora.cache.sent_call import SentCall
 from anaphora.cache.simulator.outcome import Prediction
 from anaphora.catalog.prices import saved_usd
 
@@ -42,7 +42,6 @@ __all__ = [
     "Prediction",
     "Result",
     "SentCall",
-    "SentRecord",
     "Verdict",
     "comparable",
     "diagnosis_of",
