@@ -9,10 +9,10 @@ import pytest
 from support.emulated_client import LONG, connected
 
 from anaphora import Message, PromptBlock, Text, Tool, ToolResult, wire
-from anaphora.client.content import unanswered
 from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
 from anaphora.errors import InvalidRequest, RequestRejected
+from anaphora.values.conversation import unanswered
 
 
 async def send(chat: Session) -> None:
