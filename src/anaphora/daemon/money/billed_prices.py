@@ -10,8 +10,8 @@ import msgspec
 
 from anaphora.catalog import Price
 from anaphora.catalog.pricing import STANDARD_TIERS
-from anaphora.client.target import Target
 from anaphora.client.in_flight import cost_of
+from anaphora.client.target import Target
 from anaphora.daemon.facts.request import RequestFacts
 from anaphora.rendered import Plan
 from anaphora.values import Reply
