@@ -1,31 +1,45 @@
-"""Tests of many small rows: one test checks them all, and names each that fails."""
+"""Tests of many small rows: one test checks them all, and names each that fails.
+
+    @each_row("text, number", [("1", 1), ("2", 2)])
+    def test_number(text: str, number: int) -> None:
+        assert int(text) == number
+
+For pytest a test takes longer than such a check does. Rows that take long, or that need a fixture of
+their own, are `pytest.mark.parametrize`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
+
+import pytest
 
 #: A name, and what is checked.
 Row: TypeAlias = tuple[str, tuple[Any, ...]]
 Check: TypeAlias = Callable[..., None]
+Names: TypeAlias = Sequence[str | None] | Callable[[Any], object] | None
 
 #: Of how many rows that fail the traceback is shown.
 _SHOWN = 10
 
 
 def check_rows(rows: Iterable[Row], check: Check) -> None:
-    count, failed = 0, []
+    count = 0
+    failed: list[tuple[str, BaseException]] = []
     for name, arguments in rows:
         count += 1
         try:
             check(*arguments)
-        except Exception as problem:
+        except (Exception, pytest.fail.Exception) as problem:
             problem.add_note(f"row: {name}")
             failed.append((name, problem))
     if failed:
         names = ", ".join(name for name, _ in failed)
         problems = [problem for _, problem in failed[:_SHOWN]]
-        raise ExceptionGroup(f"{len(failed)} of {count} rows failed: {names}", problems)
+        raise BaseExceptionGroup(f"{len(failed)} of {count} rows failed: {names}", problems)
     assert count, "a table without rows"
 
 
@@ -42,3 +56,46 @@ def table(rows: Iterable[Row]) -> Callable[[Check], Callable[[], None]]:
         return test
 
     return decorate
+
+
+def each_row(names: str, values: Iterable[Any], ids: Names = None) -> Callable[[Check], Check]:
+    """The decorated function checks one row; the test checks all. Arguments are those of
+    `pytest.mark.parametrize`; other parameters of the function are fixtures, which the rows share."""
+    keys = [name.strip() for name in names.split(",")]
+    rows = [_row(keys, number, value, ids) for number, value in enumerate(values)]
+
+    def decorate(check: Check) -> Check:
+        @functools.wraps(check)
+        def test(*instance: Any, **fixtures: Any) -> None:
+            check_rows(rows, lambda row: check(*instance, **row, **fixtures))
+
+        signature = inspect.signature(check)
+        missing = set(keys) - signature.parameters.keys()
+        assert not missing, f"{check.__name__} has no parameter {missing}"
+        kept = [each for name, each in signature.parameters.items() if name not in keys]
+        test.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        return test
+
+    return decorate
+
+
+def _row(keys: Sequence[str], number: int, value: Any, ids: Names) -> Row:
+    name: object = ids[number] if isinstance(ids, Sequence) else None
+    if isinstance(value, type(pytest.param())):
+        assert not value.marks, "one row of a test cannot be marked"
+        name, values = value.id or name, value.values
+    else:
+        values = (value,) if len(keys) == 1 else value
+    arguments = dict(zip(keys, values, strict=True))
+    if name is None:
+        name = "-".join(_text(key, number, each, ids) for key, each in arguments.items())
+    return str(name), (arguments,)
+
+
+def _text(key: str, number: int, value: Any, ids: Names) -> str:
+    named = ids(value) if callable(ids) else None
+    if named is not None:
+        return str(named)
+    if isinstance(value, str | int | float | None):
+        return str(value)
+    return getattr(value, "__name__", f"{key}{number}")
