@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import canonical
 from anaphora.errors import InvalidJson
 from anaphora.values.codec import check_object, is_object, loads
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, data",
     [
         (None, b"null"),
@@ -50,7 +51,7 @@ class Colour(enum.Enum):
     RED = "red"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, path",
     [
         (float("nan"), "$"),
@@ -93,7 +94,7 @@ def test_object_text_is_returned_unchanged(text: str) -> None:
     assert is_object(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "",
@@ -126,7 +127,7 @@ def test_non_objects_are_rejected(text: str) -> None:
     assert caught.value.path == "tools[0].schema"
 
 
-@pytest.mark.parametrize("text", ["", "{", "nope", "1 2", "\ud800"])
+@each_row("text", ["", "{", "nope", "1 2", "\ud800"])
 def test_invalid_json_is_rejected(text: str) -> None:
     with pytest.raises(InvalidJson) as caught:
         loads(text, path="here")

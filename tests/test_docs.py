@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 from packaging.requirements import Requirement
 from support.feature_calls import PDF, PNG
+from support.tables import each_row
 
 from anaphora import catalog, emulator, errors, wire
 from anaphora.cli.main import main
@@ -222,9 +223,7 @@ def test_every_fence_names_its_language() -> None:
         assert {tag for tag, _ in FENCE.findall(page.read_text())} <= known, name(page)
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in PAGES if fenced(p, "yaml") and p.name not in FILES], ids=name
-)
+@each_row("page", [p for p in PAGES if fenced(p, "yaml") and p.name not in FILES], ids=name)
 def test_every_yaml_is_an_llm_yaml_that_is_right(page: Path) -> None:
     for text in fenced(page, "yaml"):
         assert check(ClientConfig.from_text(text, name(page)))

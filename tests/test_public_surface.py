@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.tables import each_row
 
 import anaphora
 from anaphora.values import Reply
@@ -26,7 +27,7 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each_row("name", MODULES)
 def test_all_is_complete_and_real(name: str) -> None:
     module = importlib.import_module(name)
     assert len(set(module.__all__)) == len(module.__all__)
@@ -72,7 +73,7 @@ def test_the_pure_layers_load_no_event_loop_and_no_socket() -> None:
     assert not ours & {"asyncio", "socket", "ssl", "http", "logging", "random", "tomllib"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "kind",
     [
         anaphora.Message,

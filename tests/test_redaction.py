@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.catalog import shipped
 from anaphora.errors import InvalidConfig, Upstream
@@ -29,14 +30,14 @@ KEYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_names_are_shown(name: str) -> None:
     assert not could_be_secret(name)
     assert quoted(name) == repr(name)
     assert not looks_like_key(name)
 
 
-@pytest.mark.parametrize("key", KEYS)
+@each_row("key", KEYS)
 def test_keys_are_not_shown(key: str) -> None:
     assert could_be_secret(key)
     assert quoted(key) == "'…'"
@@ -57,7 +58,7 @@ def _models(provider: str) -> list[str]:
     return [profile.id for profile in catalog.models(provider)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url, shown",
     [
         ("https://api.example/v1", "https://api.example/v1"),
@@ -73,7 +74,7 @@ def test_urls(url: str, shown: str) -> None:
     assert shown_url(url) == shown
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, redacted",
     [
         (f"invalid x-api-key: {KEY}", f"invalid x-api-key: {MASK}"),

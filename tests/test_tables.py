@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.tables import check_rows, table
+from support.tables import check_rows, each_row, table
 
 
 def check_even(number: int) -> None:
@@ -32,3 +32,39 @@ def test_decorated_check_has_its_name_and_no_arguments(number: int) -> None:
         "Doc.",
     )
     assert test.__code__.co_argcount == 0
+
+
+@pytest.fixture(scope="module")
+def two() -> int:
+    return 2
+
+
+@each_row("number", [0, pytest.param(4, id="four")])
+@each_row("factor", [1, 3])
+def test_rows_share_fixtures(number: int, factor: int, two: int) -> None:
+    assert number * factor % (two * two) == 0
+
+
+def test_each_row_names_what_failed() -> None:
+    values = [(1, ValueError), (2, ValueError), pytest.param(3, KeyError, id="of its own")]
+
+    @each_row("number, error", values)
+    def check(number: int, error: type[Exception]) -> None:
+        with pytest.raises(error):
+            int("two" if number == 2 else "2")
+
+    with pytest.raises(BaseExceptionGroup, match="2 of 3 rows failed: 1-ValueError, of its own"):
+        check()
+
+
+def test_rows_are_named_by_ids() -> None:
+    for ids in (["one", "two"], lambda number: {1: "one", 2: "two"}[number]):
+        with pytest.raises(BaseExceptionGroup, match="1 of 2 rows failed: one"):
+            each_row("number", [1, 2], ids)(check_even)()
+
+
+def test_rows_cannot_be_marked_and_need_their_parameters() -> None:
+    with pytest.raises(AssertionError, match="cannot be marked"):
+        each_row("number", [pytest.param(1, marks=pytest.mark.long)])
+    with pytest.raises(AssertionError, match="no parameter"):
+        each_row("other", [1])(check_even)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import Conversation, Message
 from anaphora.cli.main import main
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs" / "examples"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "count, noun, plural, expected",
     [
         (0, "turn", "", "0 turns"),

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import wire
 from anaphora.cache import CallHints, PrefixIndex, hints_of
@@ -123,7 +124,7 @@ def test_memory_is_bounded(
 LONG = "a long text that stays the same from call to call, "
 
 
-@pytest.mark.parametrize(
+@each_row(
     "before, after, continues, chunks",
     [
         (call("a"), call("a", "b", "c"), True, 4),
@@ -354,7 +355,7 @@ def test_prompts_without_content() -> None:
 # ── What clients send ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers, body, expected",
     [
         ({"x-claude-code-session-id": "s"}, {}, CallHints(conversation="s")),

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 from support.emulated_client import LONG, connected
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.verdict import SentCall, judge, preflight
@@ -73,7 +74,7 @@ def sent(body: Json, at: float, usage: Usage | None = None) -> SentCall:
 class TestRequests:
     """Requests of other programs, as bytes."""
 
-    @pytest.mark.parametrize("tools", [*permutations([LOADED, tool("b"), FIRST, SECOND])])
+    @each_row("tools", [*permutations([LOADED, tool("b"), FIRST, SECOND])])
     def test_place_of_a_deferred_tool_changes_nothing_but_the_body(
         self, tools: tuple[Json, ...]
     ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.planted import GUIDE, PLACES, PNG, body, grown, spec, split, verdict_of
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.plan import AppMemory, Planner, at_compaction
@@ -70,7 +71,7 @@ def test_claude_code_63930_without_that_marker_preflight_reports_it() -> None:
     assert verdict_of(place, one, two).cause == "lookback_exceeded"
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_claude_code_43657_a_resume_that_puts_text_elsewhere_is_named_as_a_move(name: str) -> None:
     """A reminder moves from the first message to the last."""
     place = PLACES[name]
@@ -85,7 +86,7 @@ def test_claude_code_43657_a_resume_that_puts_text_elsewhere_is_named_as_a_move(
     assert "a message moved" in result.sentence
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_claude_code_76606_a_hook_that_puts_text_in_between_is_named(name: str) -> None:
     place = PLACES[name]
     after = grown(spec())
@@ -160,7 +161,7 @@ def test_deepseek_reasonix_8210_a_pruning_at_every_turn_costs_many_times_what_it
 # ── Images ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_claude_code_86075_evicting_an_image_is_predicted_before_sending(name: str) -> None:
     place = PLACES[name]
     after = grown(spec())
@@ -172,7 +173,7 @@ def test_claude_code_86075_evicting_an_image_is_predicted_before_sending(name: s
     assert notice.tokens
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_claude_code_90363_reattaching_an_image_is_predicted_before_sending(name: str) -> None:
     place = PLACES[name]
     before = spec()
@@ -196,7 +197,7 @@ def test_qwen_code_11627_the_first_image_of_a_conversation_voids_its_messages() 
     assert preflight(one, two, catalog.rules("openai", "gpt-5")) == ()
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_codex_32613_an_image_in_another_encoding_is_a_change_at_its_place(name: str) -> None:
     place = PLACES[name]
     after = grown(spec())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
@@ -27,7 +27,7 @@ def sent_by(name: str, provider: str, model: str) -> tuple[bytes, list[str]]:
     return sent, [notice.code for notice in (*rendered.notices, *plan.notices)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, provider, model",
     [
         ("bedrock", "bedrock", "openai.gpt-5.6"),
@@ -53,7 +53,7 @@ def test_bifrost_5629_where_tools_take_markers_it_is_kept() -> None:
     assert not notices
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, provider, model, foreign",
     [
         ("openai_chat", "openai", "gpt-5.6", b"cache_control"),

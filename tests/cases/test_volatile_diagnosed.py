@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.planted import GUIDE, PLACES, body, grown, spec, split, verdict_of
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.analysis.lint import Costs
@@ -102,7 +103,7 @@ def test_ccproxy_api_61_a_fresh_cache_key_at_every_call_is_named(name: str) -> N
     assert not any(key in outcome.sentence for key in keys)
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_multica_6008_the_verdict_names_byte_block_and_path_of_a_new_uuid(name: str) -> None:
     place = PLACES[name]
     note = "Memory 6f1c0f0e-8d0b-4f5c-9a53-3a0f2b9d7c{}: the user likes tea."
@@ -121,7 +122,7 @@ def test_multica_6008_the_verdict_names_byte_block_and_path_of_a_new_uuid(name: 
     assert findings == {"volatile-uuid"} | ({"wasted-marker"} if one.marks else set())
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_hermes_agent_86938_a_tail_that_changes_breaks_nothing(name: str) -> None:
     """Volatile content is behind the history: the next turn reads everything before it."""
     place = PLACES[name]

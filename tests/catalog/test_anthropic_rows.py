@@ -10,6 +10,7 @@ import anthropic.types
 import pytest
 import typing_extensions
 from anthropic.types.model_param import ModelParam
+from support.tables import each_row
 
 from anaphora import catalog
 
@@ -23,7 +24,7 @@ def test_sdk_lists_models() -> None:
     assert len(SDK_MODELS) >= 22
 
 
-@pytest.mark.parametrize("model", SDK_MODELS)
+@each_row("model", SDK_MODELS)
 def test_every_model_of_the_sdk_is_known(model: str) -> None:
     profile = catalog.profile("anthropic", model)
     assert profile.known
@@ -171,7 +172,7 @@ UNPUBLISHED = {"fable-5-2", "mythos-5-2"}
 STRIPS = {"haiku-5-5", "haiku-4-5", "sonnet-4-5", *RETIRED, *UNPUBLISHED}
 
 
-@pytest.mark.parametrize("model", MODELS)
+@each_row("model", MODELS)
 def test_profiles(model: str) -> None:
     profile = catalog.profile("anthropic", model)
     name = model.removeprefix("claude-")

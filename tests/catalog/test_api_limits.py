@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from support.tables import each_row
 
 from anaphora import wire as wires
 from anaphora.catalog.api_limits import batch_limits, output_limits
 
 
-@pytest.mark.parametrize("wire", wires.WIRES)
+@each_row("wire", wires.WIRES)
 def test_responses_alone_has_a_least_answer(wire: str) -> None:
     assert output_limits(wire).least_tokens == (16 if wire == "openai_responses" else 1)
 
 
-@pytest.mark.parametrize("wire", wires.WIRES)
+@each_row("wire", wires.WIRES)
 def test_every_provider_with_batches_has_their_limits(wire: str) -> None:
     limits = batch_limits(wires.PROVIDERS[wire])
     assert (limits is not None) == (wires.features(wire).batches is not None)

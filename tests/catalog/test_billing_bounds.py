@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+from support.tables import each_row
 
 from anaphora import wire as wires
 from anaphora.catalog import tool_overhead
@@ -16,7 +17,7 @@ from anaphora.catalog.api_limits import (
 )
 
 
-@pytest.mark.parametrize("wire", wires.WIRES)
+@each_row("wire", wires.WIRES)
 def test_overhead_covers_the_estimate(wire: str) -> None:
     overhead = overhead_of(wire)
     assert overhead.request >= 64

@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect, decode_dialects, dialects
@@ -19,7 +20,7 @@ from anaphora.errors import InvalidCatalog, InvalidRequest
 EXCHANGES = Path(__file__).parents[3] / "shared" / "exchanges" / "exchanges.jsonl.gz"
 SOURCE = Path(catalog.__file__).with_name(FILE)
 ROWS = dialects().rows
-every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+every_row = each_row("row", ROWS, ids=lambda row: row.name)
 
 ROW = """
 [[dialect]]
@@ -133,7 +134,7 @@ def test_no_two_parameters_share_a_place(row: Dialect) -> None:
         assert not f"{two}.".startswith(f"{one}.")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "row",
     [row for row in ROWS if "reasoning.mode" in row.fields],
     ids=lambda row: row.name,
@@ -158,7 +159,7 @@ def test_retention_is_sent_to_openai_only() -> None:
     )
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.errors], ids=lambda row: row.name)
+@each_row("row", [row for row in ROWS if row.errors], ids=lambda row: row.name)
 def test_success_codes_are_no_errors(row: Dialect) -> None:
     assert row.errors is not None
     assert not set(row.errors.fine) & row.errors.kinds.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from support.tables import each_row
 
 from anaphora import catalog, wire
 
@@ -10,7 +10,7 @@ PROVIDERS = sorted(catalog.shipped().providers)
 OTHERS = [name for name in PROVIDERS if name not in {"anthropic", "openai"}]
 
 
-@pytest.mark.parametrize("provider", OTHERS)
+@each_row("provider", OTHERS)
 def test_unknown_model_gets_the_most_conservative_figures_of_its_provider(provider: str) -> None:
     profile, rules = catalog.profile(provider, "next"), catalog.rules(provider, "next")
     assert not profile.known
@@ -31,7 +31,7 @@ def test_rows_for_a_wire_name_an_existing_wire() -> None:
     assert named <= wire.WIRES.keys()
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@each_row("provider", PROVIDERS)
 def test_markers_need_markable_blocks(provider: str) -> None:
     for model in ["next", *(known.id for known in catalog.models(provider))]:
         for on in (None, *wire.WIRES):

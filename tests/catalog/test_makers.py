@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 
-import pytest
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.catalog import _BEGINNINGS
 
 
-@pytest.mark.parametrize("maker", _BEGINNINGS)
+@each_row("maker", _BEGINNINGS)
 def test_every_model_of_a_maker_is_found_by_its_name(maker: str) -> None:
     """Also in lower case, and in Google's own spelling."""
     for profile in catalog.models(maker):
@@ -18,7 +18,7 @@ def test_every_model_of_a_maker_is_found_by_its_name(maker: str) -> None:
             assert catalog.maker_of(name) == maker
 
 
-@pytest.mark.parametrize(
+@each_row(
     "model, maker",
     [
         ("claude-opus-9", "anthropic"),
@@ -44,7 +44,7 @@ def test_maker_of(model: str, maker: str | None) -> None:
     assert catalog.maker_of(model) == maker
 
 
-@pytest.mark.parametrize(
+@each_row(
     "provider, model, near",
     [
         ("anthropic", "claude-sonet-5-5", "claude-sonnet-5-5"),
@@ -67,7 +67,7 @@ def test_similar_model(provider: str, model: str, near: str) -> None:
     assert catalog.similar_model(provider, model) == near
 
 
-@pytest.mark.parametrize("maker", _BEGINNINGS)
+@each_row("maker", _BEGINNINGS)
 def test_no_model_is_similar_to_a_known_one_with_other_numbers(maker: str) -> None:
     for profile in catalog.models(maker):
         assert catalog.similar_model(maker, profile.id) == profile.id

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typing_extensions
+from support.tables import each_row
 
 from anaphora import catalog, tokens
 
@@ -74,7 +75,7 @@ def test_matching(model: str, found: str | None) -> None:
     assert profile.id == (model if found is None else found)
 
 
-@pytest.mark.parametrize("model", [*MODELS, "gpt-7"])
+@each_row("model", [*MODELS, "gpt-7"])
 def test_request_field_names(model: str) -> None:
     profile = catalog.profile("openai", model)
     assert profile.max_tokens_field is not None
@@ -118,7 +119,7 @@ def test_read_prices(model: str, price: float) -> None:
     assert figure.verified
 
 
-@pytest.mark.parametrize(
+@each_row(
     "model", ["gpt-5-pro", "gpt-5.2-pro", "gpt-5.5-pro", "o1-pro", "gpt-4o-2024-05-13", "gpt-4"]
 )
 def test_missing_cached_price_is_an_unverified_full_price(model: str) -> None:
@@ -127,7 +128,7 @@ def test_missing_cached_price_is_an_unverified_full_price(model: str) -> None:
     assert not figure.verified
 
 
-@pytest.mark.parametrize("model", EARLIER)
+@each_row("model", EARLIER)
 def test_earlier_models_cache_by_themselves(model: str) -> None:
     rules = catalog.rules("openai", model)
     assert rules.mechanism.value == "implicit"
@@ -150,7 +151,7 @@ def test_earlier_models_cache_by_themselves(model: str) -> None:
     assert rules.reads_beyond_slots is None
 
 
-@pytest.mark.parametrize("model", NEWER)
+@each_row("model", NEWER)
 def test_newer_models_have_breakpoints(model: str) -> None:
     rules = catalog.rules("openai", model)
     assert rules.lookback_positions is not None
@@ -181,7 +182,7 @@ def test_newer_models_have_breakpoints(model: str) -> None:
     assert rules.storage_price is None
 
 
-@pytest.mark.parametrize("model", NEWER)
+@each_row("model", NEWER)
 def test_write_prices_and_the_unpublished_12h_price(model: str) -> None:
     prices = catalog.rules("openai", model).write_price
     assert prices.keys() == {"30m", "12h"}
@@ -207,7 +208,7 @@ REASONS: dict[str, tuple[catalog.CacheParam | None, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("model", ["gpt-4o", "gpt-5.5", "gpt-5.6-sol", "gpt-6.1-terra", "gpt-7"])
+@each_row("model", ["gpt-4o", "gpt-5.5", "gpt-5.6-sol", "gpt-6.1-terra", "gpt-7"])
 def test_invalidation(model: str) -> None:
     rules = catalog.rules("openai", model)
     for param, sections in REASONS.values():
@@ -279,7 +280,7 @@ REFUSALS: dict[str, set[catalog.Feature]] = {
 }
 
 
-@pytest.mark.parametrize("model", [*MODELS, "gpt-7"])
+@each_row("model", [*MODELS, "gpt-7"])
 def test_rejected_parameters_have_a_source(model: str) -> None:
     profile = catalog.profile("openai", model)
     assert set(profile.refusals.value) == REFUSALS.get(model, set())
@@ -322,7 +323,7 @@ def test_tokenizers(model: str, tokenizer: str, verified: bool) -> None:
     assert estimate * (1 - error) <= 2019 <= estimate * (1 + error)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@each_row("model", MODELS)
 def test_earlier_reasoning(model: str) -> None:
     profile = catalog.profile("openai", model)
     if model.startswith("gpt-5.6"):

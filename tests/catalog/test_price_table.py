@@ -18,6 +18,7 @@ import genai_prices
 import pytest
 from genai_prices import types
 from genai_prices.data import providers
+from support.tables import each_row
 
 from anaphora.catalog import price_data
 from anaphora.catalog.load import SHIPPED
@@ -100,7 +101,7 @@ def test_damaged_table_error_names_the_file(tmp_path: Path) -> None:
     assert done.stdout.strip() == "price_table.json"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "regex", ["gpt-5", "^gpt-(a+)+$", "^gpt-.*$", "^gpt|claude$", r"^(?!x)gpt$", "^a{2}$", "^[^a]$"]
 )
 def test_unsupported_regular_expression_is_rejected(regex: str) -> None:

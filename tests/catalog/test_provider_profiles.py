@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.facts import figure_of, holds
+from support.tables import each_row
 
 from anaphora import catalog
 
@@ -136,6 +137,6 @@ def test_mistrals_request_has_the_field() -> None:
 OTHERS = sorted(set(catalog.shipped().providers) - {"anthropic", "openai"})
 
 
-@pytest.mark.parametrize("provider", OTHERS)
+@each_row("provider", OTHERS)
 def test_every_provider_has_an_expected_profile(provider: str) -> None:
     assert provider in {key[0] for key in PROFILES}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.facts import figure_of, holds
+from support.tables import each_row
 
 from anaphora import catalog
 
@@ -249,6 +250,6 @@ def test_where_sources_disagree_all_are_kept(
 OTHERS = sorted(set(catalog.shipped().providers) - {"anthropic", "openai"})
 
 
-@pytest.mark.parametrize("provider", OTHERS)
+@each_row("provider", OTHERS)
 def test_every_provider_has_expected_rules(provider: str) -> None:
     assert provider in {key[0] for key in RULES}

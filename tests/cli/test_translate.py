@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.tables import each_row
 
 from anaphora.cli.main import main
 from anaphora.cli.translate import command
@@ -88,7 +89,7 @@ def test_required_output_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["max_tokens"] == 100
 
 
-@pytest.mark.parametrize(
+@each_row(
     "request_, wire",
     [
         (ANTHROPIC, "anthropic"),
@@ -107,7 +108,7 @@ def test_wire_is_detected(request_: dict[str, Any], wire: str) -> None:
     assert detect(json.dumps(request_).encode()) == wire
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body, message",
     [
         (b"nonsense", "not JSON"),

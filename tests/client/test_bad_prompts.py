@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.emulated_client import LONG, connected
+from support.tables import each_row
 
 from anaphora import CachePolicy, Conversation, Message, PromptBlock, PromptIR, ToolRegistry
 from anaphora.emulator.server import Emulator
@@ -21,7 +22,7 @@ async def save_async(message: Message) -> None:
     """Never awaited, so nothing would be saved."""
 
 
-@pytest.mark.parametrize(
+@each_row(
     "kind, fields, path",
     [
         (Segment, {"role": "stable_prefix", "messages": MESSAGES}, "Segment.role"),

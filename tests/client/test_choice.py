@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.own_addresses import ToEmulator, ToNowhere
+from support.tables import each_row
 
 from anaphora import AsyncClient, Call, Client, PromptIR
 from anaphora.client.choice import UnknownModelWarning
@@ -50,7 +51,7 @@ def requested(client: AsyncClient, **call: Any) -> tuple[str, str]:
     return session.provider, session.model
 
 
-@pytest.mark.parametrize(
+@each_row(
     "names, model, provider, name",
     [
         # By the maker's way to name models, new ones included.
@@ -104,7 +105,7 @@ def test_provider_by_model(names: str, model: str | None, provider: str, name: s
         assert requested(client, model=model) == (provider, name), "also the second time"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "provider, model, name",
     [
         ("openai", "openai/gpt-5.2", "gpt-5.2"),
@@ -149,8 +150,8 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("names, call, problem", ERRORS)
-@pytest.mark.parametrize("way", ["session", "complete", "send"])
+@each_row("names, call, problem", ERRORS)
+@each_row("way", ["session", "complete", "send"])
 def test_errors_before_anything_is_sent(
     names: str, call: dict[str, Any], problem: str, way: str
 ) -> None:
@@ -166,7 +167,7 @@ def test_errors_before_anything_is_sent(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("provider", ["proxy", "openrouter", "groq", "ollama", "azure", "vllm"])
+@each_row("provider", ["proxy", "openrouter", "groq", "ollama", "azure", "vllm"])
 def test_hosts_and_gateways_may_have_any_model(provider: str) -> None:
     async def main() -> None:
         transport = ToNowhere()
@@ -203,7 +204,7 @@ def hops(*names: str, **models: str) -> dict[str, Any]:
     return {"main": hops}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "names, routes, model, targets",
     [
         # A maker is not asked for a model of another, and is left out without a default.
@@ -272,7 +273,7 @@ def test_synchronous_client_warns_at_the_line_of_the_app() -> None:
     assert [warning.filename for warning in caught] == [__file__]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "names, model",
     [
         ("claude", "claude-sonnet-5-5"),
@@ -306,7 +307,7 @@ def test_google_spelling_has_a_price(emu: Emulator) -> None:
 # ── Keys in the environment ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "variables, model, problem",
     [
         ("", "claude-sonnet-5-5", "set ANTHROPIC_API_KEY"),
@@ -330,7 +331,7 @@ def test_missing_key_names_the_variable(variables: str, model: str, problem: str
     assert "sk-canary" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "variables, model, provider, name",
     [
         ("OPENROUTER_API_KEY", "anthropic/claude-new", "openrouter", "anthropic/claude-new"),
@@ -355,8 +356,8 @@ def test_provider_by_model_from_the_environment(
 # ── Constructors ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", [AsyncClient, Client])
-@pytest.mark.parametrize(
+@each_row("kind", [AsyncClient, Client])
+@each_row(
     "given, named",
     [((), "()"), (("claude-opus-5",), "('claude-opus-5')"), ((7,), "(int)")],
 )

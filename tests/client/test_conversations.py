@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.emulated_client import AT_ONCE, LONG, MODELS, WIRES
 from support.kept_turns import in_one_session, in_processes, in_sessions, opened, transport_of
+from support.tables import each_row
 
 from anaphora import (
     AsyncClient,
@@ -733,7 +734,7 @@ def test_id_is_checked(emu: Emulator, name: Any) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("value", [7, "redis://localhost", [], dict, InProcessConversations])
+@each_row("value", [7, "redis://localhost", [], dict, InProcessConversations])
 def test_store_is_checked(value: Any) -> None:
     with pytest.raises(InvalidRequest, match="conversations: must be a mapping of str to bytes"):
         AsyncClient({}, conversations=value)

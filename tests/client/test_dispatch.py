@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import msgspec
 import pytest
+from support.tables import each_row
 
 from anaphora.client.dispatch import dispatch, dispatch_all
 from anaphora.tools import ToolRegistry
@@ -78,7 +79,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value, content", VALUES)
+@each_row("value, content", VALUES)
 def test_return_value_becomes_a_tool_result(value: object, content: object) -> None:
     assert answered(value) == ToolResult("c1", content, name="tool")  # type: ignore[arg-type]
 
@@ -102,7 +103,7 @@ UNSAYABLE = [
 ]
 
 
-@pytest.mark.parametrize("value, reason", UNSAYABLE)
+@each_row("value, reason", UNSAYABLE)
 def test_result_that_json_cannot_hold_is_an_error(value: object, reason: str) -> None:
     result = answered(value)
     assert result.error
@@ -149,7 +150,7 @@ FAILURES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name, arguments, message", FAILURES)
+@each_row("name, arguments, message", FAILURES)
 def test_failure_becomes_an_error_result(name: str, arguments: str, message: str) -> None:
     registry = registry_of(
         divide, divide_later, silent, exhausted, times_out_itself, odd_message, timeout=60

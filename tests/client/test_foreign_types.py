@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.emulated_client import settings
+from support.tables import each_row
 
 from anaphora import (
     Client,
@@ -78,8 +79,8 @@ def test_subclasses_are_sent_as_what_they_hold(
         assert response.reply.stop_reason in ("end", "length")
 
 
-@pytest.mark.parametrize("name", wire.WIRES)
-@pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
+@each_row("name", wire.WIRES)
+@each_row("value", OTHERS, ids=lambda value: type(value).__name__)
 def test_other_types_are_an_error_of_ours(
     running_emulator: emulator.Emulator, name: str, value: Any
 ) -> None:
@@ -87,7 +88,7 @@ def test_other_types_are_an_error_of_ours(
         client.session(name, temperature=value).send("Hi.").result()
 
 
-@pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
+@each_row("value", OTHERS, ids=lambda value: type(value).__name__)
 def test_other_types_in_params_are_an_error_of_ours(value: Any) -> None:
     with pytest.raises(InvalidRequest, match=r"Params\.temperature: must be a float"):
         Params(max_tokens=9, temperature=value)

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from support.raw_server import answering, raw_server
+from support.tables import each_row
 
 from anaphora import AsyncClient, Message, Response, wire
 from anaphora.errors import Parse, RateLimited, Upstream
@@ -71,8 +72,8 @@ def test_a_reply_with_a_deeply_nested_field(name: str, depth: int) -> None:
     assert response._repr_html_()
 
 
-@pytest.mark.parametrize("name", wire.WIRES)
-@pytest.mark.parametrize("depth", [900, 1_000, 100_000])
+@each_row("name", wire.WIRES)
+@each_row("depth", [900, 1_000, 100_000])
 def test_a_stream_whose_events_have_a_deeply_nested_field(name: str, depth: int) -> None:
     nested = b',"unknown":' + b'{"a":' * depth + b"1" + b"}" * depth
     codec = wire.get(name)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from support.emulated_client import MODELS, WIRES, connected
 from support.raw_server import answering, raw_server, reply
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora import wire as wires
@@ -96,8 +97,8 @@ async def answered(wire: str, body: bytes, requests: int = 1) -> list[Event]:
             assert len(server.requests) == requests
 
 
-@pytest.mark.parametrize("indent", [-1, 2], ids=["one line", "indented"])
-@pytest.mark.parametrize("wire", WIRES)
+@each_row("indent", [-1, 2], ids=["one line", "indented"])
+@each_row("wire", WIRES)
 def test_tool_call_in_a_json_body_reaches_a_streaming_caller(wire: str, indent: int) -> None:
     body = msgspec.json.format(wires.get(wire).write_reply(REPLY), indent=indent)
     events = asyncio.run(answered(wire, body))

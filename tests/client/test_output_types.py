@@ -15,6 +15,7 @@ import msgspec
 import pydantic
 import pytest
 from support.emulated_client import MODELS, WIRES, connected
+from support.tables import each_row
 
 import anaphora
 from anaphora import AsyncClient, Client, errors
@@ -94,7 +95,7 @@ OUTPUTS: list[tuple[Any, Any, Any]] = [
     (Tagged | Other, {"type": "Other", "x": 1}, Other(1)),
     (Hotel | int, {"name": "Sole"}, Hotel(name="Sole")),
 ]
-outputs = pytest.mark.parametrize(
+outputs = each_row(
     "kind, data, value", OUTPUTS, ids=[str(row[0]).rpartition(".")[2] for row in OUTPUTS]
 )
 
@@ -132,7 +133,7 @@ def test_an_error_in_a_wrapped_value_has_its_path() -> None:
         output_of(Plan | Route).parse('{"value": {"city": 7}}')
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source, named",
     [
         (Plan("Rome", 2), "a value of type Plan"),

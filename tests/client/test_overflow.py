@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from support.emulated_client import AT_ONCE, KEY, RecordingTransport, settings
 from support.raw_server import answering, raw_server, reply
+from support.tables import each_row
 
 from anaphora import AsyncClient, catalog, emulator, errors, wire
 from anaphora.catalog import Dialect, is_overflow
@@ -175,7 +176,7 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("message", OTHERS, ids=range(len(OTHERS)))
+@each_row("message", OTHERS, ids=range(len(OTHERS)))
 def test_other_message_about_tokens_is_no_overflow(message: str) -> None:
     assert not is_overflow(message)
     for name in wire.WIRES:

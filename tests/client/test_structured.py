@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
@@ -143,7 +144,7 @@ def test_fields_keep_the_order_they_were_declared_in() -> None:
     assert list(schema(output_of(Trip))["properties"]) == ["legs", "colour", "note"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source, strict",
     [
         (Trip, True),
@@ -230,12 +231,12 @@ class Two(pydantic.BaseModel):
     more: int
 
 
-@pytest.mark.parametrize("source", [Trip, Person, Film, Model, Node, Owner])
+@each_row("source", [Trip, Person, Film, Model, Node, Owner])
 def test_schema_bytes_are_deterministic(source: Any) -> None:
     assert output_of(source).output == output_of(source).output
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source, path",
     [
         (Trip(legs=[]), "output"),
@@ -266,7 +267,7 @@ def test_type_without_a_json_form_is_rejected() -> None:
             output_of(source)
 
 
-@pytest.mark.parametrize("name", ["", "with space", "ä", "x" * 65, "a\n"])
+@each_row("name", ["", "with space", "ä", "x" * 65, "a\n"])
 def test_invalid_schema_name_is_rejected(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         output_of(PERSON, name)
@@ -287,7 +288,7 @@ def test_pydantic_is_not_imported() -> None:
 # ── Reading replies ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source, text, value",
     [
         (
@@ -321,7 +322,7 @@ def test_reply_becomes_a_value_of_its_type(source: Any, text: str, value: Any) -
     assert output_of(source).parse(text) == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         '{"name":"Ada"}',
@@ -422,7 +423,7 @@ WRONG: list[tuple[Any, Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("source, answer, path, reason", WRONG)
+@each_row("source, answer, path, reason", WRONG)
 def test_mismatch_names_the_path_and_quotes_nothing(
     source: Any, answer: Any, path: str, reason: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
+from support.tables import each_row
 
 from anaphora import wire as wires
 from anaphora.cli.grants import command as grants
@@ -54,12 +55,12 @@ def check(facts: RequestFacts, grant: LlmGrant = GRANT, **resolved: Any) -> None
     check_grant(facts, grant, **resolved)
 
 
-@pytest.mark.parametrize("wire", BODIES)
+@each_row("wire", BODIES)
 def test_granted_request_passes(wire: str) -> None:
     check(facts_of(wire, {}))
 
 
-@pytest.mark.parametrize("wire", BODIES)
+@each_row("wire", BODIES)
 def test_empty_grant_allows_nothing(wire: str) -> None:
     with pytest.raises(NotGranted, match="model 'granted-1' is not in models of the grant"):
         check_grant(facts_of(wire, {}), LlmGrant())
@@ -222,7 +223,7 @@ def test_approved_prompt_may_be_asked_anything(fields: dict[str, Any]) -> None:
     check_prompt(*split(fields), APPROVED)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         {"system": [{"type": "text", "text": "Answer questions about anything."}]},
@@ -262,7 +263,7 @@ def said(system: str, *texts: str) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("wire", BODIES)
+@each_row("wire", BODIES)
 def test_fingerprint_is_of_system_text_only(wire: str) -> None:
     def fingerprint(system: str, *texts: str) -> str:
         body = json.dumps(said(system, *texts)[wire]).encode()
@@ -272,8 +273,8 @@ def test_fingerprint_is_of_system_text_only(wire: str) -> None:
     assert fingerprint("tea", "one") != fingerprint("coffee", "one")
 
 
-@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses", "ollama"])
-@pytest.mark.parametrize("role", ["system", "developer"])
+@each_row("wire", ["openai_chat", "openai_responses", "ollama"])
+@each_row("role", ["system", "developer"])
 def test_system_messages_inside_a_conversation_count(wire: str, role: str) -> None:
     body = said("tea", "one", "two")[wire]
     split = wires.get(wire).split

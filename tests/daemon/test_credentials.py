@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.daemon.access.credentials import Peers, take_token
 from anaphora.daemon.values import Peer
@@ -33,7 +34,7 @@ def exchange(
     return HttpExchange(scope, None, None, BodyLimits(), None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "client, forwarded, expected",
     [
         ("10.0.0.1", ["192.0.2.7"], "192.0.2.7"),

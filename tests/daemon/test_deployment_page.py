@@ -18,6 +18,7 @@ import pytest
 import yaml
 from support.certificates import write_certificate
 from support.servers import NginxServer, find_program
+from support.tables import each_row
 
 from anaphora.cli.common import anaphora
 from anaphora.client.config import ClientConfig
@@ -66,9 +67,7 @@ def test_settings_are_valid() -> None:
     assert config.shared is not None
 
 
-@pytest.mark.parametrize(
-    "line", re.findall(r"^(?:kubectl .* -- )?(anaphora .*)$", PAGE, re.MULTILINE)
-)
+@each_row("line", re.findall(r"^(?:kubectl .* -- )?(anaphora .*)$", PAGE, re.MULTILINE))
 def test_commands_exist(line: str) -> None:
     check_command(shlex.split(line)[1:])
 

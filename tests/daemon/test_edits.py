@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.daemon.calls.filling import with_members
 from anaphora.daemon.calls.stream_usage import UsageFilter
@@ -20,8 +20,8 @@ BODIES = (
 )
 
 
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("names", [(), ("model",), ("user",), ("n", "user", "model")])
+@each_row("body", BODIES)
+@each_row("names", [(), ("model",), ("user",), ("n", "user", "model")])
 def test_only_the_named_fields_change(body: bytes, names: tuple[str, ...]) -> None:
     changes = {name: json.dumps(f"new {name}").encode() for name in names}
     changed = with_members(body, decode_members(body), changes)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.daemon.endpoints.body import check_headers, parse_object, read_json
 from anaphora.daemon.endpoints.uploads import check_upload
@@ -64,7 +65,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_row("name", REFUSED)
 def test_ambiguous_and_invalid_bodies_are_refused(name: str) -> None:
     body, reason = REFUSED[name]
     with pytest.raises(RequestRejected, match=reason) as refused:
@@ -72,7 +73,7 @@ def test_ambiguous_and_invalid_bodies_are_refused(name: str) -> None:
     assert refused.value.status == 400
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"{}",
@@ -150,7 +151,7 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@each_row("kind", TYPES)
 def test_content_types(kind: str) -> None:
     try:
         read_json(b"{}", {"content-type": kind})
@@ -185,7 +186,7 @@ def test_compressed_bodies_are_read_within_limits() -> None:
             read_json(data, JSON | {"content-encoding": encoding})
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name", ["content-type", "content-length", "content-encoding", "authorization", "x-api-key"]
 )
 def test_headers_that_decide_something_are_sent_once(name: str) -> None:
@@ -248,7 +249,7 @@ def test_uploads_of_clients_pass() -> None:
     check_upload(request.headers["content-type"], request.read())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         upload(FOREIGN),

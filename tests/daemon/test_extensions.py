@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.client.config import ClientConfig
 from anaphora.daemon.access.grants import AppGrant, KeepWarmGrant, LlmGrant
@@ -88,7 +89,7 @@ def test_an_absent_field_grants_nothing() -> None:
     assert granted.permissions | granted.betas | granted.fields == frozenset()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, message",
     [
         ("a: {capability_grant: []}", "1: a: unknown field 'capability_grant'; did you mean"),
@@ -141,7 +142,7 @@ def test_llm_complete_needs_a_dollar_limit(fields: str) -> None:
     llm(fields, capabilities="")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, granted",
     [
         ("false", None),
@@ -168,7 +169,7 @@ def test_dollars_are_exact(amount: Decimal) -> None:
     assert llm(f"usd_per_day: {amount:f}").nano_usd_per_day == int(amount.scaleb(9))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "amount, message",
     [
         ("-1", "in plain digits"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora import wire as wires
@@ -84,7 +85,7 @@ def test_output_limit_is_found_in_every_field(wire: str, fields: Any, name: str)
     assert (facts.max_tokens, facts.max_tokens_field) == (7, name)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, True, "7", [7], 2**32])
+@each_row("value", [-1, 1.5, True, "7", [7], 2**32])
 def test_limit_that_is_no_whole_number_is_rejected(value: object) -> None:
     with pytest.raises(InvalidRequest, match="max_tokens"):
         facts_of("anthropic", {"max_tokens": value})
@@ -615,7 +616,7 @@ PARAMS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("name", [*BODIES, *(row.name for row in catalog.dialects().rows)])
+@each_row("name", [*BODIES, *(row.name for row in catalog.dialects().rows)])
 def test_requests_that_we_render_have_no_unknown_fields(name: str) -> None:
     """Calls by JSON-RPC are rendered: their parameters need no entry in a grant."""
     codec, provider = wires.get(name), wires.provider_of(name)

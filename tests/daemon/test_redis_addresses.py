@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from support.certificates import write_certificate
 from support.servers import RedisServer, ServerFailed, free_port
+from support.tables import each_row
 
 from anaphora.client.config.secrets import Secret
 from anaphora.daemon.shared_state import MinuteLimit
@@ -135,7 +136,7 @@ class TestAddress:
         address = RedisAddress.parse(url)
         assert (str(address), address.database, address.tls) == (shown, database, tls)
 
-    @pytest.mark.parametrize(
+    @each_row(
         "url",
         [
             "http://cache.example",

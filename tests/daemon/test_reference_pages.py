@@ -7,8 +7,8 @@ from pathlib import Path
 
 import jsonschema_rs
 import msgspec
-import pytest
 import yaml
+from support.tables import each_row
 
 from anaphora.client.config import ClientConfig
 from anaphora.daemon.home import LLM_YAML
@@ -28,7 +28,7 @@ SECTIONS: list[tuple[str, str, type[msgspec.Struct]]] = [
 ]
 
 
-@pytest.mark.parametrize("page, section, kind", SECTIONS, ids=[each[1] for each in SECTIONS])
+@each_row("page, section, kind", SECTIONS, ids=[each[1] for each in SECTIONS])
 def test_fields_and_defaults(page: str, section: str, kind: type[msgspec.Struct]) -> None:
     [body] = re.findall(rf"^##+ `{re.escape(section)}`\n(.*?)(?=^##|\Z)", page, re.M | re.S)
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", body, re.M))

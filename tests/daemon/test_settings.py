@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from support.tables import each_row
 
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import Secret
@@ -169,7 +170,7 @@ def test_the_daemon_section() -> None:
     ).behind_proxy
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, message",
     [
         ("prot: 1", "2: daemon: unknown field 'prot'; did you mean port?"),

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import htpy
 import pytest
 from msgspec.structs import replace
+from support.tables import each_row
 
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, AuditUsage
 from anaphora.audit.report import CallSums
@@ -66,8 +67,8 @@ POINTS: dict[str, list[Point]] = {
 }
 
 
-@pytest.mark.parametrize("points", POINTS.values(), ids=POINTS)
-@pytest.mark.parametrize("chart", OVER_TIME)
+@each_row("points", POINTS.values(), ids=POINTS)
+@each_row("chart", OVER_TIME)
 def test_any_points_are_drawn_inside_the_plot(
     chart: Callable[[Sequence[Point]], htpy.Element], points: list[Point]
 ) -> None:
@@ -86,7 +87,7 @@ def test_many_points_are_added_up(chart: Callable[[Sequence[Point]], htpy.Elemen
     assert len(drawn.findall(".//tbody/tr")) == len(columns)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "sums, labels",
     [
         ({}, ["$0.0001", "$0.00005", "$0"]),
@@ -94,7 +95,7 @@ def test_many_points_are_added_up(chart: Callable[[Sequence[Point]], htpy.Elemen
         ({"cost_nano_usd": 6 * 10**9, "saved_nano_usd": 6 * 10**9}, ["$6", "$3", "$0"]),
     ],
 )
-@pytest.mark.parametrize("chart", [spend_bars, saved_lost_bars])
+@each_row("chart", [spend_bars, saved_lost_bars])
 def test_labels_of_dollars_fit_beside_the_plot(
     chart: Callable[[Sequence[Point]], htpy.Element], sums: dict[str, int], labels: list[str]
 ) -> None:
@@ -168,7 +169,7 @@ def test_a_prediction_in_full_is_drawn_in_full() -> None:
     assert classes == ["hit", "predicted read", "predicted written", "predicted fresh"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "calls",
     [
         [],
@@ -186,7 +187,7 @@ def test_any_turns_are_drawn_inside_the_plot(calls: list[ShownCall]) -> None:
         assert 0 <= rect["y"] <= rect["y"] + rect["height"] <= HEIGHT + 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, limit, text, state",
     [
         (25 * 10**8, 10**10, "$2.50 of $10.00 (25.0%)", "within"),

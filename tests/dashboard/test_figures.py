@@ -7,6 +7,7 @@ from typing import Any
 
 import htpy
 import pytest
+from support.tables import each_row
 
 from anaphora.audit import AuditEnvelope
 from anaphora.audit.report import CallSums
@@ -28,7 +29,7 @@ from anaphora.dashboard.figures import (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "nano, shown",
     [
         (None, "unknown"),
@@ -59,7 +60,7 @@ def test_unknown_cost_of_calls_is_not_zero(sums: CallSums, shown: tuple[str, str
     assert (spent(sums), lost_usd(sums)) == shown
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields, shown",
     [
         ({"cost_nano_usd": 2 * 10**9}, "$2.00"),
@@ -79,7 +80,7 @@ def test_cost_of_one_call(fields: dict[str, Any], shown: str) -> None:
     assert call_cost(AuditEnvelope(at=0.0, model="m", **fields)) == shown
 
 
-@pytest.mark.parametrize(
+@each_row(
     "share, shown",
     [
         (None, "–"),
@@ -98,7 +99,7 @@ def test_shares(share: float | None, shown: str) -> None:
     assert percent(share) == shown
 
 
-@pytest.mark.parametrize(
+@each_row(
     "duration, shown",
     [
         (None, "unknown"),
@@ -125,7 +126,7 @@ def test_counts_have_separators_and_units() -> None:
     assert lost(1, None) == "1 token, cost unknown"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "number, shown",
     [(0, "0"), (950, "950"), (12_500, "12.5k"), (3e6, "3M"), (-2_500, "−2.5k"), (1e30, "1e+30")],
 )
@@ -140,7 +141,7 @@ def test_times_are_utc_and_marked_so() -> None:
     )
 
 
-@pytest.mark.parametrize("at", [None, math.nan, math.inf, 1e30, -1e30])
+@each_row("at", [None, math.nan, math.inf, 1e30, -1e30])
 def test_what_is_no_time_is_unknown(at: float | None) -> None:
     assert utc(at) == "unknown time"
     assert "unknown time" in str(moment(at))

@@ -19,6 +19,7 @@ from support.dashboard_data import (
     hostile_calls,
     varied_calls,
 )
+from support.tables import each_row
 
 from anaphora.audit.envelope import AuditBlock, AuditEnvelope, AuditUsage
 from anaphora.cache.verdict.values import CHANGES, CauseKind
@@ -350,12 +351,12 @@ def test_the_block_that_costs_most_comes_first_with_what_to_do(varied: MemorySou
     assert "What to do: " in unescape(re.sub(r"<[^>]*>", "", first))
 
 
-@pytest.mark.parametrize("kind", [*CHANGES, *get_args(CauseKind)])
+@each_row("kind", [*CHANGES, *get_args(CauseKind)])
 def test_every_cause_has_words(kind: str) -> None:
     assert "_" not in cause_words(kind)
 
 
-@pytest.mark.parametrize("kind", CHANGES)
+@each_row("kind", CHANGES)
 def test_every_kind_of_change_has_advice(kind: str) -> None:
     assert what_to_do(kind)
 
@@ -442,8 +443,8 @@ def test_text_and_bars_stand_out_from_what_is_behind_them(colours: dict[str, str
         assert contrast(colours[series], colours["card"]) >= 3, series
 
 
-@pytest.mark.parametrize("colours", palettes(), ids=["light", "dark"])
-@pytest.mark.parametrize("sight", SIGHTS)
+@each_row("colours", palettes(), ids=["light", "dark"])
+@each_row("sight", SIGHTS)
 def test_series_of_a_chart_differ_for_people_who_see_fewer_colours(
     sight: str, colours: dict[str, str]
 ) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from support.tables import each_row
 
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.dashboard.sentences import sentence_of
 from anaphora.dashboard.tables import result_tag
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields, tag, sentence",
     [
         ({"verdict": None}, "Answered", ""),

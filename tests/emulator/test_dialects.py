@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 from mistralai.client import Mistral
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.catalog import Dialect
@@ -64,7 +65,7 @@ def ask(engine: Engine, path: str, body: dict[str, Any], at: float = 0.0, **quer
     )
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each_row("name", ROWS)
 def test_every_dialect_answers_in_its_own_format(name: str) -> None:
     row, engine = ROWS[name], Engine(EmulatorOptions(any_model=True))
     codec = wire.codec_for(row)
@@ -81,7 +82,7 @@ def test_every_dialect_answers_in_its_own_format(name: str) -> None:
     assert last.reply.text == first.text
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each_row("name", ROWS)
 def test_every_dialect_has_its_own_path(name: str) -> None:
     row = ROWS[name]
     route = Engine().routes.find("POST", path_of(row), KEYED)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import errors, wire
 from anaphora.emulator.exchange import (
@@ -48,7 +49,7 @@ REPLY = Reply(
     usage=Usage(uncached=5, read=0, output=4),
 )
 #: The two forms of an answer, as the engine gives them.
-every_wire = pytest.mark.parametrize("name", WIRES)
+every_wire = each_row("name", WIRES)
 
 
 def whole(name: str) -> EmulatorResponse:
@@ -118,8 +119,8 @@ ERRORS: list[tuple[str, int, type[Upstream], float | None]] = [
 
 
 @every_wire
-@pytest.mark.parametrize("kind, status, error, wait", ERRORS)
-@pytest.mark.parametrize("made", [whole, stream])
+@each_row("kind, status, error, wait", ERRORS)
+@each_row("made", [whole, stream])
 def test_error_has_the_format_of_the_wire(
     name: str,
     kind: str,
@@ -183,7 +184,7 @@ def test_error_with_status_200(name: str) -> None:
 
 
 @every_wire
-@pytest.mark.parametrize("made", [whole, stream])
+@each_row("made", [whole, stream])
 def test_slow_responses_change_no_byte(name: str, made: Callable[[str], EmulatorResponse]) -> None:
     answer = made(name)
     late = fault("slow-first-byte", seconds=3).apply(answer)
@@ -196,8 +197,8 @@ def test_slow_responses_change_no_byte(name: str, made: Callable[[str], Emulator
 
 
 @every_wire
-@pytest.mark.parametrize("made", [whole, stream])
-@pytest.mark.parametrize("after", [None, 0, 1, 1000])
+@each_row("made", [whole, stream])
+@each_row("after", [None, 0, 1, 1000])
 def test_cut_always_removes_something(
     name: str, made: Callable[[str], EmulatorResponse], after: int | None
 ) -> None:
@@ -239,7 +240,7 @@ def test_error_in_the_middle_of_a_stream(name: str) -> None:
 
 
 @every_wire
-@pytest.mark.parametrize("kind", ["broken-json", "broken-utf8"])
+@each_row("kind", ["broken-json", "broken-utf8"])
 def test_broken_content_cannot_be_read(name: str, kind: str) -> None:
     single = fault(kind).apply(whole(name))
     with pytest.raises(ValueError, match=r"."):
@@ -282,15 +283,15 @@ def test_duplicate_event(name: str) -> None:
     assert fault("duplicate-events").apply(whole(name)) == whole(name)
 
 
-@pytest.mark.parametrize("kind", ["duplicate-events", "unknown-events", "stream-error"])
-@pytest.mark.parametrize("after", [None, 0, 1])
+@each_row("kind", ["duplicate-events", "unknown-events", "stream-error"])
+@each_row("after", [None, 0, 1])
 def test_array_stream_stays_an_array(kind: str, after: int | None) -> None:
     before, now = json.loads(array().body), json.loads(fault(kind, after=after).apply(array()).body)
     assert isinstance(now, list)
     assert now != before
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 @every_wire
 def test_every_fault_changes_the_response(kind: str, name: str) -> None:
     assert fault(kind).apply(stream(name)) != stream(name)
@@ -310,7 +311,7 @@ def hit(text: str, count: int, seed: int = 0, path: str = "/v1/messages") -> lis
     return [at for at, fault in enumerate(found, 1) if fault is not None]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "which, expected",
     [
         ("nth: 2", [2]),
@@ -365,7 +366,7 @@ def test_header_selects_the_fault(header: str, expected: Fault) -> None:
     assert always.next(request(header=header)) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "header",
     [
         "",
@@ -387,7 +388,7 @@ def test_empty_file_has_no_faults() -> None:
     assert Faults.decode("# nothing yet\n", "f") == Faults()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, line, reason",
     [
         ("faults:\n- fault: nonsense\n", 2, "'nonsense' is none of"),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.hostile import KEYED
+from support.tables import each_row
 
 from anaphora import emulator
 from anaphora.emulator.replies.schema_cost import UnsatisfiableSchema
@@ -64,7 +65,7 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@each_row("name", SCHEMAS)
 def test_generated_value_is_valid(name: str) -> None:
     schema = SCHEMAS[name]
     for seed in range(20):
@@ -72,7 +73,7 @@ def test_generated_value_is_valid(name: str) -> None:
         assert jsonschema_rs.is_valid(schema, made)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "schema",
     [
         False,

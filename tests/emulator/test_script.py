@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.emulator.hosts import HOSTS
@@ -31,7 +32,7 @@ MODELS = {
     "gemini": "gemini-2.5-flash",
     "ollama": "llama3.2",
 }
-every_wire = pytest.mark.parametrize("name", list(wire.WIRES))
+every_wire = each_row("name", list(wire.WIRES))
 
 
 def script_input(
@@ -87,7 +88,7 @@ MATCHES = [
 ]
 
 
-@pytest.mark.parametrize("match, expected", MATCHES)
+@each_row("match, expected", MATCHES)
 def test_match_fields(match: str, expected: bool) -> None:
     match = match if match.startswith("{") else f"{{{match}}}"
     text = f"replies:\n- match: {match}\n  reply: {{text: ok}}\n"
@@ -95,7 +96,7 @@ def test_match_fields(match: str, expected: bool) -> None:
     assert (found is not None) is expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "match, expected",
     [
         ("result: Monday", True),
@@ -204,7 +205,7 @@ def test_refusal_stop_reason(name: str, stop: str) -> None:
     assert (answer.parts, answer.stop_reason) == ((Refusal("No."),), stop)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "written, params, expected",
     [
         ("text: Hello there", Params(), ("Hello there", "end", None)),
@@ -241,7 +242,7 @@ def test_empty_file_has_no_rules() -> None:
     assert Script.decode("", "s") == Script()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, line, reason",
     [
         ("replies:\n- match: {}\n", 2, "reply is missing"),

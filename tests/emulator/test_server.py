@@ -15,6 +15,7 @@ import anthropic
 import httpx
 import openai
 import pytest
+from support.tables import each_row
 
 from anaphora import emulator
 from anaphora.emulator.engine import EmulatorOptions, Engine, Latency
@@ -261,7 +262,7 @@ def test_lifetime_counts_from_the_response(after: float, found: bool) -> None:
     assert bool(usage["cache_read_input_tokens"]) is found
 
 
-@pytest.mark.parametrize("wrong", ["", "5", "5m", "1s,2s,3s", "fast", "-1s"])
+@each_row("wrong", ["", "5", "5m", "1s,2s,3s", "fast", "-1s"])
 def test_invalid_latency_is_rejected(wrong: str) -> None:
     with pytest.raises(InvalidRequest, match="latency"):
         Latency.parse(wrong)

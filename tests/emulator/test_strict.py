@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog, errors, wire
 from anaphora.catalog import Feature, Figure
@@ -277,9 +278,7 @@ ANTHROPIC: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "body, status, param", [pytest.param(*row[1:], id=row[0]) for row in ANTHROPIC]
-)
+@each_row("body, status, param", [pytest.param(*row[1:], id=row[0]) for row in ANTHROPIC])
 def test_anthropic_rejects(body: Any, status: int, param: str | None) -> None:
     error = check("anthropic", body)
     assert error is not None
@@ -311,7 +310,7 @@ def test_anthropic_rejects_cut_off_reasoning(blocks: Any, message: str) -> None:
     assert str(check("anthropic", claude(USER, message_of("assistant", *blocks), USER))) == message
 
 
-@pytest.mark.parametrize(
+@each_row(
     "behind, refused",
     [
         ((), True),
@@ -371,7 +370,7 @@ ANTHROPIC_TAKES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("body", [pytest.param(row[1], id=row[0]) for row in ANTHROPIC_TAKES])
+@each_row("body", [pytest.param(row[1], id=row[0]) for row in ANTHROPIC_TAKES])
 def test_anthropic_accepts(body: Any) -> None:
     assert check("anthropic", body) is None
 
@@ -587,7 +586,7 @@ RESPONSES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, body, code, param",
     [
         pytest.param(name, *row[1:], id=f"{name}: {row[0]}")
@@ -609,7 +608,7 @@ def test_openai_rejects(name: str, body: Any, code: str | None, param: str | Non
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, body",
     [
         ("openai_chat", chat()),
@@ -674,7 +673,7 @@ GEMINI: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("body, param", [pytest.param(*row[1:], id=row[0]) for row in GEMINI])
+@each_row("body, param", [pytest.param(*row[1:], id=row[0]) for row in GEMINI])
 def test_gemini_rejects(body: Any, param: str | None) -> None:
     error = check("gemini", body)
     assert error is not None
@@ -683,7 +682,7 @@ def test_gemini_rejects(body: Any, param: str | None) -> None:
     assert (status, json.loads(written)["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         gemini(),
@@ -712,7 +711,7 @@ def ollama(*messages: Any, **more: Any) -> dict[str, Any]:
     return {"model": "llama3.2", "messages": [*messages] or [HI], **more}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "image, byte",
     [("data:image/png;base64,aGk=", 4), ("aGk", 0), ("aGkhaG", 4), ("aGk=aa", 4), ("a=", 1)],
 )
@@ -783,8 +782,8 @@ def test_without_a_count_the_lowest_estimate_decides() -> None:
     assert isinstance(error, errors.ContextOverflow)
 
 
-@pytest.mark.parametrize("name", list(wire.WIRES))
-@pytest.mark.parametrize("body", [b"{", b"", b"[]", b'"a"', b"\xff"])
+@each_row("name", list(wire.WIRES))
+@each_row("body", [b"{", b"", b"[]", b'"a"', b"\xff"])
 def test_body_that_is_no_object_is_rejected(name: str, body: bytes) -> None:
     error = check(name, body)
     assert isinstance(error, errors.RequestRejected)
@@ -877,7 +876,7 @@ def test_malformed_request_never_raises(name: str, bodies: list[Any]) -> None:
         assert error is None or wire.get(name).write_error(error)[0] in (400, 413)
 
 
-@pytest.mark.parametrize("kind", [[], {}, 5, None, True])
+@each_row("kind", [[], {}, 5, None, True])
 def test_marked_block_of_an_odd_type_never_raises(kind: Any) -> None:
     marker = {"cache_control": {"type": "ephemeral"}}
     block = {"type": kind, "text": "s", **marker}
@@ -905,8 +904,8 @@ def test_malformed_json_format_never_raises(name: str, body: Any) -> None:
         assert engine.respond(request).status in (200, 400), mutant
 
 
-@pytest.mark.parametrize("name", PATHS)
-@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' + b"[" * 100_000 + b"}"])
+@each_row("name", PATHS)
+@each_row("body", [b"[" * 100_000, b'{"a":' + b"[" * 100_000 + b"}"])
 def test_deeply_nested_body_is_rejected(name: str, body: bytes) -> None:
     headers = {"x-api-key": "k", "x-goog-api-key": "k", "authorization": "Bearer k"}
     headers["anthropic-version"] = "2023-06-01"

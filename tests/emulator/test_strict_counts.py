@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.emulator.engine import Engine
 from anaphora.emulator.exchange import EmulatorRequest, EmulatorResponse
@@ -67,7 +68,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each_row("name", REFUSED)
 def test_rejected_count(name: str) -> None:
     path, body, message = REFUSED[name]
     answer = ask(path, body)

@@ -16,7 +16,7 @@ from support import strategies as some
 from support.features import FEATURES
 from support.journeys import check, leaks, supports, travel
 from support.outcomes import Target, fields, outcome, send
-from support.tables import check_rows
+from support.tables import check_rows, each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
@@ -290,7 +290,7 @@ def planned(name: str, call: Call) -> bytes:
     return codec.assemble(rendered, plan).body.join()
 
 
-@pytest.mark.parametrize("first, second", PAIRS)
+@each_row("first, second", PAIRS)
 def test_law_6_a_fallback_is_rendered_anew_and_nothing_leaks(first: str, second: str) -> None:
     """langchain#33709: a marker leaked into the fallback provider's request."""
     conversation = Conversation(
@@ -349,7 +349,7 @@ def test_law_6_provider_specific_fields_stay_with_their_provider(first: str, sec
     assert tried > 2
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@each_row("row", ROWS, ids=lambda row: row.name)
 def test_law_6_an_anthropic_service_tier_goes_only_where_it_is_known(row: catalog.Dialect) -> None:
     call = feature_calls.base(params={"service_tier": "standard_only"})
     known = row.wire == "anthropic" or row.name == "mistral/openai_chat"

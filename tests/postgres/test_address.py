@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.certificates import write_certificate
+from support.tables import each_row
 
 from anaphora.client.config.secrets import Secret
 from anaphora.errors import InvalidConfig
@@ -15,7 +16,7 @@ from anaphora.postgres.address import PostgresAddress
 CANARY = "hunter2-CANARY-0123456789"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url, expected, text",
     [
         ("postgresql://app@db.example/ledger", ("db.example", 5432, "app", "ledger", "verify-full"),
@@ -42,7 +43,7 @@ def test_an_address_is_read(url: str, expected: tuple[object, ...], text: str) -
     assert str(found) == text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url, reason",
     [
         ("mysql://db/x", "must begin with postgresql://"),

@@ -15,6 +15,7 @@ import pytest
 from support.certificates import write_certificate
 from support.event_loops import in_event_loop
 from support.servers import PostgresServer, free_port
+from support.tables import each_row
 from support.transaction_pooler import TransactionPooler
 
 from anaphora.client.config.secrets import Secret
@@ -190,7 +191,7 @@ async def test_commits_must_be_on_the_disk(
         await connected(address)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change, error, message",
     [
         ({"version": 120_017}, InvalidConfig, "is PostgreSQL 12; needed is 13"),

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.tables import each_row
 
 from anaphora.errors import InvalidRequest
 from anaphora.proxy import command_line
@@ -48,7 +49,7 @@ def destination(environ: dict[str, str], variable: str, command: str = "") -> st
     return f"{route.upstream}{path}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "variable, value",
     [
         ("ANTHROPIC_BASE_URL", "/anthropic"),
@@ -75,7 +76,7 @@ def test_variables_that_only_the_user_can_set_stay_unset() -> None:
     assert "AZURE_OPENAI_ENDPOINT" not in changed
 
 
-@pytest.mark.parametrize(
+@each_row(
     "variable, value, provider",
     [
         ("ANTHROPIC_BASE_URL", "https://gateway.example", "anthropic"),
@@ -110,7 +111,7 @@ def test_addresses_of_the_user_stay_the_destination(
     assert redirected(environ)[0][variable].startswith(f"{URL}/{provider}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, upstream",
     [
         ("gpu:8000", "http://gpu:8000"),
@@ -165,7 +166,7 @@ def test_loops_are_refused(host: str) -> None:
 # ── Programs ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given, expected",
     [
         ("codex exec hi", f"codex -c {CODEX} exec hi"),
@@ -191,7 +192,7 @@ def test_codex_gets_an_argument(given: str, expected: str) -> None:
     assert redirected({}, given)[1] == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "setting",
     [
         "-c openai_base_url=https://gw.example/v1",
@@ -256,7 +257,7 @@ def test_server_keeps_its_own_address() -> None:
     assert "OLLAMA_HOST" in redirected({}, "ollama run qwen3")[0]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given, expected",
     [
         ({}, "127.0.0.1,localhost"),
@@ -278,7 +279,7 @@ def test_the_rest_of_the_environment_stays() -> None:
     assert exports(proxy_for(environ), environ)["OPENAI_BASE_URL"] == f"{URL}/openai/v1"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "environ, command, text",
     [
         ({}, "llm -m gemini-2.5-pro hi", "llm-gemini has Google's address in its code"),
@@ -306,7 +307,7 @@ def test_codex_in_a_script_of_the_shell_is_said() -> None:
     assert re.match("Codex in a shell script is not redirected", text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command, owns",
     [
         ("claude", True),

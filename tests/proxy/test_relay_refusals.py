@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from support.raw_http import exchange, request_bytes
 from support.socket_upstream import SocketUpstream, answering, socket_upstream
+from support.tables import each_row
 
 from anaphora import wire
 from anaphora.errors import InvalidRequest
@@ -180,7 +181,7 @@ PATHS: list[tuple[str, dict[str, str], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path, headers, provider, expected", PATHS)
+@each_row("path, headers, provider, expected", PATHS)
 def test_path_decides_the_provider(
     path: str, headers: dict[str, str], provider: str, expected: str
 ) -> None:
@@ -221,7 +222,7 @@ def test_aliases_of_providers_are_known() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, url, reason",
     [
         ("nobody", "https://x.example", "no provider 'nobody'; there are alibaba, anthropic"),

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.errors import FixtureIntegrityFailed, NewerSchema
 from anaphora.replay.index import (
@@ -69,7 +70,7 @@ def test_a_changed_index_is_read_alike(rows: list[FixtureEntry], data: st.DataOb
         assert read_toml(bytes(index), "INDEX.toml") == quick
 
 
-@pytest.mark.parametrize(
+@each_row(
     "index, error, message",
     [
         ("schema_version = 2", NewerSchema, "schema_version 2 is newer"),
@@ -94,7 +95,7 @@ def test_index_by_hand_needs_path_and_hash_only() -> None:
     assert read_toml(text.encode(), "INDEX.toml") == [FixtureEntry("a.json", hash)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path, reason",
     [
         ("a.json", ""),

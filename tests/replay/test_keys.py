@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.exchanges import all_records, needs_exchanges
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.rendered import Mark, Plan
@@ -160,7 +161,7 @@ def test_key_ignores_markers(record: dict[str, Any], data: st.DataObject) -> Non
     assert key(marked, path, provider=own) == key(record["request"].encode(), path, provider=own)
 
 
-@pytest.mark.parametrize("place", IDENTIFIERS)
+@each_row("place", IDENTIFIERS)
 def test_key_ignores_an_identifier(place: str) -> None:
     body: dict[str, Any] = {"model": "gpt-5.1", "input": [{"role": "user", "content": "Hello?"}]}
     plain = key(body, "/v1/responses", provider="openai")
@@ -174,7 +175,7 @@ def test_key_ignores_an_identifier(place: str) -> None:
         assert key(body, "/v1/responses", provider="openai") == plain
 
 
-@pytest.mark.parametrize(
+@each_row(
     "place",
     [
         ("tools", 0),

@@ -13,6 +13,7 @@ import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.errors import InvalidRequest, Parse
 from anaphora.replay.fixture import Fixture, FixtureHeaders, FixturePiece, to_file
@@ -75,8 +76,8 @@ def holds(data: bytes, form: str) -> bool:
     return inner in data
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("place", ["request", "response", "header", "query", "path"])
+@each_row("form", FORMS)
+@each_row("place", ["request", "response", "header", "query", "path"])
 def test_every_encoding_is_found(form: str, place: str) -> None:
     text = FORMS[form](KEY)
     body = f"before {text} after".encode()
@@ -111,7 +112,7 @@ def test_a_secret_is_found_wherever_the_stream_is_cut(data: st.DataObject) -> No
     assert made.altered
 
 
-@pytest.mark.parametrize("cut", range(1, len(KEY)))
+@each_row("cut", range(1, len(KEY)))
 def test_a_secret_is_found_across_the_events_of_a_stream(cut: int) -> None:
     parts = KEY[:cut], KEY[cut:]
     events = [
@@ -125,7 +126,7 @@ def test_a_secret_is_found_across_the_events_of_a_stream(cut: int) -> None:
     assert made.altered
 
 
-@pytest.mark.parametrize(
+@each_row(
     "header, value",
     [
         ("authorization", f"Bearer {KEY}"),
@@ -235,7 +236,7 @@ def raw_deflate(data: bytes) -> bytes:
     return made.compress(data) + made.flush()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "encoding, compress",
     [
         ("gzip", gzip.compress),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.errors import InvalidConfig, Io
 from anaphora.replay.keys import ReplayRequest, key_of
@@ -175,7 +176,7 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
 # ── Bounded patterns ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "pattern",
     [
         "(a+)+b", "(a|a)*b", "(a|aa)+b", "(?:a?){30}a{30}", ".*.*x", "(x+x+)+y", r"(\w+\s?)*!",

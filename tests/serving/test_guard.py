@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.errors import InvalidRequest
 from anaphora.serving.guard import HostGuard
@@ -29,7 +30,7 @@ def refused(
     return None if problem is None else problem.status
 
 
-@pytest.mark.parametrize(
+@each_row(
     "bound, host, status",
     [
         (LOCAL, "127.0.0.1:8787", None),
@@ -67,7 +68,7 @@ def test_hosts(bound: str, host: str, status: int | None) -> None:
     assert refused(host, bound=bound) == status
 
 
-@pytest.mark.parametrize(
+@each_row(
     "allowed, host, status",
     [
         ("emulator", "emulator:8787", None),
@@ -82,7 +83,7 @@ def test_names_can_be_allowed(allowed: str, host: str, status: int | None) -> No
     assert refused(host, bound=EVERY, allowed=(allowed,)) == status
 
 
-@pytest.mark.parametrize("name", ["http://emulator", "emulator:8787", "a/b", "", "*.example.com"])
+@each_row("name", ["http://emulator", "emulator:8787", "a/b", "", "*.example.com"])
 def test_allowed_name_must_be_a_host_name(name: str) -> None:
     with pytest.raises(InvalidRequest, match="allow_hosts"):
         HostGuard(LOCAL, [name])
@@ -98,7 +99,7 @@ def test_refusal_names_the_host_and_the_option() -> None:
 SAME, CROSS = "same-origin", "cross-site"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers, status",
     [
         ({}, None),
@@ -121,7 +122,7 @@ SAME, CROSS = "same-origin", "cross-site"
         ({"sec_fetch_site": CROSS, "sec_fetch_mode": "no-cors"}, 403),
     ],
 )
-@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+@each_row("method", ["GET", "POST", "OPTIONS"])
 def test_pages_of_other_sites_are_refused(
     headers: dict[str, Any], status: int | None, method: str
 ) -> None:
@@ -131,7 +132,7 @@ def test_pages_of_other_sites_are_refused(
 LINK = {"sec_fetch_site": CROSS, "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change, status",
     [
         ({"method": "GET", "path": "/page"}, None),

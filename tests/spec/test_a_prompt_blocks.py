@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.rules import without_minimum
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
@@ -138,7 +139,7 @@ def test_a2_label_and_kind_are_not_sent() -> None:
     assert rendered.chunk(0).label == "label-identity"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "texts, flat",
     [
         ([], ""),
@@ -154,7 +155,7 @@ def test_a3_flatten_blocks(texts: list[str], flat: str) -> None:
     assert flatten_blocks([PromptBlock.cached_long("x", text) for text in texts]) == flat
 
 
-@pytest.mark.parametrize(
+@each_row(
     "system, expected",
     [
         ("-", {"system[0]": "5m"}),  # without any policy the planner decides
@@ -172,7 +173,7 @@ def test_a4_the_last_block_of_each_run_is_marked(system: str, expected: dict[str
     assert marked(body) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "tools, system, expected",
     [
         ("1h 1h", "1h", {"system[0]": "1h"}),
@@ -191,9 +192,9 @@ def test_a4_a_run_crosses_from_tools_into_system(
     assert marked(body) == expected
 
 
-@pytest.mark.parametrize("blank", ["", "   ", "\n\n"])
-@pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.parametrize("policy", list(CachePolicy))
+@each_row("blank", ["", "   ", "\n\n"])
+@each_row("at", [0, 1, 2])
+@each_row("policy", list(CachePolicy))
 def test_a4_empty_blocks_neither_end_nor_split_a_run(
     blank: str, at: int, policy: CachePolicy
 ) -> None:

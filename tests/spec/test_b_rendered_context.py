@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.rules import without_minimum
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
@@ -124,7 +125,7 @@ def test_b2_the_state_turn_never_enters_the_history() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "turns, frozen, expected",
     [
         # A frozen region: one deep breakpoint at its end, one at the tail.
@@ -216,7 +217,7 @@ def test_b4_a_system_text_that_contradicts_the_slots_is_refused() -> None:
 BASE = RenderedContext(system_stable="s", system_knowledge="k", turns=history(3), state_turn=STATE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes, extends, common",
     [
         ({}, True, 3),
@@ -256,7 +257,7 @@ def call(call_id: str) -> Message:
 USER, ANSWER = Message.user("u"), Message.assistant("a")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "turns, units",
     [
         ([], []),
@@ -290,7 +291,7 @@ LOOP = Conversation([USER, call("1"), Message.tool("1", "r"), ANSWER, USER])
 SUMMARY = Message.user("summary of what went before")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "budget, summary, kept",
     [
         (50, None, 5),  # fits: nothing happens

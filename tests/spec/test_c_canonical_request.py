@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.rules import without_minimum
+from support.tables import each_row
 
 import anaphora.wire
 from anaphora import catalog
@@ -133,7 +134,7 @@ def test_c2_five_roles() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text, blocks, field",
     [
         ("", [], ""),
@@ -215,7 +216,7 @@ def history(*texts: str) -> Segment:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "turns, boundary, tail",
     [
         (["u1", "a1", "u2"], "a1", ["u2"]),
@@ -362,7 +363,7 @@ def _marked(value: Any, path: str = "") -> list[str]:
     return [*inside, path] if "cache_control" in value else inside
 
 
-@pytest.mark.parametrize(
+@each_row(
     "mark, path",
     [
         (ToolMark("alpha"), "tools[0]"),
@@ -419,7 +420,7 @@ def test_c10_marks_around_and_inside_a_tool_result() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "mark",
     [
         ToolMark("gamma"),
@@ -510,7 +511,7 @@ PARAMS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("given, fields", [(given, fields) for _, given, fields in PARAMS])
+@each_row("given, fields", [(given, fields) for _, given, fields in PARAMS])
 def test_c11_every_parameter_reaches_the_body(given: Any, fields: dict[str, Any]) -> None:
     """C11: under the name that the official SDK gives it, and nothing else comes along."""
     ir = PromptIR.chat([Message.user("u")])

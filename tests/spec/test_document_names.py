@@ -10,6 +10,7 @@ import importlib
 
 import msgspec
 import pytest
+from support.tables import each_row
 
 from anaphora import RenderedContext, errors
 from anaphora.client import adapter
@@ -121,9 +122,7 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "module, name", [(module, name) for module, names in NAMES.items() for name in names]
-)
+@each_row("module, name", [(module, name) for module, names in NAMES.items() for name in names])
 def test_every_name_of_the_documents_is_importable(module: str, name: str) -> None:
     value = getattr(importlib.import_module(module), name)
     missing = [member for member in NAMES[module][name] if not hasattr(value, member)]
@@ -157,7 +156,7 @@ def test_d1_params_round_trip_without_absent_fields(more: dict[str, object]) -> 
     assert msgspec.json.decode(msgspec.json.encode(read)) == given
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change, path",
     [
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),

@@ -13,6 +13,7 @@ import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.client.adapter import (
     LlmAdapter,
@@ -108,7 +109,7 @@ def test_e3_model_and_timeout_are_not_in_it(changes: Mapping[str, Any]) -> None:
     assert request(**changes).prompt_hash() == request().prompt_hash()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes",
     [
         {"system": "be brief"},
@@ -127,7 +128,7 @@ def test_e3_everything_else_is(changes: Mapping[str, Any]) -> None:
     assert request(**changes).prompt_hash() != request().prompt_hash()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "temperature, written",
     [
         (0, "0.0"),
@@ -150,14 +151,14 @@ def test_e3_temperature_is_a_single_in_its_shortest_form(temperature: float, wri
     assert f'"temperature":{written},' in encoded
 
 
-@pytest.mark.parametrize("temperature", [float("nan"), float("inf"), float("-inf"), 1e39, 10**400])
+@each_row("temperature", [float("nan"), float("inf"), float("-inf"), 1e39, 10**400])
 def test_e3_a_non_finite_temperature_is_an_invalid_request(temperature: float) -> None:
     with pytest.raises(InvalidRequest) as caught:
         request(temperature=temperature).prompt_hash()
     assert caught.value.path == "temperature"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "schema, written",
     [
         (
@@ -199,7 +200,7 @@ def test_e3_texts_are_compact_json_whatever_they_hold(system: str, content: str)
     assert encoded.decode() == json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes, path",
     [
         ({"system": "\ud800"}, "system"),

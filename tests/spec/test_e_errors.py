@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-import pytest
+from support.tables import each_row
 
 from anaphora import errors
 
@@ -31,7 +31,7 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
     assert drawn == {name: kind.__bases__[0].__name__ for name, kind in CLASSES.items()}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "error, text, attributes",
     [
         (errors.Transport("refused"), "refused", {"retryable": True}),

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.errors import InvalidRequest, InvalidTool
 from anaphora.tools import ToolRegistry, mcp_result, mcp_tools
@@ -58,7 +59,7 @@ def test_listing() -> None:
     assert mcp_tools(LISTING["tools"], prefix="github_") == (search, whoami)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "listing, path",
     [
         ({}, "tools"),
@@ -111,12 +112,12 @@ PARTS: list[tuple[dict[str, Any], ResultPart]] = [
 ]
 
 
-@pytest.mark.parametrize("block, part", PARTS)
+@each_row("block, part", PARTS)
 def test_blocks(block: dict[str, Any], part: ResultPart) -> None:
     assert mcp_result({"content": [block]}).content == (part,)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "block",
     [
         blob("application/zip"),
@@ -159,7 +160,7 @@ def test_empty_result() -> None:
     assert mcp_result({"content": []}).content == ""
 
 
-@pytest.mark.parametrize("answer", ["text", None, {}, {"content": "text"}, {"content": ["text"]}])
+@each_row("answer", ["text", None, {}, {"content": "text"}, {"content": ["text"]}])
 def test_invalid_results_are_rejected(answer: object) -> None:
     with pytest.raises(InvalidRequest, match="result"):
         mcp_result(answer)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.errors import InvalidTool
 from anaphora.tools.schema import first_error, mismatch, schema_validator
@@ -34,7 +35,7 @@ VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=str)
+@each_row("value", VALUES, ids=str)
 def test_first_error_is_the_first_of_all(value: Any) -> None:
     names = frozenset({"city", "days", "unit"})
     first = first_error(VALIDATOR, value)

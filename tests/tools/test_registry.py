@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 import anaphora.tools
 from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool
@@ -304,7 +305,7 @@ PROBLEMS = [
 ]
 
 
-@pytest.mark.parametrize("text, path, reason", PROBLEMS, ids=range(len(PROBLEMS)))
+@each_row("text, path, reason", PROBLEMS, ids=range(len(PROBLEMS)))
 def test_arguments_that_do_not_match_a_schema(text: str, path: str, reason: str) -> None:
     registry = ToolRegistry()
     registry.add_schema("find", "", SCHEMA, print)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.errors import InvalidJson, InvalidRequest, InvalidTool
 from anaphora.tools import canonical_schema, tool_schema
@@ -94,14 +95,14 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("given_schema, text", CANONICAL)
+@each_row("given_schema, text", CANONICAL)
 def test_canonical_text(given_schema: dict[str, Any], text: str) -> None:
     assert canonical_schema(given_schema) == text
     assert canonical_schema(json.dumps(given_schema)) == text
     assert canonical_schema(text) == text
 
 
-@pytest.mark.parametrize("keyword, value, text", PLACES)
+@each_row("keyword, value, text", PLACES)
 def test_every_place_where_schemas_live(keyword: str, value: Any, text: str) -> None:
     assert canonical_schema({keyword: value}) == f'{{"{keyword}":{text}}}'
 
@@ -116,7 +117,7 @@ def test_sorted_properties_on_request() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, path",
     [
         (float("nan"), "schema.properties.q.default"),
@@ -183,7 +184,7 @@ TOOL = [
 ]
 
 
-@pytest.mark.parametrize("given_schema, text", TOOL)
+@each_row("given_schema, text", TOOL)
 def test_tool_schema(given_schema: dict[str, Any] | str, text: str) -> None:
     assert tool_schema(given_schema) == text
     assert tool_schema(text) == text

@@ -19,6 +19,7 @@ import msgspec
 import pydantic
 import pytest
 from msgspec import Meta
+from support.tables import each_row
 
 import anaphora
 from anaphora.errors import InvalidRequest, InvalidTool
@@ -145,9 +146,7 @@ HINTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "function, expected", HINTS, ids=lambda item: getattr(item, "__name__", "")
-)
+@each_row("function, expected", HINTS, ids=lambda item: getattr(item, "__name__", ""))
 def test_hints(function: Callable[..., Any], expected: dict[str, Any]) -> None:
     assert properties(function) == {"p": expected}
     assert schema(function)["required"] == ["p"]
@@ -310,7 +309,7 @@ PROBLEMS = [
 ]
 
 
-@pytest.mark.parametrize("text, path, reason", PROBLEMS)
+@each_row("text, path, reason", PROBLEMS)
 def test_mismatching_arguments_are_rejected(text: str, path: str, reason: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         function_tool(find).arguments.read(text)
@@ -341,7 +340,7 @@ REFUSED: list[tuple[Callable[..., Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("function, path, advice", REFUSED)
+@each_row("function, path, advice", REFUSED)
 def test_unsupported_functions_are_rejected(
     function: Callable[..., Any], path: str, advice: str
 ) -> None:

@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.errors import InvalidTool
 from anaphora.tools import ToolRegistry, wire_name
@@ -26,7 +27,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name, expected", NAMES)
+@each_row("name, expected", NAMES)
 def test_wire_name(name: str, expected: str) -> None:
     assert wire_name(name) == expected
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.errors import InvalidJson, Parse
 from anaphora.prompt import PromptIR, RenderedContext, Segment
@@ -173,7 +174,7 @@ def test_numbered_messages_keep_their_numbers() -> None:
     assert [m.id for m in from_json(to_json(view), Conversation)] == ["m0"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data, kind, named",
     [
         ('{"role":"user","parts":[],"mood":"good"}', Message, "mood"),

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.values import Conversation, Message, Text, from_json, to_json
 
@@ -134,7 +135,7 @@ def test_slices_are_a_tuples_slices(start: int, stop: int, step: int | None) -> 
     assert conversation[start:stop:step] == tuple(conversation)[start:stop:step]
 
 
-@pytest.mark.parametrize("length, expected", [(0, 0), (2, 2), (3, 3), (9, 3), (-1, 0)])
+@each_row("length, expected", [(0, 0), (2, 2), (3, 3), (9, 3), (-1, 0)])
 def test_prefix_is_a_view(length: int, expected: int) -> None:
     whole = conversation_of("a", "b", "c")
     prefix = whole.prefix(length)
@@ -177,7 +178,7 @@ def test_identical_messages_are_not_compared() -> None:
     assert Conversation(messages).common_prefix(Conversation(messages)) == 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     "other, common",
     [
         (conversation_of("a", "b", "c"), 3),

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-from support.tables import table
+from support.tables import each_row, table
 
 from anaphora import errors
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR, RenderedContext, Segment
@@ -146,7 +146,7 @@ def test_field_of_another_type_is_refused_by_name(kind: type, name: str) -> None
     assert refused >= 5
 
 
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@each_row("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_values_are_equal_hashable_and_the_same_after_every_copy(kind: type) -> None:
     value, again = made(kind), made(kind)
     assert value == again
@@ -173,7 +173,7 @@ def test_what_was_given_may_change_later(kind: type, name: str) -> None:
         assert isinstance(getattr(value, name), tuple | FrozenDict)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [
         lambda extras: extras.update(a="x"),
@@ -220,7 +220,7 @@ def test_values_that_compare_equal_are_not_given_for_each_other() -> None:
     assert to_json(Params(temperature=1)) != to_json(Params(temperature=1.0))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "make, message",
     [
         (lambda: new(Tool, "f", strict=1), "Tool.strict: must be a bool, not int"),

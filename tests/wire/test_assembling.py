@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
@@ -61,7 +62,7 @@ def marked_paths(body: bytes) -> list[str]:
 # ── Marks ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("chunk", [chunk for chunk in range(8) if chunk != THINKING])
+@each_row("chunk", [chunk for chunk in range(8) if chunk != THINKING])
 def test_a_mark_lands_on_its_chunk_and_changes_nothing_else(chunk: int) -> None:
     rendered = render(Conversation(TALK))
     for ttl, marker in rendered.markers.items():

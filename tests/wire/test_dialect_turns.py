@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.prompt import Call, Params, PromptCachePlan, PromptIR, Reasoning, ToolChoice
@@ -74,7 +75,7 @@ def test_warm_turn_equals_cold_turn(
         messages = messages.append(Message.assistant("hi"), Message.user("and?"))
 
 
-@pytest.mark.parametrize("name, model", SPEAKERS, ids=str)
+@each_row("name, model", SPEAKERS, ids=str)
 def test_unchanged_envelope_is_reused(name: str, model: str) -> None:
     profile = catalog.profile(wire.provider_of(name), model)
     messages = Conversation([Message.user("hello")])

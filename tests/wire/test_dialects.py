@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog, errors, wire
 from anaphora.catalog import Dialect, decode_dialects
@@ -104,7 +105,7 @@ WORDS: list[tuple[str, Params, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("text, params, fields", WORDS, ids=[row[0][:30] for row in WORDS])
+@each_row("text, params, fields", WORDS, ids=[row[0][:30] for row in WORDS])
 def test_parameter_in_dialect_field_round_trips(
     text: str, params: Params, fields: dict[str, Any]
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import cache, catalog, wire
 from anaphora.cache.plan import plan_once
@@ -21,7 +22,7 @@ MODELS = {
     "ollama": "qwen3",
     "gemini": "gemini-2.5-flash",
 }
-every_wire = pytest.mark.parametrize("name", sorted(MODELS))
+every_wire = each_row("name", sorted(MODELS))
 
 
 def call(name: str, ir: PromptIR | None = None, **fields: Any) -> Call:
@@ -147,7 +148,7 @@ def test_a_part_that_begins_twice_is_a_failure() -> None:
     assert "begins twice" in events[-1].message
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, tier",
     [
         ("anthropic", "flex"),

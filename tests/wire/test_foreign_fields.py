@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.prompt import Call, Params, PromptBlock, PromptIR
@@ -18,7 +18,7 @@ MODELS = {
     "ollama": "qwen3",
     "gemini": "gemini-2.5-flash",
 }
-every_wire = pytest.mark.parametrize("name", sorted(MODELS))
+every_wire = each_row("name", sorted(MODELS))
 
 CITED = {"elsewhere": '{"citations":[{"cited":"a"}]}'}
 

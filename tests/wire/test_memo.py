@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
@@ -20,7 +21,7 @@ MODELS = {
     "gemini": "gemini-2.5-flash",
     "ollama": "llama3.2",
 }
-every_wire = pytest.mark.parametrize("name", MODELS)
+every_wire = each_row("name", MODELS)
 
 
 def body(name: str, call: Call) -> bytes:

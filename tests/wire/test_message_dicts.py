@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import Conversation, Message, PromptIR
 from anaphora.errors import InvalidRequest
@@ -110,7 +111,7 @@ READ: dict[str, tuple[dict[str, Any], Message]] = {
 }
 
 
-@pytest.mark.parametrize("case", READ)
+@each_row("case", READ)
 def test_dictionary_is_read(case: str) -> None:
     given, wanted = READ[case]
     assert read_message(given, "message") == wanted
@@ -246,7 +247,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@each_row("mistake", WRONG)
 def test_what_is_wrong_is_named(mistake: str) -> None:
     given, path, reason = WRONG[mistake]
     with pytest.raises(InvalidRequest) as caught:

@@ -17,6 +17,7 @@ from support.byte_server import byte_server
 from support.features import FEATURES
 from support.outcomes import Sent, Target, send
 from support.sdk.mistral import ASK, CASE, REPLY, THOUGHT, check_reply, check_stream, client
+from support.tables import each_row
 
 from anaphora import errors, wire
 from anaphora.prompt import Call, ToolChoice
@@ -85,8 +86,8 @@ GAPS = {
 }
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+@each_row("model", MODELS)
+@each_row("feature", FEATURES, ids=lambda feature: feature.name)
 def test_a_request_fits_the_types(feature: Any, model: str) -> None:
     found = problems(sent_for(feature.make("openai_chat"), model))
     if feature.name in GAPS:
@@ -137,7 +138,7 @@ def test_a_whole_conversation_fits_the_types() -> None:
     assert again["content"] == given["choices"][0]["message"]["content"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "spoil",
     [
         lambda body: body.update(seed=1),
@@ -239,7 +240,7 @@ def test_sdk_request_round_trips() -> None:
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "status, body, kind, message, param",
     [
         (

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.errors import InvalidRequest
@@ -89,7 +90,7 @@ IN_PART = [
 ]
 
 
-@pytest.mark.parametrize("name, field, value", IN_PART)
+@each_row("name, field, value", IN_PART)
 def test_object_with_unknown_member_round_trips(
     name: str, field: str, value: dict[str, Any]
 ) -> None:

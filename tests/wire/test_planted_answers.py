@@ -6,11 +6,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from support import rich, rich_answers
 from support.rich import NAME
 from support.rich_answers import REPLIES, STREAMS
-from support.tables import Row, table
+from support.tables import Row, each_row, table
 
 from anaphora import wire
 from anaphora.values import Event, Reply, ReplyEnd
@@ -108,7 +107,7 @@ def test_unknown_stream_field_round_trips_or_gives_notice(
     assert (again.text, again.tool_calls) == (reply.text, reply.tool_calls)
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@each_row("name", STREAMS)
 def test_documented_streams_give_no_notice(name: str) -> None:
     assert reply_of(read(name, STREAMS[name])).notices == ()
 

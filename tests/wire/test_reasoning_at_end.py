@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.analysis.roundtrip import RecordedExchange
@@ -27,7 +28,7 @@ CODE = "unfinished_thinking"
 #: Wires on which an assistant's messages in a row are one turn.
 JOINED = ("anthropic", "openai_responses")
 
-every = pytest.mark.parametrize("name", MODELS)
+every = each_row("name", MODELS)
 
 
 def thinking(name: str, text: str = "Hm.", **more: Any) -> Thinking:
@@ -133,8 +134,8 @@ def test_an_empty_signature_is_left_out_for_anthropic_only() -> None:
     )
 
 
-@pytest.mark.parametrize("encoded", ["", "Rome."])
-@pytest.mark.parametrize(
+@each_row("encoded", ["", "Rome."])
+@each_row(
     "provider, fields",
     [
         ("openrouter", {"reasoning": "Hm.", "reasoning_details": [{"type": "reasoning.text"}]}),

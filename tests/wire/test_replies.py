@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.replies import anthropic, gemini, ollama, openai_chat, openai_responses
 from support.replies.case import ReplyCase
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.errors import Parse, Upstream
@@ -27,7 +28,7 @@ _COUNT = re.compile(
     rb'("(?:output_tokens|completion_tokens|candidatesTokenCount|eval_count)": ?)\d+'
 )
 
-every_wire = pytest.mark.parametrize("wire", BY_NAME)
+every_wire = each_row("wire", BY_NAME)
 
 
 def rows(table: str, *names: str) -> pytest.MarkDecorator:
@@ -83,7 +84,7 @@ def test_error_object_with_status_200_is_raised(wire: str) -> None:
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wire, stream",
     [
         pytest.param(case.name, stream, id=f"{case.name}-{name}")
@@ -106,7 +107,7 @@ def test_unusual_stream_is_read(wire: str, stream: bytes) -> None:
         assert found[-1].reply.usage == end.reply.usage
 
 
-@pytest.mark.parametrize("count", [b'"many"', b'"\xff"'], ids=["text", "not UTF-8"])
+@each_row("count", [b'"many"', b'"\xff"'], ids=["text", "not UTF-8"])
 @every_wire
 def test_stream_is_kept_where_its_usage_cannot_be_read(wire: str, count: bytes) -> None:
     case = BY_NAME[wire]
@@ -195,7 +196,7 @@ def test_error_by_status_and_code(
     assert (str(again), again.param) == (str(error), error.param)
 
 
-@pytest.mark.parametrize("status, kind", [(429, errors.RateLimited), (503, errors.Overloaded)])
+@each_row("status, kind", [(429, errors.RateLimited), (503, errors.Overloaded)])
 @every_wire
 def test_error_without_an_object_is_classified_by_status(
     wire: str, status: int, kind: type[Upstream]
@@ -207,7 +208,7 @@ def test_error_without_an_object_is_classified_by_status(
         assert error.retry_after == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers, seconds",
     [
         ({}, None),
@@ -229,7 +230,7 @@ def test_retry_after_forms(wire: str, headers: dict[str, str], seconds: float | 
     assert BY_NAME[wire].codec.read_error(429, headers, b"{}", now).retry_after == seconds
 
 
-@pytest.mark.parametrize("kind", PROVIDER_ERRORS)
+@each_row("kind", PROVIDER_ERRORS)
 @every_wire
 def test_every_error_class_survives_a_round_trip(wire: str, kind: type[Upstream]) -> None:
     """As a reply and in a stream; also an error of another wire, with its own status and code."""

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import wire
 from anaphora.rendered import Rendered
@@ -105,7 +106,7 @@ def test_next_turn_extends_the_log(name: str) -> None:
     assert b"three" not in other.data()
 
 
-@pytest.mark.parametrize("name", [*MARKS, "ollama"])
+@each_row("name", [*MARKS, "ollama"])
 def test_decoded_members_split_like_the_body(name: str) -> None:
     """And they are the same afterwards: others read them, too."""
     home = name if name in MARKS else "openai_chat"

@@ -11,6 +11,7 @@ from google.genai import types
 from support.byte_server import byte_server
 from support.sdk import anthropic, gemini, mistral, ollama, openai_chat, openai_responses
 from support.sdk.case import SdkCase
+from support.tables import each_row
 
 from anaphora.errors import Upstream
 from anaphora.values import ReplyFail
@@ -40,7 +41,7 @@ def test_request_fits_the_types(case: SdkCase, name: str) -> None:
     assert not case.problems(case.body(name))
 
 
-@pytest.mark.parametrize("case, spoil", rows("spoils"))
+@each_row("case, spoil", rows("spoils"))
 def test_type_check_detects_a_difference(case: SdkCase, spoil: Any) -> None:
     body = case.body(case.spoiled)
     spoil(body)
@@ -111,7 +112,7 @@ def test_anthropic_types_lack_the_dropped_fields() -> None:
         assert not anthropic.schema().is_valid(body | {name: 1})
 
 
-@pytest.mark.parametrize("name", gemini.CALLS)
+@each_row("name", gemini.CALLS)
 def test_google_sdk_loads_every_content(name: str) -> None:
     for content in gemini.CASE.body(name)["contents"]:
         loaded = types.Content.model_validate_json(json.dumps(content))

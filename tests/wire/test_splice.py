@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.exchanges import needs_exchanges, records
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import AppMemory, Planner
@@ -530,7 +531,7 @@ def test_provider_without_markers_gets_the_body_unchanged(name: str) -> None:
     assert [notice.code for notice in spliced.notices] == ["markers_left_out"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b'{"model":"m","messages":[],"messages":[{"role":"user","content":"x"}]}',
@@ -567,8 +568,8 @@ def test_impossible_marks_are_rejected(mark: Mark, reason: str) -> None:
         splice("anthropic", body, mark)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "\u2003"])
-@pytest.mark.parametrize("place", ["system", "system block", "message", "block"])
+@each_row("text", ["", " \n", "\u2003"])
+@each_row("place", ["system", "system block", "message", "block"])
 def test_blank_text_takes_no_marker(text: str, place: str) -> None:
     """Anthropic rejects a marker on it."""
     content = [{"type": "text", "text": text}] if "block" in place else text

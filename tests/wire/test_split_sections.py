@@ -10,6 +10,7 @@ from typing import Any
 from weakref import ref
 
 import pytest
+from support.tables import each_row
 
 from anaphora import wire
 from anaphora.errors import InvalidRequest
@@ -93,8 +94,8 @@ def test_repeated_tools_are_read_once(name: str) -> None:
     assert one.ir.cache.marks == two.ir.cache.marks
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("read", ["split", "parse"])
+@each_row("name", NAMES)
+@each_row("read", ["split", "parse"])
 def test_tools_that_are_no_list_are_rejected_each_time(name: str, read: str) -> None:
     codec, data = wire.get(name), body(name, "x", tools=7)
     reading: Callable[[], object] = functools.partial(codec.parse, data, PATH)

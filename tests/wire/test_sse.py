@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.errors import Parse
 from anaphora.wire.sse import EventDecoder, encode_event
 
 
-@pytest.mark.parametrize(
+@each_row(
     "stream, events",
     [
         (b"data: a\n\n", [b"a"]),

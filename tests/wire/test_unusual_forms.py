@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import wire
 from anaphora.analysis.roundtrip import RecordedExchange, RoundTripResult
@@ -88,7 +89,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("name, fields", ASKED)
+@each_row("name, fields", ASKED)
 def test_rare_request_forms_round_trip(name: str, fields: dict[str, Any]) -> None:
     outcome = exchanged(name, request={**REQUESTS[name], **fields})
     assert outcome.good, outcome
@@ -150,7 +151,7 @@ ANSWERED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("name, body", ANSWERED)
+@each_row("name, body", ANSWERED)
 def test_rare_reply_forms_round_trip(name: str, body: dict[str, Any]) -> None:
     outcome = exchanged(name, response=body)
     assert outcome.good, outcome
@@ -197,7 +198,7 @@ def test_error_with_status_200_is_read() -> None:
 ENDLESS = "9" * 5000
 
 
-@pytest.mark.parametrize("name", sorted(wire.names()))
+@each_row("name", sorted(wire.names()))
 def test_huge_number_is_kept_or_rejected(name: str) -> None:
     codec = wire.get(name)
     request = REQUESTS.get(wire.dialect_of(name).wire if name not in wire.WIRES else name)

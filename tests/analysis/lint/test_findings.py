@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from support.planted import GUIDE, PLACES, body, grown, spec, split
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.analysis.lint import RULES, Costs, Finding, Ignore, sarif, suppressed
@@ -203,7 +204,7 @@ def new_key(prompt: Json) -> None:
     prompt["params"] = {"prompt_cache_key": "b"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "plant, rule",
     [
         (swapped_tools, "unordered-list"),
@@ -275,7 +276,7 @@ def test_an_unknown_rule_is_reported() -> None:
     assert finding.rule == "unused-ignore"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "ignore, covered",
     [
         (Ignore(rule="volatile-date", reason="r"), True),

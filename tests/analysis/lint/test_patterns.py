@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 from support.traces import FOLDER, missing
 
 from anaphora import wire
@@ -95,19 +96,19 @@ STABLE = [
 ]
 
 
-@pytest.mark.parametrize("rule, text", [(rule, one) for rule in VOLATILE for one in VOLATILE[rule]])
+@each_row("rule, text", [(rule, one) for rule in VOLATILE for one in VOLATILE[rule]])
 def test_content_about_now_or_this_run_is_found(rule: str, text: str) -> None:
     result = [hit for hit in hits(text) if hit.severity == "warning"]
     assert [hit.rule for hit in result] == [rule]
     assert text[result[0].start : result[0].end].strip()
 
 
-@pytest.mark.parametrize("text", STABLE)
+@each_row("text", STABLE)
 def test_ordinary_prose_has_no_findings(text: str) -> None:
     assert [hit for hit in hits(text) if hit.severity != "note"] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "template",
     [
         "The date is {{ current_date }}.",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.analysis import rules_check
@@ -97,7 +98,7 @@ def test_minimum_tokens(
     assert evidence_of("minimum_tokens", one) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "where, read, expected",
     [
         (GPT_4O, 1152, YES),
@@ -120,7 +121,7 @@ def test_uncached_tail(fresh: int, marks: Any, expected: tuple[int, int]) -> Non
     assert evidence_of("uncached_tail", one) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "where, read, grown, expected",
     [
         (DEEPSEEK, 2176, 400, YES),  # 2,000 were sent before, 300 answered
@@ -145,7 +146,7 @@ def test_output_cached(
     assert evidence_of("output_cached", side) == (NOTHING if read > 2000 else expected)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "reasoning, read, figure, expected",
     [
         (0, 2176, "visible_output_cached", YES),
@@ -177,7 +178,7 @@ def test_output_cached_behind_markers() -> None:
 # ── Markers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "where, usage, more, expected",
     [
         (SONNET, bill(read=5000), {"breakpoints": ()}, NO),
@@ -204,7 +205,7 @@ def test_missing_markers_are_conclusive_only_on_their_own_wire() -> None:
     assert messages_ == {"anthropic": NO, "openai_chat": NOTHING}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "where, written, expected",
     [
         (SONNET, {"cache_write_1h": 5000}, YES),
@@ -234,7 +235,7 @@ def far(blocks: int, kind: str, read: int, *, mark: bool = True) -> Trace:
     return trace(SONNET, calls, messages=messages_)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "blocks, read, expected",
     [
         (18, 5000, YES),  # with the answer and the entry's own that is the twentieth
@@ -268,7 +269,7 @@ def pair(where: tuple[str, str], gap: float, second: TraceUsage, **more: Any) ->
     return trace(where, [call(0, 1, first), call(gap, 3, second)], **more)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "where, gap, read, expected",
     [
         (SONNET, 400, 5000, NO),
@@ -315,7 +316,7 @@ def test_another_conversation_may_have_kept_an_entry_alive() -> None:
     assert evidence_of("lifetime", outlived, branch) == NOTHING
 
 
-@pytest.mark.parametrize(
+@each_row(
     "gap, read, expected",
     [(200, 5000, YES), (200, 0, NO), (200, 3000, NOTHING), (100, 0, NOTHING), (295, 0, NOTHING)],
 )

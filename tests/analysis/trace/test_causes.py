@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from support.small_traces import bill
+from support.tables import each_row
 
 from anaphora.analysis.trace.format import TraceUsage
 from anaphora.analysis.trace.predict import CAUSE_TEXTS, Predicted
@@ -63,7 +63,7 @@ CASES: list[tuple[str | None, Outcome, TraceUsage, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("cause, outcome, billed, facts", CASES)
+@each_row("cause, outcome, billed, facts", CASES)
 def test_the_cause(
     cause: str | None, outcome: Outcome, billed: TraceUsage, facts: dict[str, Any]
 ) -> None:

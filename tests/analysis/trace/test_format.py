@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.analysis.trace.format import read_line
 from anaphora.errors import InvalidRequest
@@ -58,7 +59,7 @@ def test_a_bill_is_a_partition_by_ttl() -> None:
     assert usage.usage().input == usage.total == 15
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data, reason",
     [
         (b'{"id": "one", ', "truncated"),

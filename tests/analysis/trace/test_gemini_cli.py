@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.analysis.trace import detect, read
 from anaphora.analysis.trace.format import FoundTrace, Problem, Trace, numbered
@@ -153,8 +154,8 @@ def test_replies_without_tokens_are_counted() -> None:
     assert all(one.harmless for one in result if isinstance(one, Problem))
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize(
+@each_row("whole", [False, True])
+@each_row(
     "tokens, reason",
     [
         ({"input": -1}, "usage.input is negative: -1"),

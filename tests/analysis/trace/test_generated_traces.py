@@ -9,6 +9,7 @@ import math
 import pytest
 from support.generated_traces import BEGINNINGS, GAPS, LIVES, MODELS, Kind, gain, recording
 from support.small_traces import at, bill, trace_of
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.analysis.trace.account import CachedReplies, Lifetime
@@ -43,7 +44,7 @@ def test_replies_that_are_read_are_learned_from_bills(provider: str, model: str)
     assert gained.exact > 0.5 * gained.pairs
 
 
-@pytest.mark.parametrize(
+@each_row(
     "bills, cached",
     [
         ("", False),
@@ -108,7 +109,7 @@ def test_a_verified_lifetime_is_kept() -> None:
     assert (last.outcome.read, last.lapsed) == (0, None)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "seen, seconds",
     [
         ([], math.inf),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from support.small_traces import assistant, at, bill, calls_tool, tool, trace_of, user
+from support.tables import each_row
 
 from anaphora.analysis.trace.format import Trace, TraceCall, TraceMessage, TraceUsage
 from anaphora.analysis.trace.predict import Predicted, Predictor
@@ -239,7 +240,7 @@ IMAGES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("image", IMAGES)
+@each_row("image", IMAGES)
 def test_images_are_not_counted_as_text(image: Any) -> None:
     message = TraceMessage(role="user", content=[{"type": "text", "text": "look"}, image])
     trace = trace_of(at(0, 1, bill(written=5000)), at(9, 3, None), messages=[*LOOP[:2], message])

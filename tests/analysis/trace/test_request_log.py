@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.analysis.request_log import read, recognises
 from anaphora.analysis.trace.format import Problem, Trace, numbered
@@ -115,7 +116,7 @@ WAYS: list[Json] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("line", WAYS)
+@each_row("line", WAYS)
 def test_field_names_of_loggers(line: Json) -> None:
     assert recognises(line)
     (trace,) = traces(line)
@@ -125,7 +126,7 @@ def test_field_names_of_loggers(line: Json) -> None:
     assert (usage.cache_read, usage.total) == (1024, 3008)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "times, began, ended",
     [
         ({"timestamp": "2023-11-14T22:13:20Z"}, 1700000000, None),
@@ -224,7 +225,7 @@ BAD: list[tuple[Json, str]] = [
 ]
 
 
-@pytest.mark.parametrize("line, reason", BAD)
+@each_row("line, reason", BAD)
 def test_unreadable_lines_are_named(line: Json, reason: str) -> None:
     good = {"request": CHAT, "response": CHOICES}
     problem, source = entries(good, line)

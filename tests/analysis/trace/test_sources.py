@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.small_traces import at, bill, trace_of
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.analysis.trace import detect
@@ -22,7 +23,7 @@ from anaphora.analysis.trace.format import (
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "one, format",
     [
         ({"calls": [], "messages": []}, "trace"),
@@ -42,7 +43,7 @@ def test_lines_are_numbered_as_editors_do_and_empty_ones_passed_over() -> None:
     assert [line.place for line in numbered([b"{}\n", b"\n", b" \n", b"{}"], "f")] == ["f:1", "f:4"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "stamp, expected",
     [
         (1700000000, 1700000000.0),
@@ -93,7 +94,7 @@ def test_equal_and_missing_times_are_accepted() -> None:
     assert source.trace.calls == calls
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, provider",
     [
         ("anthropic", "anthropic"),
@@ -109,7 +110,7 @@ def test_provider_aliases(name: str, provider: str | None) -> None:
     assert catalog.provider_named(name) == provider
 
 
-@pytest.mark.parametrize(
+@each_row(
     "provider, model, rejected, noted",
     [
         ("anthropic", "claude-sonnet-4-5-20250929", None, None),

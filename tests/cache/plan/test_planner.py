@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import (
@@ -102,7 +103,7 @@ def gaps(*pauses: float) -> tuple[Gaps, float]:
     return seen, at
 
 
-@pytest.mark.parametrize(
+@each_row(
     "pauses, ttl",
     [
         ((), "5m"),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.prompts import chat
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
@@ -28,7 +29,7 @@ def found(cache: Simulator, prompt: TokenRuns, at: float) -> list[tuple[str, flo
     return [(each.reason, each.share, each.outcome.read) for each in chances]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "provider, model, expected",
     [
         ("openai", "gpt-5.2", [("missed", 0.04, 0), ("cut_short", 0.15, 5888)]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.prompts import chat, marked
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.simulator import Mark, Simulator, TokenRuns
@@ -27,7 +28,7 @@ MINIMUMS = [
 ]
 
 
-@pytest.mark.parametrize("model, minimum", MINIMUMS)
+@each_row("model, minimum", MINIMUMS)
 def test_below_the_minimum_nothing_is_written(model: str, minimum: int) -> None:
     cache = simulator(model)
     short = cache.call(marked([("a", minimum - 1)]), at=0)
@@ -82,7 +83,7 @@ LOOKBACK = [
 ]
 
 
-@pytest.mark.parametrize("between, kind, reading, result", LOOKBACK)
+@each_row("between, kind, reading, result", LOOKBACK)
 def test_the_lookback_is_twenty_positions_with_the_markers_own(
     between: int, kind: Kind, reading: str, result: bool
 ) -> None:
@@ -147,7 +148,7 @@ INVALIDATES = [
 ]
 
 
-@pytest.mark.parametrize("param, read", INVALIDATES)
+@each_row("param, read", INVALIDATES)
 def test_a_changed_parameter_invalidates_its_sections_and_what_follows(
     param: str, read: int
 ) -> None:

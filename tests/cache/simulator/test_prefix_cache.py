@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.prompts import chat, unmarked
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.simulator import Simulator, TokenRuns
@@ -34,7 +35,7 @@ GRANULES = [
 ]
 
 
-@pytest.mark.parametrize("provider, model, before, read", GRANULES)
+@each_row("provider, model, before, read", GRANULES)
 def test_reads_are_whole_granules(provider: str, model: str, before: int, read: int) -> None:
     cache = simulator(provider, model)
     cache.call(chat([("a", before)]), at=0)
@@ -160,7 +161,7 @@ def test_a_model_without_an_implicit_cache_reads_nothing() -> None:
     assert (outcome.read, outcome.spans[0].reason) == (0, "no_marker")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "model, reasoning, read",
     [
         ("gpt-5.2", 0, 2304),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.planted import PLACES, body, grown, spec, split, verdict_of
+from support.tables import each_row
 
 from anaphora import wire
 from anaphora.cache.verdict import Diagnosis, Verdict, diagnosis_of
@@ -44,7 +45,7 @@ def openai_reply(diagnostics: Any) -> Any:
     return wire.get("openai_responses").read_reply(json.dumps(answer).encode())
 
 
-@pytest.mark.parametrize(
+@each_row(
     "diagnostics, expected",
     [
         (None, None),

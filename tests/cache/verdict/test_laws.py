@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.planted import PLACES, body, spec, split, verdict_of
+from support.tables import each_row
 
 from anaphora.cache.prefix import first_difference
 from anaphora.cache.verdict import SentCall, find_change, preflight
@@ -65,7 +66,7 @@ def test_an_edit_is_found_at_its_byte(name: str, at: int, text: str) -> None:
     assert sum(found.losses.values()) == found.lost <= Counts(two).total
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_every_chunk_of_every_wire_is_json_again(name: str) -> None:
     place = PLACES[name]
     for chunk in split(place, body(place, spec())):

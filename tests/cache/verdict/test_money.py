@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from decimal import Decimal
 
-import pytest
 from support.planted import PLACES, body, grown, spec, split, verdict_of
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.verdict.prediction import lost_usd
@@ -18,7 +18,7 @@ SONNET = catalog.price("anthropic", "claude-sonnet-4-5", NOW)  # 3 in, 0.3 read,
 GPT = catalog.price("openai", "gpt-5", NOW)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "usage, lost, cost_usd",
     [
         (Usage(uncached=0, read=0, written={"5m": 100_000}, output=0), 100_000, "0.345"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.planted import PLACES, PNG, body, grown, spec, split, verdict_of
+from support.tables import each_row
 
 from anaphora.tokens import Counts
 from anaphora.values import Usage
@@ -150,8 +151,8 @@ CHANGES: dict[str, tuple[Callable[[Json], None], str, str]] = {
 WIRES = ["anthropic", "openai_chat", "openai_responses", "gemini", "deepseek", "minimax"]
 
 
-@pytest.mark.parametrize("name", WIRES)
-@pytest.mark.parametrize("planted", CHANGES)
+@each_row("name", WIRES)
+@each_row("planted", CHANGES)
 def test_a_changed_byte_is_found(name: str, planted: str) -> None:
     place = PLACES[name]
     plant, kind, where = CHANGES[planted]
@@ -173,7 +174,7 @@ def test_a_changed_byte_is_found(name: str, planted: str) -> None:
     assert one.data()[offset : offset + 1] != two.data()[offset : offset + 1]
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_white_space_and_key_order_of_a_body_are_distinguished(name: str) -> None:
     place = PLACES[name]
     before, after = spec(), grown(spec())
@@ -186,7 +187,7 @@ def test_white_space_and_key_order_of_a_body_are_distinguished(name: str) -> Non
     assert ordered.change.kind == "key_order"
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_a_conversation_that_only_grew_is_a_hit(name: str) -> None:
     place = PLACES[name]
     one = split(place, body(place, spec()))
@@ -260,7 +261,7 @@ PARAMETERS: dict[str, tuple[str, Json, Json, str]] = {
 }
 
 
-@pytest.mark.parametrize("planted", PARAMETERS)
+@each_row("planted", PARAMETERS)
 def test_a_changed_parameter_is_found(planted: str) -> None:
     name, was, now, cause = PARAMETERS[planted]
     place = PLACES[name]
@@ -273,7 +274,7 @@ def test_a_changed_parameter_is_found(planted: str) -> None:
     assert found.broke
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_a_changed_model_is_found(name: str) -> None:
     place = PLACES[name]
     one = split(place, body(place, spec()))
@@ -323,7 +324,7 @@ CLOCK: dict[str, tuple[str, float, str]] = {
 }
 
 
-@pytest.mark.parametrize("planted", CLOCK)
+@each_row("planted", CLOCK)
 def test_the_time_between_calls_is_found_as_cause(planted: str) -> None:
     name, gap, cause = CLOCK[planted]
     place = PLACES[name]
@@ -351,7 +352,7 @@ def test_the_sentence_names_when_an_entry_expired() -> None:
     assert "the cache entry expired 47 s ago" in found.sentence
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_a_changed_route_is_found(name: str) -> None:
     place = PLACES[name]
     one, two = split(place, body(place, spec())), split(place, body(place, grown(spec())))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.planted import PLACES, body, grown, spec, split, verdict_of
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.verdict import SentCall, Verdict, find_change, judge, preflight
@@ -98,7 +99,7 @@ def cut(name: str, data: str) -> Rendered:
     return wire.get(name).split(data.encode(), path=GEMINI if name == "gemini" else "")
 
 
-@pytest.mark.parametrize("name, old, new, path, character", FIELDS)
+@each_row("name, old, new, path, character", FIELDS)
 def test_a_change_is_located_in_its_field(
     name: str, old: str, new: str, path: str, character: int
 ) -> None:
@@ -231,9 +232,9 @@ def short_pair(name: str, *, edited: bool = False) -> tuple[Rendered, Rendered]:
     return split(place, body(place, before)), split(place, body(place, after))
 
 
-@pytest.mark.parametrize("edited", [False, True])
-@pytest.mark.parametrize("billed", [False, True])
-@pytest.mark.parametrize("name", PLACES)
+@each_row("edited", [False, True])
+@each_row("billed", [False, True])
+@each_row("name", PLACES)
 def test_a_short_conversation_is_not_a_miss(name: str, billed: bool, edited: bool) -> None:
     place = PLACES[name]
     rules = catalog.rules(place.provider, place.model)

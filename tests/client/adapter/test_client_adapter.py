@@ -13,6 +13,7 @@ import pytest
 from blake3 import blake3
 from support.byte_server import byte_server
 from support.emulated_client import AT_ONCE
+from support.tables import each_row
 
 from anaphora import emulator, errors
 from anaphora.client.adapter import ClientAdapter, LlmMessage, LlmRequest, StreamChunk, TokenUsage
@@ -170,7 +171,7 @@ def test_e1_abandoned_stream_is_closed(url: str) -> None:
     assert over(url, first, fault="slow-drip; seconds=0.1").delta
 
 
-@pytest.mark.parametrize("name", ["", "Claude", "1st", "a b", "é", "a\n"])
+@each_row("name", ["", "Claude", "1st", "a b", "é", "a\n"])
 def test_e1_id_is_lower_case(name: str) -> None:
     async def main() -> None:
         config = {"providers": {"one": {"wire": "ollama"}}}

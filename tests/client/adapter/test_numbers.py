@@ -9,11 +9,12 @@ from decimal import Decimal
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.client.adapter.hashing import double, single
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, written",
     [
         (0.0, "0.0"),
@@ -53,7 +54,7 @@ def test_single_is_written_as_by_serde_json(value: float, written: str) -> None:
     assert single(value) == written
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, written",
     [
         (0.0, "0.0"),

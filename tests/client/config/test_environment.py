@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.own_addresses import ToNowhere
+from support.tables import each_row
 
 from anaphora import AsyncClient, Client, catalog
 from anaphora.client.config.environment import (
@@ -23,7 +24,7 @@ from anaphora.errors import InvalidConfig, InvalidRequest, MissingSecret, Transp
 KEY = "sk-canary-4711"
 
 
-@pytest.mark.parametrize("provider", default_rows())
+@each_row("provider", default_rows())
 def test_a_key_is_enough(provider: str) -> None:
     row = default_rows()[provider]
     found = Environment({key_variables(row)[0]: KEY}).providers
@@ -46,7 +47,7 @@ def test_makers_come_before_hosts() -> None:
     assert names[:3] == ["openai", "anthropic", "google"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "variables, provider, url",
     [
         # The base URL of OpenAI's SDK contains /v1, or what stands for it.
@@ -73,7 +74,7 @@ def test_addresses(variables: dict[str, str], provider: str, url: str) -> None:
     assert sent({key: KEY} | variables, provider).url == url
 
 
-@pytest.mark.parametrize(
+@each_row(
     "variables, provider, headers",
     [
         ({"ANTHROPIC_API_KEY": KEY}, "anthropic", {"x-api-key": KEY}),

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 import msgspec
-import pytest
+from support.tables import each_row
 
 from anaphora.client.config import (
     BreakerConfig,
@@ -51,12 +51,12 @@ def rows(section: str) -> list[tuple[str, str]]:
     return [(name, default) for name, default, _ in ROW.findall(body)]
 
 
-@pytest.mark.parametrize("section, kind", SECTIONS.items())
+@each_row("section, kind", SECTIONS.items())
 def test_every_field_is_documented(section: str, kind: type[msgspec.Struct]) -> None:
     assert [name for name, _ in rows(section)] == list(kind.__struct_fields__)
 
 
-@pytest.mark.parametrize("section, kind", SECTIONS.items())
+@each_row("section, kind", SECTIONS.items())
 def test_documented_defaults_are_the_real_ones(section: str, kind: type[msgspec.Struct]) -> None:
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     for name, cell in rows(section):

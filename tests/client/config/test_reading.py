@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.client.config import (
     BreakerConfig,
@@ -191,7 +192,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text, line, reason", WRONG)
+@each_row("text, line, reason", WRONG)
 def test_errors_name_the_line(text: str, line: int, reason: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
         ClientConfig.from_text(text, "llm.yaml")
@@ -204,7 +205,7 @@ def test_deep_nesting_is_an_error() -> None:
         ClientConfig.from_text("[" * 1_000)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "providers: {a: {key: sk-canary}}",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
@@ -50,7 +51,7 @@ RESOLVED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields, name, address, header", RESOLVED)
+@each_row("fields, name, address, header", RESOLVED)
 def test_wire_address_and_header(
     fields: dict[str, Any], name: str, address: str, header: str
 ) -> None:
@@ -66,7 +67,7 @@ def test_wire_address_and_header(
     assert one.headers() == {header: bearer + "sk-1"}
 
 
-@pytest.mark.parametrize("row", catalog.dialects().rows, ids=lambda row: str(row.name))
+@each_row("row", catalog.dialects().rows, ids=lambda row: str(row.name))
 def test_every_dialect_can_be_configured(row: Dialect) -> None:
     account = dict.fromkeys(("resource", "project", "account"), "mine")
     one = resolved(dialect=row.name, region="eu", account=account)
@@ -74,7 +75,7 @@ def test_every_dialect_can_be_configured(row: Dialect) -> None:
     assert wire.provider_of(one.wire) == row.provider
 
 
-@pytest.mark.parametrize("name", wire.WIRES)
+@each_row("name", wire.WIRES)
 def test_request_paths_match_the_wire(name: str) -> None:
     """Base URLs are checked against the paths that the wires really use."""
     provider = wire.PROVIDERS[name]
@@ -151,7 +152,7 @@ UNFIT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields, line, reason", UNFIT)
+@each_row("fields, line, reason", UNFIT)
 def test_invalid_providers_name_the_line(fields: str, line: int, reason: str) -> None:
     config = ClientConfig.from_text(f"# ours\nproviders:\n  it:\n    {fields}\n", "llm.yaml")
     with pytest.raises(InvalidConfig) as raised:
@@ -172,7 +173,7 @@ ROUTES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("hops, line, reason", ROUTES)
+@each_row("hops, line, reason", ROUTES)
 def test_routes_must_name_known_providers(hops: str, line: int, reason: str) -> None:
     text = (
         "providers:\n  alpha: {wire: ollama}\n  beta: {wire: gemini, known_models: [m1, m2]}\n"
@@ -209,7 +210,7 @@ def test_unused_placeholder_values_give_a_notice() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "address, expect_notice",
     [
         ("http://example.com", True),

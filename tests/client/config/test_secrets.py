@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.tables import each_row
 
 from anaphora.client.config import ClientConfig, Key, ProviderConfig
 from anaphora.client.config.resolve import resolve
@@ -139,7 +140,7 @@ def test_readable_key_file_gives_a_warning(folder: Path, mode: int, expected: bo
 # ── Nowhere ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key, text",
     [
         (Key(env="ANTHROPIC_API_KEY"), "$ANTHROPIC_API_KEY"),
@@ -191,7 +192,7 @@ def test_resolved_config_repr_hides_the_key(folder: Path) -> None:
     assert found["b"].headers() == {"authorization": f"Bearer {CANARY}"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers, text, redacted",
     [
         ({"X-Gateway-Token": "plain-words"}, "no plain-words", "no <secret>"),

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 from support.canaries import KEY, NAMES, PROMPT, WORDS, replaced
 from support.records import FULL, LOST
+from support.tables import each_row
 
 from anaphora.client.observe import Logs, Meters, Metrics, Traces
 from anaphora.client.response import Record
@@ -65,11 +66,9 @@ def logged(record: Record) -> str:
 EXPORTS: list[Callable[[Record], str]] = [spans, meters, exposition, logged]
 
 
-@pytest.mark.parametrize("export", EXPORTS)
-@pytest.mark.parametrize("record", [FULL, LOST], ids=["answered", "failed"])
-@pytest.mark.parametrize(
-    "canary, keep", [(PROMPT, NAMES), (KEY, NAMES | WORDS)], ids=["prompt", "key"]
-)
+@each_row("export", EXPORTS)
+@each_row("record", [FULL, LOST], ids=["answered", "failed"])
+@each_row("canary, keep", [(PROMPT, NAMES), (KEY, NAMES | WORDS)], ids=["prompt", "key"])
 def test_no_text_is_exported(
     export: Callable[[Record], str], record: Record, canary: str, keep: set[str]
 ) -> None:

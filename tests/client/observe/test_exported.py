@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.client.observe.export import (
@@ -22,7 +22,7 @@ from anaphora.client.observe.export import (
 from anaphora.client.response import BlockShare
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "claude-sonnet-4-5",
@@ -36,12 +36,12 @@ def test_names_and_ids_pass(text: str) -> None:
     assert word(text) == text
 
 
-@pytest.mark.parametrize("text", ["", "two words", "line\nbreak", "naïve", "x" * 201, "a\x00b"])
+@each_row("text", ["", "two words", "line\nbreak", "naïve", "x" * 201, "a\x00b"])
 def test_invalid_names_become_other(text: str) -> None:
     assert word(text) == "other"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "error, expected",
     [
         (None, "ok"),
@@ -68,7 +68,7 @@ def test_every_library_error_keeps_its_name() -> None:
     assert {error_type(name) for name in ours} == ours
 
 
-@pytest.mark.parametrize(
+@each_row(
     "host, expected",
     [
         ("api.openai.com", ("api.openai.com", None)),

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 from support.records import ANSWERED, BARE, FAILED, FULL, LOST
+from support.tables import each_row
 
 from anaphora.cache.verdict import Verdict
 from anaphora.client.observe import Metrics
@@ -42,7 +43,7 @@ def series(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], floa
 MAIN = ("main", "claude-sonnet-4-5")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, expected",
     [
         ("calls_total", {(*MAIN, "ok"): 2, (*MAIN, "Overloaded"): 1}),

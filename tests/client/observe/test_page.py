@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import msgspec
-import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from support.records import FULL, LOST
+from support.tables import each_row
 
 from anaphora.client.observe import Meters, Metrics
 from anaphora.client.observe.export import fields
@@ -66,6 +66,6 @@ def test_every_metric_is_in_the_table_with_its_labels() -> None:
     assert {row[0]: row[1] for row in table("metric")} == found
 
 
-@pytest.mark.parametrize("key", re.findall(r"(\w+)=", PAGE.partition("## Log lines")[2]))
+@each_row("key", re.findall(r"(\w+)=", PAGE.partition("## Log lines")[2]))
 def test_every_documented_key_of_the_line_exists(key: str) -> None:
     assert key in fields(FULL)

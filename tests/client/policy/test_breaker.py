@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.client.config import BreakerConfig
@@ -60,7 +61,7 @@ def test_provider_failures_open_it(error: AnaphoraError) -> None:
     assert breaker.allows(32.0) == 0.0
 
 
-@pytest.mark.parametrize("error", ANSWERS + SILENT, ids=name)
+@each_row("error", ANSWERS + SILENT, ids=name)
 def test_other_failures_never_open_it(error: AnaphoraError) -> None:
     breaker = CircuitBreaker(SETTINGS)
     for at in range(100):
@@ -120,7 +121,7 @@ def test_failed_probe_opens_it_again(error: AnaphoraError) -> None:
     assert breaker.allows(33.0) == 30.0
 
 
-@pytest.mark.parametrize("error", ANSWERS, ids=name)
+@each_row("error", ANSWERS, ids=name)
 def test_rejected_probe_counts_as_answered(error: AnaphoraError) -> None:
     breaker = opened()
     breaker.enters(30.0)
@@ -128,7 +129,7 @@ def test_rejected_probe_counts_as_answered(error: AnaphoraError) -> None:
     assert breaker.enters(31.0) == breaker.enters(31.0) == 0.0
 
 
-@pytest.mark.parametrize("error", SILENT, ids=name)
+@each_row("error", SILENT, ids=name)
 def test_inconclusive_probe_allows_another(error: AnaphoraError) -> None:
     breaker = opened()
     breaker.enters(30.0)

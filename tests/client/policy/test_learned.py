@@ -7,6 +7,7 @@ import copy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.client.config import LimitsConfig
@@ -37,7 +38,7 @@ def test_headroom_is_what_the_provider_stated() -> None:
     assert limiter_with(**openai("requests", "4", "5", "10s"))[0].headroom(100.0) == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers, tokens, wait",
     [
         ({}, 10**9, 0.0),

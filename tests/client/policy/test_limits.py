@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.client.config import LimitsConfig, Rate
@@ -286,7 +287,7 @@ def test_usage_above_the_estimate_counts() -> None:
     assert drive.come(6).at == 60.0
 
 
-@pytest.mark.parametrize(
+@each_row(
     "usage, all_count, reads_do_not",
     [
         (Usage(uncached=5, read=100, written={"5m": 20, "1h": 3}), 128, 28),

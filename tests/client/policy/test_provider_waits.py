@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import errors, wire
 from anaphora.wire.errors import reset_after, seconds_until
@@ -84,8 +85,8 @@ FORMS: dict[str, tuple[dict[str, str], float | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", WIRES)
-@pytest.mark.parametrize("form", FORMS)
+@each_row("name", WIRES)
+@each_row("form", FORMS)
 def test_wait_of_a_rate_limit(form: str, name: str) -> None:
     headers, wait = FORMS[form]
     home = {"openai_responses": "openai_chat", "deepseek": "openai_chat"}.get(name, name)
@@ -105,14 +106,14 @@ def test_headers_take_precedence_over_the_google_body() -> None:
     assert read(429, used_up, body, NOW).retry_after == 45.8379
 
 
-@pytest.mark.parametrize("name", WIRES)
+@each_row("name", WIRES)
 def test_resets_apply_to_rate_limits_only(name: str) -> None:
     used_up = limits(OPENAI, ("requests", "0", "5", "9s"))
     assert wire.get(name).read_error(500, used_up, b"", NOW).retry_after is None
 
 
-@pytest.mark.parametrize("name", WIRES)
-@pytest.mark.parametrize(
+@each_row("name", WIRES)
+@each_row(
     "status, value, retryable",
     [
         (429, None, True),
@@ -131,7 +132,7 @@ def test_x_should_retry_decides(name: str, status: int, value: str | None, retry
     assert errors.RateLimited.retryable  # no other error has the header
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value, seconds",
     [
         ("", None),
@@ -169,7 +170,7 @@ def test_reset_time_is_ignored_without_a_clock(value: str) -> None:
     assert seconds_until(value) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers, found",
     [
         ({}, []),

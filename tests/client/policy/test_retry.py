@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.client.config import RetryConfig
@@ -73,9 +74,7 @@ class Run:
         return [step.wait for step in self.steps if step.wait]
 
 
-@pytest.mark.parametrize(
-    "error, again, elsewhere", KINDS, ids=[type(error).__name__ for error, _, _ in KINDS]
-)
+@each_row("error, again, elsewhere", KINDS, ids=[type(error).__name__ for error, _, _ in KINDS])
 def test_retries_and_fallbacks_by_error(error: AnaphoraError, again: bool, elsewhere: bool) -> None:
     run = Run([PLAIN, PLAIN], lambda _: error)
     here = 3 if again else 1
@@ -147,7 +146,7 @@ def test_zero_wait_is_no_wait() -> None:
     assert run.steps == [Try(0)] * 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     "deadline, hops",
     [
         (200.0, [0, 0, 0, 1]),

@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.catalog import Price
 from anaphora.catalog.prices import Tier
@@ -118,7 +119,7 @@ def price(input: str | None, read: str | None, tiers: tuple[Tier, ...] = (), **w
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "left, reached, cost_usd",
     [
         # Written at 3.75 instead of read at 0.30.

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import client_proto, connector, http
 from aiohttp.client_reqrep import ConnectionKey
+from support.tables import each_row
 from yarl import URL
 
 from anaphora.client.config.secrets import Secret, SecretHeaders
@@ -52,13 +53,13 @@ CALLED: dict[str, tuple[Any, tuple[object, ...], dict[str, object]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LEANT_ON, ids=lambda kind: kind.__name__)
+@each_row("kind", LEANT_ON, ids=lambda kind: kind.__name__)
 def test_used_attributes_exist(kind: type) -> None:
     gone = [name for name in LEANT_ON[kind].split() if not hasattr(kind, name)]
     assert not gone, f"aiohttp {version('aiohttp')}: {kind.__name__} has no {', '.join(gone)}"
 
 
-@pytest.mark.parametrize("name", CALLED)
+@each_row("name", CALLED)
 def test_called_functions_accept_the_arguments(name: str) -> None:
     called, plain, named = CALLED[name]
     try:

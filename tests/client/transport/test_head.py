@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.raw_server import answering, raw_server, reply
+from support.tables import each_row
 from yarl import URL
 
 import anaphora
@@ -54,7 +55,7 @@ def lines(head: bytes) -> list[str]:
 # ── The first line, and whom it is for ───────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url, proxy, target, host",
     [
         ("http://h.example", None, "/", "h.example"),
@@ -81,7 +82,7 @@ def test_method_is_sent_in_upper_case(method: str, sent: str) -> None:
     assert head(ROUTE, method, {}, 0).startswith(f"{sent} ".encode())
 
 
-@pytest.mark.parametrize("method", ["", "GET /", "PO\r\nST", "GET\n", "GÉT", "ß"])
+@each_row("method", ["", "GET /", "PO\r\nST", "GET\n", "GÉT", "ß"])
 def test_invalid_method_is_rejected(method: str) -> None:
     with pytest.raises(errors.InvalidRequest, match="method: not an HTTP method"):
         head(ROUTE, method, {}, 0)
@@ -90,7 +91,7 @@ def test_invalid_method_is_rejected(method: str) -> None:
 # ── Headers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "method, size, expected",
     [
         ("POST", 7, ["Content-Type: application/octet-stream", "Content-Length: 7"]),
@@ -105,7 +106,7 @@ def test_body_headers(method: str, size: int, expected: list[str]) -> None:
     assert lines(head(ROUTE, method, {}, size))[5:] == expected
 
 
-@pytest.mark.parametrize("name", ["Host", "host", "ACCEPT", "accept-encoding", "User-Agent"])
+@each_row("name", ["Host", "host", "ACCEPT", "accept-encoding", "User-Agent"])
 def test_given_headers_replace_the_defaults(name: str) -> None:
     sent = lines(head(ROUTE, "GET", {name: "mine"}, 0))[1:]
     assert f"{name}: mine" in sent
@@ -113,7 +114,7 @@ def test_given_headers_replace_the_defaults(name: str) -> None:
     assert len({line.split(":")[0].lower() for line in sent}) == 4
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, value",
     [
         ("a", "b\r\nc: d"),

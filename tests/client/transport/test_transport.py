@@ -16,6 +16,7 @@ import trustme
 from support.forward_proxy import forward_proxy
 from support.http_requests import outgoing
 from support.raw_server import RawServer, answering, raw_server, reply
+from support.tables import each_row
 
 import anaphora
 from anaphora import errors
@@ -397,7 +398,7 @@ def test_through_a_tunnel(ca: str, tls: ssl.SSLContext) -> None:
 # ── Invalid requests ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     ["api.example/v1", "ftp://api.example", "http://", "http://a b", "http://ü.example", "/v1"],
 )

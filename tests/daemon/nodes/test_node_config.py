@@ -6,6 +6,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+from support.tables import each_row
 
 from anaphora.client.config import ClientConfig
 from anaphora.client.config.secrets import Secret
@@ -32,7 +33,7 @@ def test_the_name_of_a_node() -> None:
     assert read("{node: eu-1.example}").node_name == "eu-1.example"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         STORE,
@@ -40,13 +41,13 @@ def test_the_name_of_a_node() -> None:
         "postgresql:///anaphora?host=/run/postgres",
     ],
 )
-@pytest.mark.parametrize("shared", ["redis://cache", "rediss://cache:6380/2", "unix:///run/r.sock"])
+@each_row("shared", ["redis://cache", "rediss://cache:6380/2", "unix:///run/r.sock"])
 def test_urls(url: str, shared: str) -> None:
     config = read(f'{{store: "{url}", shared: "{shared}"}}')
     assert (config.store, config.shared) == (url, shared)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "section, expected",
     [
         ("{store: mysql://db/x}", "store: must be a URL postgresql://…"),

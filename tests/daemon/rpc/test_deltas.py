@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
+from support.tables import each_row
 
 from anaphora.daemon.rpc.deltas import DeltaWriter
 from anaphora.values import (
@@ -33,7 +33,7 @@ def tool_call(arguments: str = "", **fields: Any) -> dict[str, Any]:
     return {"tool_call": {"index": 1, **fields, **given}}
 
 
-@pytest.mark.parametrize("events, deltas", [
+@each_row("events, deltas", [
     ([ReplyStart("r", "m"), PartStart(0, "text"), UsageUpdate(Usage())], []),
     ([TextDelta(0, "a"), TextDelta(0, ""), TextDelta(0, "b"), PartEnd(0, Text("ab"))], ["a", "b"]),
     ([PartEnd(0, Text("whole"))], ["whole"]),

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.daemon.rpc.codes import RpcError, error_of
@@ -33,7 +34,7 @@ def invalid(data: bytes) -> tuple[int, Any]:
     return message.error.code, json.loads(message.id)
 
 
-@pytest.mark.parametrize("data", [
+@each_row("data", [
     b"", b" ", b"{", b"nul", b"{} {}", b'{"a":1}{"a":1}', b"[1,]", b"'a'", b"NaN", b"Infinity",
     b"\xef\xbb\xbf" + CALL % b"1",
     CALL % b"NaN",
@@ -52,7 +53,7 @@ def test_what_is_not_json_without_duplicate_keys_is_a_parse_error(data: bytes) -
     assert invalid(data) == (-32700, None)
 
 
-@pytest.mark.parametrize("data, id", [
+@each_row("data, id", [
     (b"1", None), (b'"text"', None), (b"null", None), (b"true", None),
     (b"[]", None),
     (b"{}", None),
@@ -79,7 +80,7 @@ def test_what_is_not_a_request_object_is_an_invalid_request(data: bytes, id: obj
     assert invalid(data) == (-32600, id)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "id", [b"1", b"-7", b"0", b"1.5", b"1E4", b'"a"', b'""', b'"\\u00e9"', b"null",
            b"123456789012345678901234567890"],
 )  # fmt: skip
@@ -167,7 +168,7 @@ def test_a_written_request_is_read_back(params: dict[str, Any], id: str | int | 
     assert request.key == id
 
 
-@pytest.mark.parametrize("problem, code, data", [
+@each_row("problem, code, data", [
     (errors.InvalidRequest("must be a text", path="messages[3].content"), -32602,
      {"kind": "invalid_params", "retryable": False, "param": "messages[3].content"}),
     (errors.CapabilityDenied("no", capability="llm_complete", app="a", method="llm.complete"), -32004,
@@ -201,7 +202,7 @@ def test_errors_have_codes_kinds_and_whether_to_retry(
     assert (error.code, error.data) == (code, data)
 
 
-@pytest.mark.parametrize("kind", [
+@each_row("kind", [
     each for each in vars(errors).values()
     if isinstance(each, type) and issubclass(each, errors.Upstream) and not issubclass(each, errors.Denied)
 ])  # fmt: skip

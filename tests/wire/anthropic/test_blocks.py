@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.tables import each_row
 
 from anaphora.catalog import rules
 from anaphora.errors import InvalidJson, InvalidRequest
@@ -145,19 +146,19 @@ SAID: list[tuple[Part, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("part, data", SAID)
+@each_row("part, data", SAID)
 def test_a_part_becomes_these_bytes(part: Part, data: bytes) -> None:
     assert say(part) == (data, [])
     json.loads(data)
 
 
-@pytest.mark.parametrize("part, data", SAID)
+@each_row("part, data", SAID)
 def test_the_bytes_survive_storage(part: Part, data: bytes) -> None:
     """Law 3: a part read back from a file or a database says the same."""
     assert say(from_json(to_json(part), type(part)))[0] == data
 
 
-@pytest.mark.parametrize("part, data", SAID)
+@each_row("part, data", SAID)
 def test_a_marker_fits_before_the_closing_brace(part: Part, data: bytes) -> None:
     """Where a block takes a marker it goes into it, and what was there stays as it was."""
     _, splice, _ = encoder_for(part)
@@ -186,7 +187,7 @@ UNSAID: list[tuple[Part, str]] = [
 ]
 
 
-@pytest.mark.parametrize("part, code", UNSAID)
+@each_row("part, code", UNSAID)
 def test_unsupported_part_is_dropped_with_notice(part: Part, code: str) -> None:
     data, notices = say(part)
     assert data is None
@@ -226,7 +227,7 @@ OTHERWISE: list[tuple[Part, bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize("part, data, code", OTHERWISE)
+@each_row("part, data, code", OTHERWISE)
 def test_changed_part_gives_notice(part: Part, data: bytes, code: str) -> None:
     encoded, notices = say(part)
     assert encoded == data
@@ -252,7 +253,7 @@ BROKEN: list[tuple[Part, str]] = [
 ]
 
 
-@pytest.mark.parametrize("part, path", BROKEN)
+@each_row("part, path", BROKEN)
 def test_a_broken_part_names_its_field(part: Part, path: str) -> None:
     with pytest.raises(InvalidJson) as caught:
         say(part)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
@@ -52,7 +53,7 @@ def messages_of(rendered: Rendered) -> list[tuple[str, list[str]]]:
 USER, ANSWER, SYSTEM = Message.user("u"), Message.assistant("a"), Message.system("s")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "messages, expected",
     [
         ([USER], [("user", ["u"])]),
@@ -99,7 +100,7 @@ def test_glue_leads_a_chunk(message: Message, chunk: bytes) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "steps",
     [
         [[USER], [ANSWER, USER], [ANSWER, USER]],
@@ -132,7 +133,7 @@ def test_fork_shares_only_the_common_prefix() -> None:
 # ── System messages among the others ─────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "messages, takes, refuses",
     [
         # Behind a user turn and at the end.
@@ -233,7 +234,7 @@ def test_incremental_rendering_knows_its_neighbours() -> None:
 # ── Errors and notices say where ─────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "part, path",
     [
         (Opaque("anthropic", "x", "nonsense"), "conversation[3].parts[1].json"),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
@@ -78,7 +79,7 @@ TAILS: list[tuple[dict[str, Any], bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("given, tail", TAILS)
+@each_row("given, tail", TAILS)
 def test_a_parameter_becomes_these_bytes(given: dict[str, Any], tail: bytes) -> None:
     assert body_of(Params(max_tokens=16, **given)) == HEAD + MESSAGES + tail + b"}"
 
@@ -136,7 +137,7 @@ def test_max_tokens_may_be_zero() -> None:
     assert b'"max_tokens":0,' in body_of(Params(max_tokens=0))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given, path",
     [
         ({}, "params.max_tokens"),
@@ -170,7 +171,7 @@ def test_a_broken_schema_names_its_tool() -> None:
     assert caught.value.path == "tools[1].schema"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "given",
     [
         {"metadata": {"session": "7"}},  # Anthropic's metadata holds a user_id and nothing else

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.laws.anthropic import CASE
+from support.tables import each_row
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Reasoning
@@ -82,7 +83,7 @@ def test_split_keeps_key_order() -> None:
     assert a.data() != b.data()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body, path",
     [
         (b"[]", "$"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.replies.anthropic import minimal
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.prompt import Call, Params, PromptIR
@@ -100,7 +101,7 @@ def test_unknown_reply_fields_are_kept(name: str, extras: str) -> None:
 # ── Usage ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name, usage, total_input",
     [
         ("text", Usage(uncached=12, output=7), 12),
@@ -130,7 +131,7 @@ def test_usage_is_a_partition(name: str, usage: Usage, total_input: int) -> None
     assert json.loads(reported.raw) == json.loads(body(name))["usage"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "usage, expected",
     [
         (..., Usage()),
@@ -191,7 +192,7 @@ def replayed(message: Message) -> bytes:
 WITH_CONTENT = [name for name in NAMES if json.loads(body(name))["content"]]
 
 
-@pytest.mark.parametrize("name", WITH_CONTENT)
+@each_row("name", WITH_CONTENT)
 def test_reply_is_sent_back_unchanged(name: str) -> None:
     """Law 9: the same blocks, nothing lost and nothing added."""
     request = json.loads(replayed(read(name).message))
@@ -201,7 +202,7 @@ def test_reply_is_sent_back_unchanged(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", WITH_CONTENT)
+@each_row("name", WITH_CONTENT)
 def test_stored_reply_is_sent_back_like_live_one(name: str) -> None:
     """Law 9: byte for byte, after a round trip through a file."""
     message = read(name).message

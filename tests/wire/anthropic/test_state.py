@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.rules import without_minimum
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
@@ -171,7 +172,7 @@ def test_state_that_fits_no_result_gives_notice(part: Part) -> None:
     assert b"found" in rendered.cacheable_data()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "model, reasoning",
     [
         (KEEPS, THINKS),  # keeps its thinking

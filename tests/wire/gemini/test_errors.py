@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-import pytest
 from support.replies.gemini import KINDS, detail, error_body
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.wire import gemini
@@ -18,7 +18,7 @@ def test_daily_quotas_are_not_retried() -> None:
     assert gemini.read_error(status, {}, encoded).retryable is False
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers, details, wait",
     [
         ({}, [], None),

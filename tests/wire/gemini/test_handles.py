@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support import strategies as some
 from support.byte_server import byte_server
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.cache.plan import plan_once
@@ -208,7 +209,7 @@ MISFITS: dict[str, tuple[Call, int, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MISFITS)
+@each_row("name", MISFITS)
 def test_a_handle_that_does_not_fit_is_rejected(name: str) -> None:
     call, chunks, code = MISFITS[name]
     first = render()
@@ -255,7 +256,7 @@ def test_other_wires_have_no_handles() -> None:
             wire.get(name).assemble(rendered, Plan(held=held))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wanted, path",
     [
         (DeleteHandle("models/x"), "plan.held.handle"),

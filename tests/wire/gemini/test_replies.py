@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.replies.gemini import answer, chunk, sse
+from support.tables import each_row
 
 from anaphora.errors import Parse
 from anaphora.values import (
@@ -60,7 +61,7 @@ def written(reply: Reply) -> Any:
 # ── Single answers ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "stop, reason",
     [
         ("end", "STOP"),
@@ -184,7 +185,7 @@ def test_a_stream_as_events() -> None:
     assert streamed(sse(chunk(call, stop="STOP"))).stop_reason == "tool_calls"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "parts, expected",
     [
         # Gemini 3 signs with an empty text at the end, Gemini 2.5 with the first piece.
@@ -386,14 +387,14 @@ def test_strings_in_pieces_may_alternate() -> None:
     assert json.loads(reply.tool_calls[0].arguments) == {"a": "1234", "b": ["xy", "z"], "c": 4}
 
 
-@pytest.mark.parametrize("path", ["", "city", "$", "$.a[5]", "$[0]", "$.a..b", "$.a[*]"])
+@each_row("path", ["", "city", "$", "$.a[5]", "$[0]", "$.a..b", "$.a[*]"])
 def test_invalid_argument_paths_fail(path: str) -> None:
     last = listen(sse(chunk(in_pieces({"jsonPath": path, "stringValue": "x"}, name="f"))))[-1]
     assert isinstance(last, ReplyFail)
     assert "partialArgs" in last.message
 
 
-@pytest.mark.parametrize("other", [None, 5, "x", [], {"content": 5}, {"finishReason": 7}])
+@each_row("other", [None, 5, "x", [], {"content": 5}, {"finishReason": 7}])
 def test_further_candidate_may_be_anything(other: Any) -> None:
     body = answer({"text": "so"})
     body["candidates"].append(other)
@@ -403,7 +404,7 @@ def test_further_candidate_may_be_anything(other: Any) -> None:
     assert written(reply)["candidates"][1] == other
 
 
-@pytest.mark.parametrize("candidates", [5, "x", [5], [5, 5], {"content": 5}])
+@each_row("candidates", [5, "x", [5], [5, 5], {"content": 5}])
 def test_first_candidate_must_be_readable(candidates: Any) -> None:
     with pytest.raises(Parse, match="candidates"):
         read({**answer({"text": "so"}), "candidates": candidates})

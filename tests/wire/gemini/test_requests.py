@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog, wire
 from anaphora.errors import InvalidRequest
@@ -265,7 +266,7 @@ BOTH_WAYS: dict[str, tuple[Part, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", BOTH_WAYS)
+@each_row("name", BOTH_WAYS)
 def test_a_part_both_ways(name: str) -> None:
     part, sent = BOTH_WAYS[name]
     body = body_of(chat(Message.user(part)))
@@ -298,7 +299,7 @@ LEFT_OUT: dict[str, tuple[Part, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", LEFT_OUT)
+@each_row("name", LEFT_OUT)
 def test_parts_left_out_have_a_notice(name: str) -> None:
     part, code = LEFT_OUT[name]
     call = chat(Message.user("hi"), Message.assistant(part, Text("x")))
@@ -342,7 +343,7 @@ OTHERWISE: dict[str, tuple[Part, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERWISE)
+@each_row("name", OTHERWISE)
 def test_changed_parts_have_a_notice(name: str) -> None:
     part, sent, code = OTHERWISE[name]
     call = chat(Message.user(part))
@@ -638,7 +639,7 @@ PARAMS: dict[str, tuple[Params, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", PARAMS)
+@each_row("name", PARAMS)
 def test_parameters_both_ways(name: str) -> None:
     params, sent = PARAMS[name]
     body = body_of(chat(params=params))
@@ -714,7 +715,7 @@ CARRIED: dict[str, tuple[Any, Params]] = {
 }
 
 
-@pytest.mark.parametrize("name", CARRIED)
+@each_row("name", CARRIED)
 def test_unknown_settings_are_kept(name: str) -> None:
     sent, params = CARRIED[name]
     parsed = parse({"contents": [{"role": "user", "parts": [{"text": "x"}]}], **sent})
@@ -773,7 +774,7 @@ NO_PLACE: dict[str, tuple[Params, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", NO_PLACE)
+@each_row("name", NO_PLACE)
 def test_parameters_without_a_field_have_a_notice(name: str) -> None:
     params, paths = NO_PLACE[name]
     assert [notice.path for notice in render(chat(params=params)).notices] == paths
@@ -799,7 +800,7 @@ def test_cache_options_and_continuations_have_a_notice() -> None:
 # ── What is refused ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "call, path",
     [
         (chat(model=""), "model"),
@@ -829,7 +830,7 @@ def test_invalid_calls_are_rejected(call: Call, path: str) -> None:
     assert caught.value.path == path
 
 
-@pytest.mark.parametrize(
+@each_row(
     "feature, params, path",
     [
         ("forced_tools", Params(tool_choice=ToolChoice("required")), "params.tool_choice"),
@@ -863,7 +864,7 @@ def test_model_differences_are_data(feature: str, params: Params, path: str) -> 
 # ── Requests as they come ────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path, model, stream",
     [
         ("", "", False),
@@ -935,7 +936,7 @@ def test_snake_case_is_read_as_well() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body, path",
     [
         ({"contents": [{"role": "narrator", "parts": []}]}, "$.contents[0].role"),

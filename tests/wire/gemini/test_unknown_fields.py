@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import strategies as some
+from support.tables import each_row
 
 from anaphora.prompt import Call
 from anaphora.values import Opaque, ToolCall, ToolResult
@@ -160,7 +160,7 @@ STRICT: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("part", STRICT, ids=json.dumps)
+@each_row("part", STRICT, ids=json.dumps)
 def test_documented_parts_decode_strictly(part: Json) -> None:
     assert is_strict(written({"contents": [{"role": "user", "parts": [part]}]}, {}))
 
@@ -180,7 +180,7 @@ OTHERS: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("part", [*STRICT, *OTHERS], ids=json.dumps)
+@each_row("part", [*STRICT, *OTHERS], ids=json.dumps)
 def test_rare_forms_are_read_the_same(part: Json) -> None:
     request = {"contents": [{"role": "model", "parts": [part, part]}]}
     for ensure_ascii in (True, False):
@@ -238,7 +238,7 @@ ANSWERS: list[tuple[str, tuple[str, bool, bool]]] = [
 ]
 
 
-@pytest.mark.parametrize("response, expected", ANSWERS, ids=str)
+@each_row("response, expected", ANSWERS, ids=str)
 def test_response_objects(response: str, expected: tuple[str, bool, bool]) -> None:
     text, error, form = read_response(response)
     assert (text, error, form is not None) == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 
-import pytest
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.wire import ollama
@@ -13,7 +13,7 @@ from anaphora.wire import ollama
 NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "status, expected, retryable",
     [
         (400, errors.RequestRejected, False),
@@ -30,7 +30,7 @@ NOW = datetime.datetime(2026, 11, 15, 12, 0, 0, tzinfo=datetime.UTC)
     ],
 )
 # The text does not matter: a server may put anything there.
-@pytest.mark.parametrize("text", ["model 'm' not found", "rate limit", "context length", ""])
+@each_row("text", ["model 'm' not found", "rate limit", "context length", ""])
 def test_an_error_by_its_status(status: int, expected: type, retryable: bool, text: str) -> None:
     body = json.dumps({"error": text}).encode()
     read = ollama.read_error(status, {"x-request-id": "r"}, body)
@@ -40,7 +40,7 @@ def test_an_error_by_its_status(status: int, expected: type, retryable: bool, te
     assert str(read) == (text or "an error without a message")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body, message",
     [
         (b'{"error":"unauthorized","signin_url":"https://x.test"}', "unauthorized"),
@@ -60,7 +60,7 @@ def test_the_forms_of_an_error_body(body: bytes, message: str) -> None:
     assert (str(read), read.retry_after) == (message, 2)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "error, status",
     [
         (errors.RequestRejected("m", status=422), 422),

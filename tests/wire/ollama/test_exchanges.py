@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.analysis.roundtrip import RecordedExchange, WireRules
 from anaphora.analysis.roundtrip.rules import RULES, check
@@ -35,7 +36,7 @@ def exchange(name: str) -> RecordedExchange:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_recorded_exchanges_round_trip(name: str) -> None:
     outcome = check(exchange(name))
     assert outcome.good, outcome
@@ -84,7 +85,7 @@ SPOILED = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_row("name", NAMES)
 def test_a_split_recording_assembles_to_the_same_body(name: str) -> None:
     request = exchange(name).request
     cut = ollama.split(request.encode())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.errors import Parse
 from anaphora.wire.ollama.stream import LineDecoder, encode_line
 
 
-@pytest.mark.parametrize(
+@each_row(
     "stream, lines, left",
     [
         (b"", [], []),
@@ -51,7 +52,7 @@ def test_law_12_lines_are_the_same_in_any_pieces(stream: bytes, cuts: list[int])
 LONG = b"x" * 1001
 
 
-@pytest.mark.parametrize(
+@each_row(
     "pieces",
     [
         [b"x"] * 1001,

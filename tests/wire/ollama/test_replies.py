@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.replies.ollama import DATE, answer, called, line
+from support.tables import each_row
 
 from anaphora.values import (
     Bytes,
@@ -88,7 +89,7 @@ PARTS: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("message, parts", PARTS)
+@each_row("message, parts", PARTS)
 def test_a_message_both_ways(message: dict[str, Any], parts: tuple[Part, ...]) -> None:
     body = answer(message, done_reason="stop")
     reply = read(body)
@@ -97,7 +98,7 @@ def test_a_message_both_ways(message: dict[str, Any], parts: tuple[Part, ...]) -
     assert notices_of(reply) == []
 
 
-@pytest.mark.parametrize("message, parts", PARTS)
+@each_row("message, parts", PARTS)
 def test_a_stream_of_one_line_is_equal(message: dict[str, Any], parts: tuple[Part, ...]) -> None:
     events = stream(answer(message, done_reason="stop"))
     assert isinstance(events[-1], ReplyEnd)
@@ -121,7 +122,7 @@ def test_equivalent_forms(body: dict[str, Any], parts: tuple[Part, ...]) -> None
     assert read(answer(body)).message.parts == parts
 
 
-@pytest.mark.parametrize(
+@each_row(
     "stop, reason",
     [
         ("end", "stop"),

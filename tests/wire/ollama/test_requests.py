@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora import cache, catalog
 from anaphora.cache.plan import plan_once
@@ -209,9 +210,7 @@ BOTH_WAYS: list[tuple[str, tuple[Message, ...], bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "messages, data", [row[1:] for row in BOTH_WAYS], ids=[r[0] for r in BOTH_WAYS]
-)
+@each_row("messages, data", [row[1:] for row in BOTH_WAYS], ids=[r[0] for r in BOTH_WAYS])
 def test_messages_both_ways(messages: tuple[Message, ...], data: bytes) -> None:
     assert rendered_body(chat(*messages)) == (around(data), [])
     again = ollama.parse(around(data))
@@ -358,9 +357,7 @@ ONE_WAY: list[tuple[str, tuple[Message, ...], bytes, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "messages, data, notices", [row[1:] for row in ONE_WAY], ids=[row[0] for row in ONE_WAY]
-)
+@each_row("messages, data, notices", [row[1:] for row in ONE_WAY], ids=[row[0] for row in ONE_WAY])
 def test_changed_parts_have_a_notice(
     messages: tuple[Message, ...], data: bytes, notices: list[str]
 ) -> None:
@@ -387,7 +384,7 @@ def test_notices_and_errors_name_the_path() -> None:
         assert caught.value.path == path
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data, kind",
     [
         (b"\x89PNG\r\n\x1a\nrest", "image/png"),
@@ -526,7 +523,7 @@ def test_unsupported_tool_settings_have_a_notice() -> None:
 # ── Parameters ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "params, tail",
     [
         (Params(), b'"stream":false'),
@@ -558,7 +555,7 @@ def test_parameters_both_ways(params: Params, tail: bytes) -> None:
     assert ollama.parse(body).params == params
 
 
-@pytest.mark.parametrize(
+@each_row(
     "carried",
     [
         {"format": "json"},
@@ -596,7 +593,7 @@ def test_a_field_given_twice_is_rejected() -> None:
     assert caught.value.path == "extras.ollama.options.temperature"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "params, tail, notices",
     [
         (Params(reasoning=Reasoning(effort="none")), b',"think":false', []),
@@ -654,7 +651,7 @@ def test_unsupported_options_have_a_notice(params: Params, tail: bytes, notices:
     assert b'"tools":' in ollama.assemble(rendered, Plan()).body.join()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "params, path",
     [
         (Params(max_tokens=-1), "params.max_tokens"),
@@ -730,7 +727,7 @@ def test_a_state_turn_that_drops_thinking_has_a_notice(strips: bool) -> None:
 # ── Requests that are none ───────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body, path",
     [
         ({"messages": []}, "$.model"),

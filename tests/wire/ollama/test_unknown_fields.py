@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support import strategies as some
 from support.laws.case import grown
 from support.laws.ollama import CASE
+from support.tables import each_row
 
 from anaphora.errors import InvalidRequest
 from anaphora.prompt import Call, PromptBlock, PromptIR
@@ -135,7 +136,7 @@ STRICT: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("message", STRICT, ids=json.dumps)
+@each_row("message", STRICT, ids=json.dumps)
 def test_documented_messages_decode_strictly(message: Json) -> None:
     request = {"model": "m", "messages": [message, message]}
     assert is_strict(request)
@@ -155,7 +156,7 @@ PAIRS: list[tuple[list[str], list[tuple[str | None, str | None]], list[str]]] = 
 ]
 
 
-@pytest.mark.parametrize("called, answers, expected", PAIRS, ids=str)
+@each_row("called, answers, expected", PAIRS, ids=str)
 def test_which_call_a_result_answers(
     called: list[str], answers: list[tuple[str | None, str | None]], expected: list[str]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.tables import each_row
 
 from anaphora.catalog import rules
 from anaphora.errors import InvalidJson, InvalidRequest
@@ -121,24 +122,24 @@ ENCODED: list[tuple[Part, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("part, data", ENCODED)
+@each_row("part, data", ENCODED)
 def test_part_is_encoded_as_these_bytes(part: Part, data: bytes) -> None:
     assert say(part) == (data, [])
     json.loads(data)
 
 
-@pytest.mark.parametrize("part, data", ENCODED)
+@each_row("part, data", ENCODED)
 def test_these_bytes_decode_to_the_part(part: Part, data: bytes) -> None:
     assert read(data) == part
 
 
-@pytest.mark.parametrize("part, data", ENCODED)
+@each_row("part, data", ENCODED)
 def test_the_bytes_survive_storage(part: Part, data: bytes) -> None:
     """Law 3: a part read back from storage is encoded as the same bytes."""
     assert say(from_json(to_json(part), type(part)))[0] == data
 
 
-@pytest.mark.parametrize("part, data", ENCODED)
+@each_row("part, data", ENCODED)
 def test_a_breakpoint_fits_before_the_closing_brace(part: Part, data: bytes) -> None:
     _, markable, _ = encode_part(part, [], "user")
     if not markable:
@@ -177,15 +178,15 @@ UNSUPPORTED: list[tuple[Part, str]] = [
 ]
 
 
-@pytest.mark.parametrize("part, code", UNSUPPORTED)
+@each_row("part, code", UNSUPPORTED)
 def test_unsupported_part_is_left_out_with_a_notice(part: Part, code: str) -> None:
     data, notices = say(part)
     assert data is None
     assert [notice.code for notice in notices] == [code]
 
 
-@pytest.mark.parametrize("role", ["system", "tool"])
-@pytest.mark.parametrize("part", [Image(PNG), Audio(Bytes(b"", "audio/wav")), Document(PDF)])
+@each_row("role", ["system", "tool"])
+@each_row("part", [Image(PNG), Audio(Bytes(b"", "audio/wav")), Document(PDF)])
 def test_only_user_messages_hold_more_than_text(part: Part, role: str) -> None:
     data, notices = say(part, role)
     assert (data, [notice.code for notice in notices]) == (None, ["part_left_out"])
@@ -273,7 +274,7 @@ ASSISTANT: list[tuple[tuple[Part, ...], bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("encoded, data", ASSISTANT)
+@each_row("encoded, data", ASSISTANT)
 def test_assistant_message_is_encoded_as_these_bytes(
     encoded: tuple[Part, ...], data: bytes
 ) -> None:
@@ -284,7 +285,7 @@ def test_assistant_message_is_encoded_as_these_bytes(
     json.loads(data)
 
 
-@pytest.mark.parametrize("encoded, data", ASSISTANT)
+@each_row("encoded, data", ASSISTANT)
 def test_these_bytes_decode_to_the_assistant_parts(encoded: tuple[Part, ...], data: bytes) -> None:
     found = parse(b'{"model":"m","messages":[%b]}' % data).ir.run(SegmentRole.CONVERSATION)[0].parts
     calls = {part.id: part for part in found if isinstance(part, ToolCall)}
@@ -297,7 +298,7 @@ def test_these_bytes_decode_to_the_assistant_parts(encoded: tuple[Part, ...], da
             assert part == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "encoded, codes",
     [
         ((Thinking("hm", "sig", provider="anthropic"),), ["thinking_left_out"]),
@@ -351,7 +352,7 @@ def test_value_that_is_no_part_is_rejected() -> None:
         encode_part(Url("u"), [], "user")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data, path",
     [
         (b"[]", "$"),

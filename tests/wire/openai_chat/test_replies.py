@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.replies.openai_chat import DONE, chunk, error_body, minimal
+from support.tables import each_row
 
 from anaphora.errors import Denied, Upstream
 from anaphora.values import (
@@ -85,13 +86,13 @@ PARTS: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("message, parts", PARTS)
+@each_row("message, parts", PARTS)
 def test_a_message_becomes_parts(message: dict[str, Any], parts: tuple[Any, ...]) -> None:
     reply = openai_chat.read_reply(minimal(message))
     assert reply.message == Message(id="chatcmpl-1", role="assistant", parts=parts)
 
 
-@pytest.mark.parametrize("message, parts", PARTS)
+@each_row("message, parts", PARTS)
 def test_parts_become_the_message(message: dict[str, Any], parts: tuple[Any, ...]) -> None:
     reply = openai_chat.read_reply(minimal(message))
     written = openai_chat.write_reply(reply)
@@ -281,7 +282,7 @@ def test_stream_is_written_as_read(file: Path) -> None:
     assert [type(e) for e in again] == [type(e) for e in notices]
 
 
-@pytest.mark.parametrize("message, parts", PARTS)
+@each_row("message, parts", PARTS)
 def test_stream_and_single_reply_agree(message: dict[str, Any], parts: tuple[Any, ...]) -> None:
     reply = openai_chat.read_reply(minimal(message))
     writer = openai_chat.writer()
@@ -293,7 +294,7 @@ def test_stream_and_single_reply_agree(message: dict[str, Any], parts: tuple[Any
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", PROVIDER_ERRORS)
+@each_row("kind", PROVIDER_ERRORS)
 def test_every_error_class_survives_a_round_trip(kind: type[Upstream]) -> None:
     """Also an error of another wire, with a status and a code of its own."""
     for error in (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.errors import AnaphoraError
 from anaphora.values import Reply, to_json
@@ -113,7 +114,7 @@ CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{
 OPENAI: Json = {"role": "assistant", "content": "x", "refusal": None, "annotations": []}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message",
     [
         OPENAI,

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.system_place import without_places
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
@@ -115,12 +116,12 @@ MESSAGES: list[tuple[tuple[Message, ...], bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("messages, data", MESSAGES)
+@each_row("messages, data", MESSAGES)
 def test_messages_become_these_bytes(messages: tuple[Message, ...], data: bytes) -> None:
     assert encoded(chat(*messages)) == (b'{"model":"gpt-5","messages":[' + data + b"]}", [])
 
 
-@pytest.mark.parametrize("messages, data", MESSAGES)
+@each_row("messages, data", MESSAGES)
 def test_these_bytes_decode_to_the_messages(messages: tuple[Message, ...], data: bytes) -> None:
     call = parsed(b'{"model":"gpt-5","messages":[' + data + b"]}")
     ir = call.ir.revised(lambda message: without_places([message])[0])
@@ -136,7 +137,7 @@ def test_results_in_a_user_message_become_tool_messages_first() -> None:
     assert notices == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message, codes",
     [
         (Message.tool("c", "boom", error=True), ["error_flag_left_out"]),
@@ -284,7 +285,7 @@ PARAMS: list[tuple[dict[str, Any], bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("params, data", PARAMS)
+@each_row("params, data", PARAMS)
 def test_parameter_round_trip(params: dict[str, Any], data: bytes) -> None:
     body = b'{"model":"gpt-5","messages":[' + HI + b"]," + data + b"}"
     assert encoded(chat(U, params=Params(**params))) == (body, [])
@@ -313,7 +314,7 @@ def test_cache_option_round_trip(cache: PromptCachePlan, data: bytes) -> None:
     assert parsed(body).ir.cache == cache
 
 
-@pytest.mark.parametrize(
+@each_row(
     "field",
     [
         '"response_format":{"type":"json_object"}',
@@ -363,7 +364,7 @@ def test_profile_without_openai_fields_gets_the_newest_names() -> None:
     assert rendered.markers == {}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "params, code",
     [
         ({"top_k": 5}, "param_left_out"),
@@ -406,7 +407,7 @@ def test_chat_is_stateless() -> None:
     assert notices == ["continuation_left_out"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "model, params, path",
     [
         ("o3", {"stop": ("a",)}, "params.stop"),
@@ -448,7 +449,7 @@ def test_breakpoints_round_trip() -> None:
     assert openai_chat.assemble(cut, Plan(marks=cut.marks)).body.join() == body
 
 
-@pytest.mark.parametrize(
+@each_row(
     "mark, codes",
     [
         (PartMark("m0", (), "5m"), ["ttl_changed"]),
@@ -517,7 +518,7 @@ def test_a_tool_or_an_assistant_chunk_cannot_be_marked() -> None:
 # ── Malformed ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body, path",
     [
         (b"", "$"),

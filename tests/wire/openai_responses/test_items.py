@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.system_place import without_places
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.catalog import Profile
@@ -262,7 +263,7 @@ ITEMS: list[tuple[str, tuple[Part, ...], bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("part, data", CONTENT)
+@each_row("part, data", CONTENT)
 def test_content_round_trip(part: Part, data: bytes) -> None:
     head = b'[{"type":"message","role":"user","content":['
     assert input_of(Message.user(part)) == head + data + b"]}]"
@@ -270,7 +271,7 @@ def test_content_round_trip(part: Part, data: bytes) -> None:
     assert call.ir.body_chat() == [Message(id="m0", role="user", parts=(part,))]
 
 
-@pytest.mark.parametrize("role, parts, data", ITEMS)
+@each_row("role, parts, data", ITEMS)
 def test_items_round_trip(role: Any, parts: tuple[Part, ...], data: bytes) -> None:
     first = b'{"type":"message","role":"user","content":[{"type":"input_text","text":"u"}]}'
     encoded = input_of(Message.user("u"), Message(role=role, parts=parts))
@@ -280,7 +281,7 @@ def test_items_round_trip(role: Any, parts: tuple[Part, ...], data: bytes) -> No
     assert read == [Message(id="m1", role=role, parts=parts)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data, parts",
     [
         pytest.param(
@@ -345,7 +346,7 @@ def test_successive_assistant_items_are_one_message() -> None:
     assert wire.parse(b'{"model":"m","input":' + encoded + b"}").ir.body_chat() == conversation
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message, code",
     [
         (Message.user(Audio(Url("https://x.test/a.wav"))), "audio_unsupported"),
@@ -475,7 +476,7 @@ PARAMS: list[tuple[Params, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("params, fields", PARAMS)
+@each_row("params, fields", PARAMS)
 def test_params_round_trip(params: Params, fields: dict[str, Any]) -> None:
     rendered = render(chat(Message.user("u"), params=params))
     assert rendered.notices == ()
@@ -486,7 +487,7 @@ def test_params_round_trip(params: Params, fields: dict[str, Any]) -> None:
     assert wire.parse(body_of(rendered)).params == params
 
 
-@pytest.mark.parametrize(
+@each_row(
     "params, path",
     [
         (Params(stop=("END",)), "params.stop"),
@@ -597,7 +598,7 @@ def test_breakpoints_round_trip() -> None:
     assert wire.parse(body_of(rendered)).ir.cache.marks == marks
 
 
-@pytest.mark.parametrize(
+@each_row(
     "mark, model, reason",
     [
         (PartMark("m0"), OLD, "takes no breakpoints"),
@@ -723,7 +724,7 @@ def test_mark_on_a_stored_message_gives_a_notice() -> None:
 # ── Requests that cannot be ──────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body, path",
     [
         (b"[]", "$"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.replies.openai_responses import minimal
+from support.tables import each_row
 
 from anaphora import errors
 from anaphora.values import (
@@ -120,7 +121,7 @@ def test_the_code_of_a_failed_answer_decides_its_class(
     assert (end.error, end.code) == (kind.__name__, code)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "notices, expected",
     [
         ({"input_tokens": 5, "output_tokens": 2}, Usage(uncached=5, output=2)),
