@@ -187,7 +187,7 @@ def test_side_calls_are_conversations_of_their_own(side: Rendered) -> None:
 LETTER = " ".join(f"Paragraph {number} says something." for number in range(100))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("before", "after"),
     [
         ((LETTER,), (LETTER.replace("Paragraph 7 ", "Section 7 "),)),
@@ -196,7 +196,7 @@ LETTER = " ".join(f"Paragraph {number} says something." for number in range(100)
         (("Hello", "Hi.", LETTER), ("Hello", "Hi.", LETTER[:-1] + "!")),
     ],
 )
-@pytest.mark.parametrize("system", ["", GUIDE])
+@each_row("system", ["", GUIDE])
 def test_edited_long_message_continues_its_conversation(
     before: tuple[str, ...], after: tuple[str, ...], system: str
 ) -> None:

@@ -40,7 +40,7 @@ MINIMUMS = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "tokens"),
     [(model, tokens) for tokens, names in MINIMUMS.items() for model in names.split()],
 )
@@ -65,7 +65,7 @@ READ_PRICES = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "price"),
     [(model, price) for price, names in READ_PRICES.items() for model in names.split()],
 )
@@ -92,7 +92,7 @@ def test_unpublished_figures_are_stand_ins(model: str) -> None:
 ALL = ("tools", "system", "messages")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("param", "sections"),
     [
         ("tools", ALL),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import pytest
 from support.tables import each_row
 
 from anaphora import wire as wires
@@ -35,7 +34,7 @@ def test_last_row_that_matches_counts() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "type", "model", "known"),
     [
         ("anthropic", "web_search_20250305", "claude-opus-5-5", True),

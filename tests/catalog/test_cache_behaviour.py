@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.facts import figure_of, holds
+from support.tables import each_row
 
 from anaphora import catalog
 
@@ -53,7 +54,7 @@ FACTS: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "model", "on", "field", "value", "source"),
     [
         pytest.param(*key, *fact, id=f"{key[0]}-{key[1]}-{key[2]}-{fact[0]}-{fact[2]}")
@@ -77,7 +78,7 @@ READINGS: list[tuple[str, str, str | None, str, tuple[object, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("provider", "model", "on", "field", "published"), READINGS)
+@each_row(("provider", "model", "on", "field", "published"), READINGS)
 def test_both_published_readings_are_kept(
     provider: str, model: str, on: str | None, field: str, published: tuple[object, ...]
 ) -> None:

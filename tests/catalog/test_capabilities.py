@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.facts import figure_of, holds
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.catalog import Capability, Effort
@@ -51,7 +52,7 @@ FACTS: dict[tuple[str, str], list[tuple[str, Any, str]]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "model", "field", "value", "source"),
     [
         pytest.param(*key, *fact, id=f"{key[0]}-{key[1]}-{fact[0]}-{fact[2]}")

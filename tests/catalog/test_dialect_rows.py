@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.tables import each_row
 
 from anaphora.catalog import Dialect, dialects
 
@@ -14,7 +15,7 @@ def named(name: str) -> Dialect:
     return dialects().find(provider, *rest)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "address"),
     [
         ("azure", "https://{resource}.openai.azure.com/openai/v1/chat/completions"),
@@ -47,7 +48,7 @@ ON = {"enabled": True, "adaptive": True, "disabled": False}
 TYPE = {"enabled": "enabled", "adaptive": "enabled", "disabled": "disabled"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "param", "at", "values"),
     [
         ("minimax", "reasoning.mode", "thinking.type", ADAPTIVE),
@@ -90,7 +91,7 @@ def test_grok_conversation_header() -> None:
     assert "cache.key" not in named("xai/openai_responses").fields  # there it is prompt_cache_key
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "nowhere"),
     [
         ("google/openai_chat", "seed frequency_penalty metadata store cache.key"),
@@ -112,7 +113,7 @@ def test_fields_that_are_not_sent(name: str, nowhere: str) -> None:
     assert refused == {*nowhere.split(), "cache.retention"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "markers"),
     [
         ("openai", None),
@@ -149,7 +150,7 @@ def test_stops(name: str, stops: dict[str, str]) -> None:
     assert named(name).stops == stops
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "at", "code", "kinds"),
     [
         (
@@ -198,7 +199,7 @@ def test_usage_paths() -> None:
     assert qwen.written_ttl == "5m"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "auth"),
     [
         ("openai", "bearer"),

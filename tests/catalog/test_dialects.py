@@ -36,7 +36,7 @@ NAME = "dialect[0] (acme/openai_chat)"
 # ── Strictness ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "row", "message"),
     [
         (ROW + "colour = 1", NAME, "unknown field `colour`"),
@@ -166,7 +166,7 @@ def test_success_codes_are_no_errors(row: Dialect) -> None:
     assert row.errors.kinds
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "wire_name"),
     [
         ("openai", "openai_chat"),
@@ -187,7 +187,7 @@ def test_first_row_is_the_default_wire(provider: str, wire_name: str) -> None:
 # ── Lookup ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("host", "on", "path", "found"),
     [
         ("api.deepseek.com", "openai_chat", "/chat/completions", "deepseek/openai_chat"),

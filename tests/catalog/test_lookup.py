@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.errors import InvalidRequest
@@ -17,7 +18,7 @@ from anaphora.errors import InvalidRequest
 KNOWN = [profile.id for profile in catalog.models("anthropic")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "found"),
     [
         ("claude-sonnet-4-5", "claude-sonnet-4-5"),

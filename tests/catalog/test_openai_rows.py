@@ -51,7 +51,7 @@ def test_every_model_of_the_sdk_is_known(module: str, name: str, least: int) -> 
         assert catalog.rules("openai", model).model == profile.id
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "found"),
     [
         ("gpt-5.5-2026-04-23", "gpt-5.5"),
@@ -109,7 +109,7 @@ READ_PRICES = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "price"),
     [(model, price) for price, names in READ_PRICES.items() for model in names.split()],
 )
@@ -297,7 +297,7 @@ def test_sdk_names_the_models_that_reject_stop() -> None:
     assert "Not supported with latest reasoning models `o3` and `o4-mini`." in text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "tokenizer", "verified"),
     [
         ("gpt-4", "cl100k", True),

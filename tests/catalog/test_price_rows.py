@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.catalog import decode_prices
@@ -45,7 +46,7 @@ def test_later_of_two_rows_wins() -> None:
     assert rows.find("acme", "b", "a") == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "row", "message"),
     [
         ("price = 3", "price", "write rows as [[price]]"),

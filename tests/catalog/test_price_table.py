@@ -113,7 +113,7 @@ def test_unsupported_regular_expression_is_rejected(regex: str) -> None:
 # ── Names ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "fitting", "other"),
     [
         ("gpt-5", "gpt-5", "gpt-5a"),

@@ -11,6 +11,7 @@ import genai_prices
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.catalog import Price, Rates, price
@@ -41,7 +42,7 @@ def test_one_price_in_full() -> None:
     assert (1_000 * 4 + 20_000 * D("0.2") + 300 * 5 + 40 * 8 + 77 * 20) / D(10**6) == D("0.01136")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("usage", "cost_usd"),
     [
         (Usage(uncached=1, output=0), D("0.000004")),
@@ -72,7 +73,7 @@ def test_unsplit_writes_use_the_callers_ttl() -> None:
     assert grok.of(usage) == grok.of(Usage(uncached=1_000, output=0))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "model"),
     [
         ("anthropic", "claude-next"),
@@ -207,7 +208,7 @@ def test_google_bills_cache_storage() -> None:
 # ── When, how long, which service ────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("day", "hour", "peak"),
     [
         (16, 0, False),

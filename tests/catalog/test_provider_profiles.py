@@ -81,7 +81,7 @@ PROFILES: dict[tuple[str, str], list[tuple[str, Any, str]]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "model", "field", "value", "source"),
     [
         pytest.param(*key, *fact, id=f"{key[0]}-{key[1]}-{fact[0]}-{fact[2]}")

@@ -212,7 +212,7 @@ RULES: dict[tuple[str, str, str | None], list[tuple[str, Any, str]]] = {
 }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "model", "on", "field", "value", "source"),
     [
         pytest.param(*key, *fact, id=f"{key[0]}-{key[1]}-{key[2]}-{fact[0]}-{fact[2]}")
@@ -240,7 +240,7 @@ DISPUTES: list[tuple[str, str, str, tuple[object, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("provider", "model", "field", "published"), DISPUTES)
+@each_row(("provider", "model", "field", "published"), DISPUTES)
 def test_where_sources_disagree_all_are_kept(
     provider: str, model: str, field: str, published: tuple[object, ...]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.errors import InvalidCatalog
@@ -15,7 +16,7 @@ NAME = "rules[0] (claude-opus-4-7)"
 MODEL_NAME = "profiles[0] (claude-opus-4-7)"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "row", "message"),
     [
         (ROW + "minimum = 5", NAME, "unknown field 'minimum'"),

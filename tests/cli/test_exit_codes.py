@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.rich import REQUESTS
+from support.tables import each_row
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 EXCHANGE = {
@@ -164,7 +165,7 @@ def test_file_that_fails_while_it_is_read_is_named(
     torn.unlink()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "arguments, message",
     [
         ("rules check {session} --model nosuch", "no billed calls of nosuch to check"),

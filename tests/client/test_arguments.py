@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.emulated_client import connected
+from support.tables import each_row
 
 from anaphora.emulator.server import Emulator
 from anaphora.errors import AnaphoraError, InvalidRequest, Timeout
@@ -96,7 +97,7 @@ def refused(emu: Emulator, path: str, act: Any) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("mistake", CONTENTS)
+@each_row("mistake", CONTENTS)
 def test_invalid_content_is_named(emu: Emulator, mistake: str) -> None:
     content, path = CONTENTS[mistake]
 
@@ -106,8 +107,8 @@ def test_invalid_content_is_named(emu: Emulator, mistake: str) -> None:
     refused(emu, path, act)
 
 
-@pytest.mark.parametrize("way", ["send", "run"])
-@pytest.mark.parametrize("mistake", PARAMS | TIMES)
+@each_row("way", ["send", "run"])
+@each_row("mistake", PARAMS | TIMES)
 def test_parameter_of_the_wrong_type_is_rejected(emu: Emulator, way: str, mistake: str) -> None:
     options, path = (PARAMS | TIMES)[mistake]
 
@@ -117,7 +118,7 @@ def test_parameter_of_the_wrong_type_is_rejected(emu: Emulator, way: str, mistak
     refused(emu, path, act)
 
 
-@pytest.mark.parametrize("mistake", PARAMS | TIMES | SESSIONS)
+@each_row("mistake", PARAMS | TIMES | SESSIONS)
 def test_invalid_session_arguments_are_rejected(emu: Emulator, mistake: str) -> None:
     options, path = (PARAMS | TIMES | SESSIONS)[mistake]
 
@@ -127,7 +128,7 @@ def test_invalid_session_arguments_are_rejected(emu: Emulator, mistake: str) -> 
     refused(emu, path, act)
 
 
-@pytest.mark.parametrize("mistake", RUNS)
+@each_row("mistake", RUNS)
 def test_invalid_run_bounds_are_rejected(emu: Emulator, mistake: str) -> None:
     bounds, path = RUNS[mistake]
 

@@ -7,6 +7,7 @@ import importlib.util
 import zlib
 
 import pytest
+from support.tables import each_row
 
 from anaphora.client.transport.decoding import (
     InvalidCompression,
@@ -27,7 +28,7 @@ def test_header_names_encodings_in_their_order(header: str, names: list[str]) ->
     assert encodings(header) == names
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("header", "body"),
     [
         ("", TEXT),

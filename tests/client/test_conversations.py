@@ -724,7 +724,7 @@ def test_conversations_in_process_are_bounded() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201, 42, b"u", "a\nb", "\ud800"])
+@each_row("name", ["", "x" * 201, 42, b"u", "a\nb", "\ud800"])
 def test_id_is_checked(emu: Emulator, name: Any) -> None:
     async def run() -> None:
         async with opened(emu.url, "anthropic") as client:

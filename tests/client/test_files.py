@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.emulated_client import WIRES, connected
+from support.tables import each_row
 
 from anaphora import Document, Image, wire
 from anaphora.client import arguments
@@ -45,7 +46,7 @@ KINDS: dict[str, tuple[str, bytes, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", KINDS)
+@each_row("case", KINDS)
 def test_media_type_is_found_out(tmp_path: Path, case: str) -> None:
     name, data, part, media_type = KINDS[case]
     (tmp_path / name).write_bytes(data)
@@ -93,7 +94,7 @@ WRONG: dict[str, tuple[str, bytes, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@each_row("case", WRONG)
 def test_wrong_file_is_named(tmp_path: Path, case: str) -> None:
     name, data, part, reason = WRONG[case]
     (tmp_path / name).write_bytes(data)

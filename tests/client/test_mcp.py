@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from support.emulated_client import KEY, LONG, Connected, connected, settings
+from support.tables import each_row
 
 from anaphora import AsyncClient, Client, McpServer, ToolRegistry, errors
 from anaphora.client.dispatch import dispatch
@@ -333,7 +334,7 @@ def test_wrong_servers_are_named(emu: Emulator, given: Any, problem: str) -> Non
     run(emu, main)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "table, problem",
     [
         ({}, "either `command` or `url`"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.emulated_client import connected
+from support.tables import each_row
 
 from anaphora import Message, Params, Tool, ToolCall, ToolResult
 from anaphora.client.session import Session
@@ -88,8 +89,8 @@ def mistaken(emu: Emulator, act: Any, message: str) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mistake", PARAMETERS)
+@each_row("way", WAYS)
+@each_row("mistake", PARAMETERS)
 def test_parameter_is_named(emu: Emulator, way: str, mistake: str) -> None:
     options, message = PARAMETERS[mistake]
     mistaken(emu, lambda client: WAYS[way](client, options), message)
@@ -117,8 +118,8 @@ CONTENTS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["complete", "send", "run", "preview"])
-@pytest.mark.parametrize("mistake", CONTENTS)
+@each_row("way", ["complete", "send", "run", "preview"])
+@each_row("mistake", CONTENTS)
 def test_content_is_named(emu: Emulator, way: str, mistake: str) -> None:
     content, message = CONTENTS[mistake]
 
@@ -262,7 +263,7 @@ OTHERS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", OTHERS)
+@each_row("mistake", OTHERS)
 def test_mistake_is_named(emu: Emulator, mistake: str) -> None:
     act, message = OTHERS[mistake]
     mistaken(emu, act, message)

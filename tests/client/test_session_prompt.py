@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from support.bodies import marked, message_texts, system_texts
 from support.emulated_client import LONG, WIRES, connected, settings
+from support.tables import each_row
 
 from anaphora import Client, errors
 from anaphora.client.session import Session
@@ -47,7 +48,7 @@ def conversation(*texts: str) -> Conversation:
 # ── Valid prompts ────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "keyword, value",
     [
         ("system", "You are terse."),
@@ -590,9 +591,7 @@ def test_fork_keeps_prompt_and_history(emu: Emulator) -> None:
 # ── Compaction ───────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "value", [0, 1, -5, 0.0, 1.5, True, "half", float("nan"), [1000]], ids=repr
-)
+@each_row("value", [0, 1, -5, 0.0, 1.5, True, "half", float("nan"), [1000]], ids=repr)
 def test_invalid_compact_at_is_named(emu: Emulator, value: Any) -> None:
     async def main() -> None:
         async with connected(emu, ["anthropic"]) as emulated:

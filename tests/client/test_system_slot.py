@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from support.emulated_client import KEY, LONG, connected
+from support.tables import each_row
 
 from anaphora import wire
 from anaphora.cli import translate
@@ -127,8 +128,8 @@ def translated(path: Path, body: dict[str, Any], to: str, *options: str) -> tupl
     return json.loads(run.stdout), run.stderr
 
 
-@pytest.mark.parametrize("slot", SLOTS)
-@pytest.mark.parametrize("model", MODELS)
+@each_row("slot", SLOTS)
+@each_row("model", MODELS)
 def test_translate_keeps_the_slot(tmp_path: Path, model: str, slot: str) -> None:
     body = request(model, slot, "Good morning")
     again, notices = translated(tmp_path, body, "openai_responses")
@@ -205,7 +206,7 @@ _BASE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name, fields, where", OTHERS)
+@each_row("name, fields, where", OTHERS)
 def test_other_wires_keep_the_slot(
     tmp_path: Path, name: str, fields: dict[str, Any], where: str
 ) -> None:

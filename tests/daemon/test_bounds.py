@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.exchanges import Json, all_records, needs_exchanges
+from support.tables import each_row
 from support.targets import target_of
 
 from anaphora import catalog
@@ -353,7 +354,7 @@ def reply_with(kind: str, count: int) -> Reply:
     return Reply(id="r", model="m", message=message, stop_reason="end")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wire", "fields", "reply", "expected"),
     [
         ("anthropic", {}, reply_with("", 0), NO_SURCHARGE),
@@ -392,7 +393,7 @@ def test_fees_of_server_tools_are_billed_by_their_calls(
     assert surcharge_of(facts, target_of(wire, MODELS[wire]), reply) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wire", "fields", "expected"),
     [
         ("anthropic", {"tools": web_search()}, "'web_search_20250305' have no limit: set max_uses"),

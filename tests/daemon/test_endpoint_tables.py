@@ -66,7 +66,7 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "headers", "expected"), PATHS)
+@each_row(("method", "path", "headers", "expected"), PATHS)
 def test_paths(
     method: str, path: str, headers: dict[str, str], expected: tuple[str, str, str]
 ) -> None:
@@ -75,7 +75,7 @@ def test_paths(
     assert serves(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("method", "path", "status"),
     [
         ("GET", "/v1/messages", 405),
@@ -232,12 +232,12 @@ REFERENCES: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "expected"), REFERENCES)
+@each_row(("body", "expected"), REFERENCES)
 def test_references(body: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     assert sorted((one.kind, one.id) for one in references(body)) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "kind"),
     [
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, NotFound),
@@ -276,8 +276,8 @@ DENIALS: list[tuple[AnaphoraError, int, str | None, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize("name", wire.WIRES)
-@pytest.mark.parametrize(("problem", "status", "should_retry", "retry_after"), DENIALS)
+@each_row("name", wire.WIRES)
+@each_row(("problem", "status", "should_retry", "retry_after"), DENIALS)
 def test_d13_statuses_and_headers(
     name: str,
     problem: AnaphoraError,
@@ -311,7 +311,7 @@ def test_messages_of_providers_lose_keys_and_accounts() -> None:
     assert b"/home/op" not in error_response("openai_chat", config, "req_1").body
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "headers", "name"),
     [
         ("/v1/unknown", {}, "openai_chat"),
@@ -346,8 +346,8 @@ def test_errors_name_fields_of_the_callers_wire(name: str, path: str, field: str
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000])
-@pytest.mark.parametrize(
+@each_row("size", [1, 2, 3, 7, 1_000])
+@each_row(
     ("name", "data", "last"),
     [
         ("ollama", b'{"a":1,"done":false}\n{"b":2,"done":true}\n', b',"anaphora":'),

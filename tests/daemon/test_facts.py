@@ -79,7 +79,7 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "fields", "name"), LIMITS)
+@each_row(("wire", "fields", "name"), LIMITS)
 def test_output_limit_is_found_in_every_field(wire: str, fields: Any, name: str) -> None:
     facts = facts_of(wire, fields)
     assert (facts.max_tokens, facts.max_tokens_field) == (7, name)
@@ -140,7 +140,7 @@ def test_number_of_answers() -> None:
 # ── Models ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wire", "fields", "param"),
     [
         ("anthropic", {"fallbacks": [{"model": "other"}]}, "fallbacks[0].model"),
@@ -227,7 +227,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "fields", "param"), FUNCTIONS)
+@each_row(("wire", "fields", "param"), FUNCTIONS)
 def test_functions_are_found(wire: str, fields: Any, param: str) -> None:
     assert facts_of(wire, fields).tools == ((param, "find"),)
 
@@ -259,7 +259,7 @@ SERVER_TOOLS = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "fields", "calls"), SERVER_TOOLS)
+@each_row(("wire", "fields", "calls"), SERVER_TOOLS)
 def test_server_tools_are_found(wire: str, fields: Any, calls: int | None) -> None:
     (tool,) = facts_of(wire, fields).server_tools
     assert tool.max_calls == calls
@@ -315,7 +315,7 @@ HANDLES = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "fields", "kind"), HANDLES)
+@each_row(("wire", "fields", "kind"), HANDLES)
 def test_handles_are_found(wire: str, fields: Any, kind: str) -> None:
     found = [(handle.kind, handle.id) for handle in facts_of(wire, fields).handles]
     assert found == [(kind, "id1")]
@@ -341,7 +341,7 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "block"), FILES)
+@each_row(("wire", "block"), FILES)
 def test_files_in_messages_are_found(wire: str, block: Any) -> None:
     (handle,) = with_block(wire, block).handles
     assert handle.kind == "file"
@@ -406,7 +406,7 @@ MEDIA = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "block", "kind"), MEDIA)
+@each_row(("wire", "block", "kind"), MEDIA)
 def test_media_are_counted(wire: str, block: Any, kind: str) -> None:
     media = with_block(wire, block).media
     assert getattr(media, kind) == media.images + media.documents + media.audio == 1
@@ -463,7 +463,7 @@ def test_files_that_an_answer_cited_are_no_handles() -> None:
 # ── Tiers, betas, storage, unknown fields ────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wire", "fields"),
     [
         ("anthropic", {"speed": "fast"}),
@@ -528,7 +528,7 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("wire", "fields", "path"), UNKNOWN)
+@each_row(("wire", "fields", "path"), UNKNOWN)
 def test_unknown_fields_are_found(wire: str, fields: Any, path: str) -> None:
     assert facts_of(wire, fields).unknown == (path,)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.daemon.access.grants import LlmGrant
@@ -66,7 +67,7 @@ def test_filling_adds_one_field_and_keeps_every_other_byte(
     assert filled.members == decode_members(filled.body)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wire", "body", "filled"),
     [
         ("anthropic", '{"a":1, "max_tokens" : null }', '{"a":1, "max_tokens" : 77 }'),
@@ -91,7 +92,7 @@ def test_filling_into_objects_and_nulls(wire: str, body: str, filled: str) -> No
     assert result.members == decode_members(filled.encode())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wire", "body"),
     [
         ("anthropic", '{"max_tokens": 5}'),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.dashboard_data import varied_calls
+from support.tables import each_row
 
 from anaphora.audit.envelope import AuditEnvelope
 from anaphora.audit.report import CallSums
@@ -148,7 +148,7 @@ def test_calls_are_listed_in_pages_from_the_newest_on() -> None:
     assert {len(page) for page in pages[:-1]} == {50}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "fits"),
     [
         (CallQuery(view=ALL, outcome="ok"), lambda call: call.outcome == "ok"),

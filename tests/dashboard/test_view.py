@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tables import each_row
 
 from anaphora.dashboard.values import View
 from anaphora.dashboard.view import RANGE_SECONDS, query_of, steps_of, view_from_query
@@ -39,7 +40,7 @@ def test_query_gives_the_same_view(view: View) -> None:
     assert read(query_of(view)) == view
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "since", "until"),
     [
         ("", NOW - 86_400, NOW),
@@ -57,7 +58,7 @@ def test_ranges_of_a_query(query: str, since: float, until: float) -> None:
     assert (view.since, view.until) == (since, until)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("query", "error"),
     [
         ("range=decade", "range: 'decade' is none of hour, day, week, month, custom"),
@@ -87,7 +88,7 @@ def test_changes_replace_fields_and_add_parameters() -> None:
     assert (moved.range, moved.since, moved.until) == ("custom", NOW - 60, NOW - 30)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("length", "seconds", "count"),
     [(60, 60, 1), (3_600, 60, 60), (86_400, 900, 96), (7 * 86_400, 7_200, 84), (1e10, 1e8, 100)],
 )

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import openai
-import pytest
 from mistralai.client import Mistral
 from support.tables import each_row
 
@@ -136,7 +135,7 @@ FAULTS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("provider", "fault"), FAULTS)
+@each_row(("provider", "fault"), FAULTS)
 def test_fault_has_the_format_of_the_dialect(provider: str, fault: str) -> None:
     row = ROWS[f"{provider}/openai_chat"]
     headers = {"authorization": "Bearer k", HEADER: fault}

@@ -12,6 +12,7 @@ import openai
 import pytest
 from google import genai
 from google.genai import errors as genai_errors
+from support.tables import each_row
 
 from anaphora import catalog, emulator
 from anaphora.emulator import EmulatorOptions, Script
@@ -103,7 +104,7 @@ def test_unknown_gemini_is_not_found(emu: Emulator) -> None:
         assert client.models.generate_content(model="gemma-3-27b-it", contents="Hello").text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("provider", "model", "served"),
     [
         ("anthropic", "claude-opus-9", True),

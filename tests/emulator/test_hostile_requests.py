@@ -13,6 +13,7 @@ import httpx
 import pytest
 from support.hostile import BODIES, CHAT, KEYED, mutated
 from support.raw_http import RawResponse, exchange, read_response, request_bytes
+from support.tables import each_row
 
 from anaphora import emulator, wire
 from anaphora.emulator import Emulator, EmulatorOptions
@@ -49,7 +50,7 @@ def error_of(path: str, answer: RawResponse) -> Upstream:
 # ── Other sites and other names ──────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers, reason",
     [
         ({"origin": EVIL, "content_type": "text/plain"}, EVIL),
@@ -59,11 +60,13 @@ def error_of(path: str, answer: RawResponse) -> Upstream:
     ],
     ids=["origin", "no origin", "fetch site", "dns rebinding"],
 )
-@pytest.mark.parametrize("path", [*WIRES, *CONTROL])
-@pytest.mark.parametrize("method", ["GET", "POST"])
+@each_row("path", [*WIRES, *CONTROL])
+@each_row("method", ["GET", "POST"])
 def test_page_of_another_site_is_refused(
-    emu: Emulator, headers: dict[str, str], reason: str, path: str, method: str
+    running_emulator: Emulator, headers: dict[str, str], reason: str, path: str, method: str
 ) -> None:
+    emu = running_emulator
+    emu.reset()
     emu.advance(10)
     answer = exchange(emu.port, request_bytes(method, path, CALL, **{**KEYED, **headers}))
     assert answer.status == 403

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.planted import GUIDE, Place, body, grown, spec
+from support.tables import each_row
 
 from anaphora import wire
 from anaphora.analysis.conversation_plans import ConversationPlans, PlannedCall, read_request
@@ -324,7 +325,7 @@ def test_branches_keep_their_own_history() -> None:
 LONG = {"model": "m", "messages": [{"role": "user", "content": GUIDE}]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("place", "data", "changes", "reason"),
     [
         (ANTHROPIC, b"{}", {"method": "GET"}, "not a call of a model"),

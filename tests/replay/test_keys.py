@@ -202,7 +202,7 @@ def test_field_with_the_name_of_a_marker_is_compared() -> None:
     assert key(body) != key(MESSAGES)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "two"),
     [
         ({}, {"method": "PUT"}),

@@ -151,7 +151,7 @@ def test_rules_of_the_folder_and_of_a_file_apply(tmp_path: Path) -> None:
     assert settings_of(tmp_path / "none").shipped_rules
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "reason"),
     [
         ("[[rule]", "not TOML"),
@@ -189,7 +189,7 @@ def test_pattern_that_may_take_too_long_is_refused(pattern: str) -> None:
         bounded_pattern(pattern)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "text", "found"),
     [
         (r"(?:/[\w.-]+)+", "see /a/b.c/d now", "/a/b.c/d"),

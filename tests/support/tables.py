@@ -58,10 +58,12 @@ def table(rows: Iterable[Row]) -> Callable[[Check], Callable[[], None]]:
     return decorate
 
 
-def each_row(names: str, values: Iterable[Any], ids: Names = None) -> Callable[[Check], Check]:
+def each_row(
+    names: str | Sequence[str], values: Iterable[Any], ids: Names = None
+) -> Callable[[Check], Check]:
     """The decorated function checks one row; the test checks all. Arguments are those of
     `pytest.mark.parametrize`; other parameters of the function are fixtures, which the rows share."""
-    keys = [name.strip() for name in names.split(",")]
+    keys = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
     rows = [_row(keys, number, value, ids) for number, value in enumerate(values)]
 
     def decorate(check: Check) -> Check:

@@ -53,7 +53,7 @@ def test_calls_with_lone_surrogates_are_never_equal() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "fine", "wrong"),
     [
         ("metadata", {"a": "null"}, {"a": None}),

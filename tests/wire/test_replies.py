@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.replies import anthropic, gemini, ollama, openai_chat, openai_responses
 from support.replies.case import ReplyCase
-from support.tables import each_row
+from support.tables import Check, each_row
 
 from anaphora import errors
 from anaphora.errors import Parse, Upstream
@@ -31,14 +32,14 @@ _COUNT = re.compile(
 every_wire = each_row("wire", BY_NAME)
 
 
-def rows(table: str, *names: str) -> pytest.MarkDecorator:
-    """A test for each row of a table of each wire."""
+def rows(table: str, *names: str) -> Callable[[Check], Check]:
+    """A test of the rows of a table of each wire."""
     values = [
         pytest.param(case.name, *row, id=f"{case.name}-{index}")
         for case in CASES
         for index, row in enumerate(getattr(case, table))
     ]
-    return pytest.mark.parametrize(["wire", *names], values)
+    return each_row(["wire", *names], values)
 
 
 # ── Single replies ───────────────────────────────────────────────────────────────────────────────

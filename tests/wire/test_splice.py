@@ -264,7 +264,7 @@ BREAK = b',"prompt_cache_breakpoint":{"mode":"explicit"}'
 BREAK_30 = b',"prompt_cache_breakpoint":{"mode":"explicit","ttl":"30m"}'
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "body", "chunk", "ttl", "expected"),
     [
         pytest.param(
@@ -609,7 +609,7 @@ def test_large_body() -> None:
 # ── Planning a given request ─────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "model", "options", "expected"),
     [
         ("openai_chat", "gpt-5.6", None, (True, True)),

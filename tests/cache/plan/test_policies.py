@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from support.rules import without_minimum
+from support.tables import each_row
 
 from anaphora import catalog
 from anaphora.cache.plan import plan_once
@@ -71,7 +71,7 @@ def marked(rendered: Rendered, plan: Plan) -> list[tuple[str, str]]:
     return [(rendered.chunk(mark.chunk).path, mark.ttl) for mark in plan.marks]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tools", "system", "expected"),
     [
         ((), (LONG,), [("system[0]", "1h")]),
@@ -184,7 +184,7 @@ def test_five_minutes_before_an_hour_become_an_hour_with_a_notice() -> None:
     assert [(n.code, n.path) for n in plan.notices] == [("ttl_lengthened", "system[0]")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mark", "message"),
     [
         (ToolMark("nope"), "no tool nope"),

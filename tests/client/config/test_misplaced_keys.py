@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from support.collectors import collected, logged
+from support.tables import each_row
 
 from anaphora import AsyncClient, Client
 from anaphora.client.config import ClientConfig
@@ -93,8 +94,8 @@ def for_a_sync_client(file: Path) -> None:
     Client.from_config(str(file))
 
 
-@pytest.mark.parametrize("read", [from_file, from_text, for_a_client, for_a_sync_client])
-@pytest.mark.parametrize("place", PLACES)
+@each_row("read", [from_file, from_text, for_a_client, for_a_sync_client])
+@each_row("place", PLACES)
 def test_misplaced_key_is_not_shown(
     place: str, read: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +116,7 @@ def test_misplaced_key_is_not_shown(
             assert str(error).startswith("llm.yaml:")
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place not in ("key as an alias", "key with a tag", "not YAML", "a field twice")])  # fmt: skip
+@each_row("place", [place for place in PLACES if place not in ("key as an alias", "key with a tag", "not YAML", "a field twice")])  # fmt: skip
 def test_misplaced_key_in_a_mapping_is_not_shown(place: str, tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_text(text(place))
