@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -59,14 +60,53 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """The collector leaves out what collecting the tests made, which stays: a million objects."""
+    spread(session.config)
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000, 20, 20)
         gc.enable()
+
+
+def spread(config: pytest.Config) -> None:
+    """Each process of xdist starts with other folders: pytest rewrites the assertions of a file once
+    and keeps that, and processes that start with the same file all do it."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is None or config.args_source is not config.ArgsSource.TESTPATHS:
+        return
+    number = int(worker["workerid"].removeprefix("gw")) % worker["workercount"]
+    folders = [
+        str(path)
+        for path in sorted(Path(__file__).parent.iterdir())
+        if path.is_dir() or path.match("test_*.py")
+    ]
+    start = len(folders) * number // worker["workercount"]
+    config.args = folders[start:] + folders[:start]
+
+
+#: Files of few tests that take long: xdist starts with the files of most tests, and would leave one
+#: of these to the end.
+LONG_FILES = (
+    "test_bare_install.py",
+    "dashboard/browser/test_daemon.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    first = {Path(__file__).parent / name: place for place, name in enumerate(LONG_FILES)}
+    tests = Counter(item.path for item in items)
+
+    def place(item: pytest.Item) -> tuple[int, int, Path]:
+        return first.get(item.path, len(first)), -tests[item.path], item.path
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
