@@ -351,8 +351,15 @@ class PostgresServer(_Server):
                 self._templates[key] = url.partition("@/")[2].partition("?")[0]
             source = self._templates[key]
         name = f"db_{next(self._numbers)}"
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"')
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}" {self._copying}')
         return self.url(name)
+
+    @functools.cached_property
+    def _copying(self) -> str:
+        """From 15 on PostgreSQL copies a database block by block unless it is told otherwise, which
+        takes twice as long."""
+        done = subprocess.run([self.program, "--version"], capture_output=True, check=True)
+        return "STRATEGY file_copy" if _numbers(Path(done.stdout.decode()))[0] >= 15 else ""
 
     def drop_database(self, url: str) -> None:
         """Remove a database and end its connections."""

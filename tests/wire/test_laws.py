@@ -49,7 +49,7 @@ every_wire = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def draw_call(case: WireCase, data: st.DataObject) -> Call:
     """A call with everything that a prompt can hold."""
     frame, turns = data.draw(case.frames(), "frame"), data.draw(case.turns, "turns")
-    return frame.call(grown(turns)[-1], data.draw(st.none() | some.texts, "tail"))
+    return frame.call(grown(turns)[-1], data.draw(some.tails, "tail"))
 
 
 # ── Law 1: the cacheable prefix is stable ────────────────────────────────────────────────────────
