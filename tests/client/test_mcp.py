@@ -1,4 +1,5 @@
-"""Tools of MCP servers in a session: servers of the official package, over both transports."""
+"""Tools of MCP servers in a session: servers of the official package, over both transports. Tests of
+the process have a server that starts at once."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from anaphora.client.session import Session
 from anaphora.emulator.server import Emulator
 from anaphora.values import Image, ProviderTool, Text, ToolCall, ToolResult
 
-SCRIPT = str(Path(__file__).parents[1] / "support" / "mcp_server.py")
+SUPPORT = Path(__file__).parents[1] / "support"
+SCRIPT, PLAIN = str(SUPPORT / "mcp_server.py"), str(SUPPORT / "plain_mcp_server.py")
 TOOLS = ["add", "end", "fail", "forget", "learn", "picture", "slow", "variable"]
 CANARY = "canary-8f2b1c"
 PATIENT = 300.0  # a busy machine takes long to import the package
@@ -36,8 +38,8 @@ def over_http(url: str, name: str = "tests", **options: Any) -> McpServer:
     return McpServer(name=name, url=url, start_timeout=PATIENT, **options)
 
 
-def stdio(*args: str, **options: Any) -> McpServer:
-    command = (sys.executable, SCRIPT, *args)
+def stdio(*args: str, script: str = SCRIPT, **options: Any) -> McpServer:
+    command = (sys.executable, script, *args)
     return McpServer(**{"name": "tests", "command": command, "start_timeout": PATIENT, **options})
 
 
@@ -194,7 +196,7 @@ def test_changed_listing_keeps_what_was_sent_until_the_next_compaction(
 
 def test_server_that_ended_is_started_by_the_next_call(emu: Emulator) -> None:
     async def main(emulated: Connected) -> None:
-        async with emulated.client.session("anthropic", mcp=[stdio()]) as chat:
+        async with emulated.client.session("anthropic", mcp=[stdio(script=PLAIN)]) as chat:
             await chat.load()
             ended = await call(chat, "end")
             assert ended.error
@@ -234,7 +236,7 @@ def test_keys_reach_the_server_and_nothing_else(
     page = {"providers": settings(emu.url, ["anthropic"])}
     page["mcp"] = {
         "tests": {
-            "command": [sys.executable, SCRIPT], "env": {"TOKEN": {"secret": "TOKEN"}},
+            "command": [sys.executable, PLAIN], "env": {"TOKEN": {"secret": "TOKEN"}},
             "start_timeout": PATIENT,
         },
         "broken": {
@@ -286,16 +288,16 @@ def test_no_process_is_left(emu: Emulator) -> None:
 
     async def main(emulated: Connected) -> None:
         client = emulated.client
-        one = client.session("anthropic", mcp=[stdio("stdio", marker)])
+        one = client.session("anthropic", mcp=[stdio(marker, script=PLAIN)])
         await one.load()
         branch = one.fork()
         await branch.close()
         assert running() == 1
         await one.close()
         assert running() == 0
-        two = client.session("anthropic", mcp=[stdio("stdio", marker)])
+        two = client.session("anthropic", mcp=[stdio(marker, script=PLAIN)])
         await two.load()
-        bad = [stdio("stdio", marker), McpServer(name="bad", command=("/nonexistent",))]
+        bad = [stdio(marker, script=PLAIN), McpServer(name="bad", command=("/nonexistent",))]
         with pytest.raises(errors.Transport, match="bad"):
             await client.session("anthropic", mcp=bad).load()
         assert running() == 1
