@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, settings, strategies
 from support.temporary import memory_place
 
 from anaphora import emulator
@@ -86,6 +86,8 @@ def spread(config: pytest.Config) -> None:
     ]
     start = len(folders) * number // worker["workercount"]
     config.args = folders[start:] + folders[:start]
+    if number == 0:
+        strategies.characters(categories=["Lu"]).validate()  # its table of characters is kept as well
 
 
 #: Files of few tests that take long: xdist starts with the files of most tests, and would leave one
