@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from support.ledgers import PostgresPlace, StorePlace
     from support.servers import PostgresServer, RedisServer, ServerMissing
 
+HERE = Path(__file__).parent
+
 settings.register_profile(
     "suite",
     max_examples=20,
@@ -55,7 +57,7 @@ def pytest_configure() -> None:
     if place := memory_place():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place)
     # Each client of an SDK reads what it trusts: of the system's, that takes a tenth of a second.
-    authority = Path(__file__).parent / "support" / "authority.pem"
+    authority = HERE / "support" / "authority.pem"
     os.environ["SSL_CERT_FILE"] = str(authority)
 
 
@@ -80,29 +82,41 @@ def spread(config: pytest.Config) -> None:
         return
     number = int(worker["workerid"].removeprefix("gw")) % worker["workercount"]
     folders = [
-        str(path)
-        for path in sorted(Path(__file__).parent.iterdir())
-        if path.is_dir() or path.match("test_*.py")
+        str(path) for path in sorted(HERE.iterdir()) if path.is_dir() or path.match("test_*.py")
     ]
     start = len(folders) * number // worker["workercount"]
     config.args = folders[start:] + folders[:start]
     if number == 0:
-        strategies.characters(categories=["Lu"]).validate()  # its table of characters is kept as well
+        strategies.characters(
+            categories=["Lu"]
+        ).validate()  # its table of characters is kept as well
 
 
-#: Files of few tests that take long: xdist starts with the files of most tests, and would leave one
-#: of these to the end.
-LONG_FILES = (
-    "test_bare_install.py",
-    "dashboard/browser/test_daemon.py",
-)
+#: Files that take longest. xdist would start with those of most tests, and leave long ones of few
+#: tests to the end.
+LONG_FILES = """
+    dashboard/browser/test_daemon test_bare_install wire/test_laws
+    dashboard/browser/test_watch_and_emulator client/test_faults test_docs cli/test_watch
+    daemon/nodes/test_cluster laws/test_matrix audit/test_postgres client/test_conversations
+    daemon/test_ledger_kills client/test_secrets client/test_fan_out_batches cli/test_demo
+    daemon/nodes/test_ledger_processes cli/test_ask engines/test_client_prediction
+    daemon/test_generated_requests analysis/trace/test_verdicts daemon/test_store_postgres
+    replay/test_guide laws/test_across_wires daemon/test_keep_warm analysis/trace/test_bench
+    engines/test_client_slots daemon/nodes/test_nodes client/test_mcp daemon/nodes/test_hung_postgres
+    daemon/test_guides cli/test_widths postgres/test_connection cli/test_demo_tour client/test_shared
+    pytest_plugin/test_outcomes cli/test_nodes cli/test_record audit/test_kills replay/test_kills
+    client/test_call_gate proxy/test_watch_page engines/test_llama_cache
+""".split()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The order in which xdist starts the files, with its option --no-loadscope-reorder."""
     if not hasattr(config, "workerinput"):
         return
-    first = {Path(__file__).parent / name: place for place, name in enumerate(LONG_FILES)}
+    first = {HERE / f"{name}.py": place for place, name in enumerate(LONG_FILES)}
+    if missing := [str(path) for path in first if not path.exists()]:
+        raise pytest.UsageError(f"tests/conftest.py names files that are gone: {missing}")
     tests = Counter(item.path for item in items)
 
     def place(item: pytest.Item) -> tuple[int, int, Path]:
