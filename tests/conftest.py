@@ -92,11 +92,16 @@ def spread(config: pytest.Config) -> None:
         ).validate()  # its table of characters is kept as well
 
 
+#: Files with tests in a browser: one process has them all, and starts it once.
+BROWSER_FILES = """
+    dashboard/browser/test_daemon dashboard/browser/test_watch_and_emulator
+    dashboard/browser/test_script emulator/test_page proxy/test_watch_page test_notebook
+""".split()
+
 #: Files that take longest. xdist would start with those of most tests, and leave long ones of few
 #: tests to the end.
 LONG_FILES = """
-    dashboard/browser/test_daemon test_bare_install wire/test_laws
-    dashboard/browser/test_watch_and_emulator client/test_faults test_docs cli/test_watch
+    test_bare_install wire/test_laws client/test_faults test_docs cli/test_watch
     daemon/nodes/test_cluster laws/test_matrix audit/test_postgres client/test_conversations
     daemon/test_ledger_kills client/test_secrets client/test_fan_out_batches cli/test_demo
     daemon/nodes/test_ledger_processes cli/test_ask engines/test_client_prediction
@@ -105,7 +110,7 @@ LONG_FILES = """
     engines/test_client_slots daemon/nodes/test_nodes client/test_mcp daemon/nodes/test_hung_postgres
     daemon/test_guides cli/test_widths postgres/test_connection cli/test_demo_tour client/test_shared
     pytest_plugin/test_outcomes cli/test_nodes cli/test_record audit/test_kills replay/test_kills
-    client/test_call_gate proxy/test_watch_page engines/test_llama_cache
+    client/test_call_gate engines/test_llama_cache
 """.split()
 
 
@@ -114,7 +119,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The order in which xdist starts the files, with its option --no-loadscope-reorder."""
     if not hasattr(config, "workerinput"):
         return
-    first = {HERE / f"{name}.py": place for place, name in enumerate(LONG_FILES)}
+    names = (*BROWSER_FILES, *LONG_FILES)
+    first = {HERE / f"{name}.py": place for place, name in enumerate(names)}
     if missing := [str(path) for path in first if not path.exists()]:
         raise pytest.UsageError(f"tests/conftest.py names files that are gone: {missing}")
     tests = Counter(item.path for item in items)
@@ -123,6 +129,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return first.get(item.path, len(first)), -tests[item.path], item.path
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    browser = {f"tests/{name}.py" for name in BROWSER_FILES}
+
+    class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            """What one process runs."""
+            file = super()._split_scope(nodeid)
+            return "browser" if file in browser else file
+
+    return FileScheduling(config, log)
 
 
 @pytest.fixture(scope="session")
