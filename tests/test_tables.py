@@ -57,6 +57,19 @@ def test_each_row_names_what_failed() -> None:
         check()
 
 
+def test_rows_of_rows_are_named() -> None:
+    @each_row("first", ["1", "b", "c"])
+    @each_row("second", ["2", "d"])
+    def check(first: str, second: str) -> None:
+        with pytest.raises(ValueError):  # noqa: PT011
+            int(first + second)
+
+    with pytest.raises(BaseExceptionGroup, match="1 of 3 rows failed: 1") as caught:
+        check()
+    (inner,) = caught.value.exceptions
+    assert str(inner).startswith("1 of 2 rows failed: 2")
+
+
 def test_rows_are_named_by_ids() -> None:
     for ids in (["one", "two"], lambda number: {1: "one", 2: "two"}[number]):
         with pytest.raises(BaseExceptionGroup, match="1 of 2 rows failed: one"):

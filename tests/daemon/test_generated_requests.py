@@ -18,7 +18,9 @@ from anaphora import emulator
 EXAMPLES, OTHERS = 21, 3
 
 OPERATIONS = [
-    f"{method.upper()} {path}" for path, methods in document()["paths"].items() for method in methods
+    f"{method.upper()} {path}"
+    for path, methods in document()["paths"].items()
+    for method in methods
 ]
 ALLOWED = ["server_tools", "remote_mcp", "background", "stored_responses", {"fields": ["*"]}]
 

@@ -20,7 +20,7 @@ import pytest
 #: A name, and what is checked.
 Row: TypeAlias = tuple[str, tuple[Any, ...]]
 Check: TypeAlias = Callable[..., None]
-Names: TypeAlias = Sequence[str | None] | Callable[[Any], object] | None
+Names: TypeAlias = Iterable[object] | Callable[[Any], object] | None
 
 #: Of how many rows that fail the traceback is shown.
 _SHOWN = 10
@@ -33,7 +33,7 @@ def check_rows(rows: Iterable[Row], check: Check) -> None:
         count += 1
         try:
             check(*arguments)
-        except (Exception, pytest.fail.Exception) as problem:
+        except (Exception, BaseExceptionGroup, pytest.fail.Exception) as problem:
             problem.add_note(f"row: {name}")
             failed.append((name, problem))
     if failed:
@@ -64,7 +64,8 @@ def each_row(
     """The decorated function checks one row; the test checks all. Arguments are those of
     `pytest.mark.parametrize`; other parameters of the function are fixtures, which the rows share."""
     keys = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
-    rows = [_row(keys, number, value, ids) for number, value in enumerate(values)]
+    told = ids if ids is None or callable(ids) else list(ids)
+    rows = [_row(keys, number, value, told) for number, value in enumerate(values)]
 
     def decorate(check: Check) -> Check:
         @functools.wraps(check)
@@ -82,7 +83,7 @@ def each_row(
 
 
 def _row(keys: Sequence[str], number: int, value: Any, ids: Names) -> Row:
-    name: object = ids[number] if isinstance(ids, Sequence) else None
+    name = ids[number] if isinstance(ids, list) else None
     if isinstance(value, type(pytest.param())):
         assert not value.marks, "one row of a test cannot be marked"
         name, values = value.id or name, value.values
