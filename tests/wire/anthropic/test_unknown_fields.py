@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tables import each_row
 
 from anaphora.wire.anthropic import read_reply
 
