@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from support.emulated_client import RecordingTransport
+from support.scripted_provider import scripted_provider
 
 import anaphora
 from anaphora import AsyncClient, Client, ToolRegistry, errors
@@ -409,6 +410,29 @@ def test_omitted_service_tier_costs_the_standard_price(emu: Emulator, way: Way) 
     (answered,) = played.answers
     assert codes(answered) == ["param_left_out"]
     assert answered.cost_usd == play(way, emu).answers[0].cost_usd
+
+
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])
+def test_service_tier_of_the_reply_is_the_one_that_costs(wire: str) -> None:
+    """A priority call may be served as a standard one; a name without a price changes nothing."""
+    costs = []
+    with scripted_provider() as provider:
+        settings = {"wire": wire, "base_url": provider.url, "key": {"env": "KEY"}}
+        with Client.from_config({"providers": {"main": settings}}, environ={"KEY": KEY}) as client:
+            for asked, served in (
+                (None, "default"),
+                ("priority", "priority"),
+                ("priority", "default"),
+                (None, "priority"),
+                ("priority", "unknown"),
+            ):
+                provider.fields = {"service_tier": served}
+                answered = client.complete("Hello?", "main", model="gpt-5.2", service_tier=asked)
+                costs.append(answered.cost_usd)
+    standard, dear = costs[:2]
+    assert standard
+    assert dear == 2 * standard
+    assert costs == [standard, dear, standard, dear, dear]
 
 
 def play_tier(way: Way, emu: Emulator, wire: str, model: str, tier: str) -> Played:

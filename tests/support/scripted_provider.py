@@ -38,6 +38,8 @@ class ScriptedProvider:
         self.model: str | None = None
         """The model that answers; by default the requested one."""
         self.usage = Usage(uncached=10, output=5)
+        self.fields: dict[str, Any] = {}
+        """Of replies, beside the others."""
         self.error: tuple[int, bytes] | None = None
         """Status and body of the next response."""
         self.bodies: list[dict[str, Any]] = []
@@ -78,7 +80,8 @@ class ScriptedProvider:
             stop_reason="end",
             usage=self.usage,
         )
-        return wire.get(name).write_reply(reply)
+        written = wire.get(name).write_reply(reply)
+        return json.dumps(json.loads(written) | self.fields).encode() if self.fields else written
 
 
 @contextlib.contextmanager

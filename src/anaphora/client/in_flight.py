@@ -17,7 +17,7 @@ from anaphora.rendered import Plan, Rendered
 from anaphora.values import Notice, Reply, Usage
 
 from .failures import reported
-from .prices import cost_unknown
+from .prices import cost_unknown, served_tier
 from .response import Attempt, BlockShare, Record, block_shares
 from .target import Target
 from .transport import HttpRequest
@@ -198,6 +198,10 @@ class InFlight:
         target, tier = self.target, service_tier(prepared)
         try:
             price = target.price(self.sent_at, tier, batch=self.batch)
+            if self.reply is not None and self.reply.extras:
+                served = served_tier(self.reply, tier)
+                if served != tier:  # a flexible or a priority call that ran as a standard one
+                    price = target.price(self.sent_at, served, batch=self.batch) or price
             self.cost_usd = cost_of(usage, price, prepared.plan)
         except Exception as problem:
             self.failed("price_failed", problem)

@@ -6,12 +6,15 @@ import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from anaphora import catalog
 from anaphora.cache.verdict import format_usd
 from anaphora.catalog import Price, PriceRows
 from anaphora.catalog.price_data import PriceRow, TierRow
 from anaphora.catalog.pricing import STANDARD_TIERS
-from anaphora.values import Notice, Ttl, Usage
+from anaphora.values import Notice, Reply, Ttl, Usage
+from anaphora.wire.reading import DECODE_ERRORS
 from anaphora.wording import counted
 
 if TYPE_CHECKING:
@@ -32,6 +35,27 @@ def find_price(target: Target, at: float, tier: str, *, batch: bool = False) -> 
         batch=batch,
         own=_configured_price(endpoint, target.model, tier),
     )
+
+
+class _ServedReply(msgspec.Struct):
+    service_tier: str | None = None
+
+
+_decode_reply = msgspec.json.Decoder(_ServedReply).decode
+
+
+def served_tier(reply: Reply, asked: str) -> str:
+    """The service tier that a reply names, else the one that was asked for."""
+    for text in (reply.extras or {}).values():
+        if '"service_tier"' not in text:
+            continue
+        try:
+            tier = (_decode_reply(text).service_tier or "").lower()
+        except DECODE_ERRORS:
+            continue
+        if tier and not (tier in STANDARD_TIERS and asked in STANDARD_TIERS):
+            return tier
+    return asked
 
 
 def _configured_price(endpoint: Endpoint, model: str, tier: str) -> PriceRows | None:

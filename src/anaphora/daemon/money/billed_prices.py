@@ -9,18 +9,14 @@ from decimal import Decimal
 import msgspec
 
 from anaphora.catalog import Price
-from anaphora.catalog.pricing import STANDARD_TIERS
 from anaphora.client.in_flight import cost_of
+from anaphora.client.prices import served_tier
 from anaphora.client.target import Target
 from anaphora.daemon.facts.request import RequestFacts
 from anaphora.rendered import Plan
 from anaphora.values import Reply
 from anaphora.wire.anthropic.reply import read_usage
 from anaphora.wire.reading import DECODE_ERRORS
-
-
-class _ServedReply(msgspec.Struct):
-    service_tier: str | None = None
 
 
 class _Iteration(msgspec.Struct):
@@ -32,7 +28,6 @@ class _ServedUsage(msgspec.Struct):
     iterations: list[msgspec.Raw] | None = None
 
 
-_decode_reply = msgspec.json.Decoder(_ServedReply).decode
 _decode_usage = msgspec.json.Decoder(_ServedUsage).decode
 _decode_iteration = msgspec.json.Decoder(_Iteration).decode
 
@@ -44,7 +39,7 @@ def billed_price(
     known."""
     if reply is None:
         return target.price(at, tier)
-    served = _served_tier(reply, tier)
+    served = served_tier(reply, tier)
     prices = _prices_of(facts, target, reply.model, at)
     found = prices(served)
     return prices(tier) if found is None and served != tier else found
@@ -86,19 +81,6 @@ def _served_usage(reply: Reply) -> _ServedUsage:
         return _decode_usage(raw)
     except DECODE_ERRORS:
         return _ServedUsage()
-
-
-def _served_tier(reply: Reply, asked: str) -> str:
-    for text in (reply.extras or {}).values():
-        if '"service_tier"' not in text:
-            continue
-        try:
-            tier = (_decode_reply(text).service_tier or "").lower()
-        except DECODE_ERRORS:
-            continue
-        if tier and not (tier in STANDARD_TIERS and asked in STANDARD_TIERS):
-            return tier
-    return asked
 
 
 def _prices_of(
