@@ -6,8 +6,8 @@ Prints a table and, as the last line, one JSON object. `--check` exits with 1 wh
 `make check` enforces is exceeded; it does not trace a turn.
 
 Limits are for what the package held at its second edition (docs/decisions/0018). `LATER` lists
-what was added since, as paths below src/anaphora: whole packages, and the files inside `client` and
-`cli` whose subject came later. These are counted apart. A turn is traced through all files.
+what was added since, as paths below src/anaphora: whole packages, and the files inside others whose
+subject came later. These are counted apart. A turn is traced through all files.
 
 Imports under `if TYPE_CHECKING` never run and are not part of a circle.
 """
@@ -37,15 +37,44 @@ LATER = (
     "daemon",
     "integrations",
     "postgres",
+    # calls side by side, MCP, idle time
     "client/fan_out",
     "client/mcp",
     "client/session/keep_warm",
     "client/session/cached_prefix",
+    "cache/plan/groups",
+    # conversations by id
+    "client/conversations",
+    "client/session/keeper",
+    "client/session/kept",
+    "client/session/saved",
+    "client/session/saved_state",
+    "rendered/stored",
+    # other programs' requests: recognised, compared, and changed in their bytes
+    "analysis/conversation_plans",
+    "cache/compared_prompt",
+    "cache/prefix_index",
+    "wire/body_memory",
+    "wire/spans",
+    "wire/splicing",
+    # predictions on other programs' traffic
+    "analysis/trace/account",
+    "analysis/trace/blocks",
+    "analysis/trace/sent_blocks",
+    "cache/simulator/chances",
+    # objects that an emulated provider stores, its page, and the cost of schemas
+    "emulator/hosts/openai_stored",
+    "emulator/hosts/stored",
+    "emulator/page",
+    "emulator/replies/schema_cost",
+    # messages as dicts, and values that check themselves
+    "values/fields",
+    "wire/message_dicts",
     *(
         f"cli/{name}"
         for name in (
-            "watch watch_lines watch_output recorded_run replay replay_folder upstreams"
-            " audit audit_report html_file serve emulated_home apps grants"
+            "ask ask_chat ask_files watch watch_lines watch_output recorded_run replay"
+            " replay_folder upstreams audit audit_report html_file serve emulated_home apps grants"
             " secrets spend spend_html store rpc nodes daemon_connection map map_lines"
         ).split()
     ),
@@ -393,7 +422,7 @@ def main() -> int:
         ],
         "import_circles": [" <-> ".join(circle) for circle in circles(checked)],
         "wire_ifs_above_wire": wire_branches(checked),
-        "memo_objects": memos(found),
+        "memo_objects": memos(checked),
     }
     figures: dict[str, int] = {
         "lines": sum(module.lines for module in found),
