@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.tables import each_row
 
 from anaphora.cli import translate
 
@@ -117,7 +118,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("name, body, marks, automatic, target", PAIRS)
+@each_row("name, body, marks, automatic, target", PAIRS)
 def test_caching_is_never_added_by_translation(
     tmp_path: Path, name: str, body: dict[str, Any], marks: int, automatic: str | None, target: str
 ) -> None:

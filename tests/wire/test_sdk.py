@@ -36,7 +36,7 @@ def id_of(entry: Any, index: int) -> str:
     return entry if isinstance(entry, str) else str(index)
 
 
-@pytest.mark.parametrize("case, name", rows("calls"))
+@each_row("case, name", rows("calls"))
 def test_request_fits_the_types(case: SdkCase, name: str) -> None:
     assert not case.problems(case.body(name))
 
@@ -83,8 +83,8 @@ def test_sdk_raises_on_a_failed_stream(case: SdkCase) -> None:
         assert vars(caught.value)["status"] == case.overload_code
 
 
-@pytest.mark.parametrize("case, error", rows("errors"))
-@pytest.mark.parametrize("stream", [False, True], ids=["single", "stream"])
+@each_row("case, error", rows("errors"))
+@each_row("stream", [False, True], ids=["single", "stream"])
 def test_sdk_raises_a_written_error(case: SdkCase, error: Upstream, stream: bool) -> None:
     status, headers, body = case.codec.write_error(error)
     content_type = headers.pop("content-type")
