@@ -171,9 +171,12 @@ class _Server:
     def kill(self) -> None:
         """End it and its children with SIGKILL, as a crash would."""
         self.pause()
-        for pid in self._family():
+        family = self._family()
+        for pid in family:
             _signal(pid, signal.SIGKILL)
         self._end(signal.SIGKILL)
+        # PostgreSQL does not start while a child still has its shared memory.
+        wait_until(lambda: not any(map(_is_alive, family)), f"{self.names[0]} and its children end")
 
     def pause(self) -> None:
         """Stop it with SIGSTOP: connections stay open, nothing answers."""
@@ -289,6 +292,16 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         pass
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether it holds anything; one that has ended may still wait for its parent."""
+    try:
+        os.kill(pid, 0)
+        text = Path(f"/proc/{pid}/stat").read_text() if Path("/proc/self/stat").exists() else ""
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return not text.rpartition(")")[2].lstrip().startswith(("Z", "X"))
 
 
 def _children(pid: int) -> list[int]:
