@@ -104,6 +104,27 @@ def test_each_sdk_with_each_provider(wire: str, target: str, sdks: dict[str, Any
     assert last.text == "It is sunny in Paris."
 
 
+def test_json_without_a_schema(tmp_path: Path) -> None:
+    """All wires but Anthropic's can ask for it."""
+    ask: Any = [{"role": "user", "content": "Two cities, as JSON."}]
+    with (
+        emulator.running(EmulatorOptions(latency=Latency(first=0.0))) as emu,
+        running_daemon(tmp_path, emu, extensions={"demo": GRANT}) as daemon,
+        openai.OpenAI(base_url=f"{daemon.url}/v1", api_key=daemon.token()) as client,
+    ):
+        for wire, (provider, model) in TARGETS.items():
+            answer = client.chat.completions.with_raw_response.create(
+                model=model,
+                messages=ask,
+                response_format={"type": "json_object"},
+                extra_headers={"anaphora-provider": provider},
+            )
+            text = answer.parse().choices[0].message.content or ""
+            notices = answer.headers.get("anaphora-notices", "")
+            assert text.startswith("{") == (wire != "anthropic"), wire
+            assert ("no JSON mode" in notices) == (wire == "anthropic"), wire
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_sdks_collect_the_streams_of_each_provider(target: str, sdks: dict[str, Any]) -> None:
     """Their helpers need blocks without gaps, also where reasoning has no text, and one id."""

@@ -125,10 +125,12 @@ class AnaphoraLM(dspy.BaseLM):
 
 
 def _schema(form: Any) -> Any:
-    """The output schema of a `response_format`: a pydantic model, or as OpenAI takes it. Plain JSON
-    is asked for in the prompt, by DSPy's adapter."""
-    if form is None or (isinstance(form, Mapping) and form.get("type") in ("json_object", "text")):
+    """What a `response_format` asks for: a pydantic model, or as OpenAI takes it."""
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    if form is None or kind == "text":
         return None
+    if kind == "json_object":
+        return "json"
     if isinstance(form, type) and hasattr(form, "model_json_schema"):
         return output_schema(form.model_json_schema(), form.__name__)
     if isinstance(form, Mapping) and isinstance(wanted := form.get("json_schema"), Mapping):

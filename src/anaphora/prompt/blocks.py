@@ -162,6 +162,10 @@ class OutputSchema(Value, frozen=True):
     strict: bool | None = None
 
 
+OutputFormat: TypeAlias = OutputSchema | Literal["json"]
+"""`json`: any JSON object, which the prompt describes."""
+
+
 class Params(Value, frozen=True, kw_only=True):
     """The parameters of a call. `None`: the provider's default."""
 
@@ -172,7 +176,7 @@ class Params(Value, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     tool_choice: ToolChoice | None = None
     reasoning: Reasoning | None = None
-    output: OutputSchema | None = None
+    output: OutputFormat | None = None
     metadata: Mapping[str, str] | None = None
     user: str | None = None
     service_tier: str | None = None

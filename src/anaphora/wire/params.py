@@ -15,7 +15,7 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Feature, Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, OutputSchema, Params, Reasoning, ToolChoice
+from anaphora.prompt import Call, OutputFormat, OutputSchema, Params, Reasoning, ToolChoice
 from anaphora.values import Extras, Notice
 from anaphora.values.codec import check_object
 
@@ -309,9 +309,9 @@ def foreign_tier_notices(call: Call) -> list[Notice]:
     return [Notice("param_left_out", why, "params.service_tier")] if foreign else []
 
 
-def schema_only_notices(output: OutputSchema | None) -> list[Notice]:
+def schema_only_notices(output: OutputFormat | None) -> list[Notice]:
     """What may accompany an output schema, where a provider takes only the schema."""
-    if output is None:
+    if output is None or output == "json":
         return []
     reasons = {
         "name": "has no name here" if output.name != _DEFAULT_NAME else "",

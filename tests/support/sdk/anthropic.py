@@ -203,6 +203,7 @@ CALLS: dict[str, Call] = {
     "no thinking": with_params(reasoning=Reasoning("disabled")),
     "thinking between tools": with_params(reasoning=Reasoning("between_tools")),
     "an output schema": with_params(output=OutputSchema(SCHEMA)),
+    "JSON without a schema": with_params(output="json"),
     "sampling": with_params(temperature=0.5, top_p=0.9, top_k=5, stop=("END",)),
     "metadata": with_params(metadata={"user_id": "7"}, service_tier="standard_only"),
     "a user": with_params(user="8", service_tier="auto"),

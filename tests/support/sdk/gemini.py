@@ -153,6 +153,7 @@ CALLS: dict[str, Call] = {
     "a budget": with_params(reasoning=Reasoning("enabled", None, 2048, "omitted")),
     "no thinking": with_params(reasoning=Reasoning("disabled")),
     "an output schema": with_params(output=OutputSchema(SCHEMA, "n", "d", True)),
+    "JSON without a schema": with_params(output="json"),
     "an output schema of Gemini's": call(
         messages=[Message.user("u")],
         params=Params(output=OutputSchema(AS_JSON_SCHEMA)),

@@ -165,6 +165,7 @@ CALLS: dict[str, Call] = {
     "no thinking": with_params(reasoning=Reasoning("disabled")),
     "effort": with_params(reasoning=Reasoning("adaptive", "max", None, "summarized")),
     "an output schema": with_params(output=OutputSchema(SCHEMA, "n", "d", True)),
+    "JSON without a schema": with_params(output="json"),
     "sampling": with_params(temperature=0.5, top_p=0.9, top_k=5, stop=("END",), seed=1),
     "penalties": with_params(frequency_penalty=0.5, presence_penalty=0.5, n=2, max_tokens=7),
     "metadata": with_params(metadata={"a": "1"}, user="8", service_tier="flex", store=True),

@@ -139,6 +139,7 @@ CALLS: dict[str, Call] = {
     "tool choice tool": with_params(tool_choice=ToolChoice("tool", "search")),
     "effort": with_params(reasoning=Reasoning("adaptive", "max", None, "summarized")),
     "an output schema": with_params(output=OutputSchema(SCHEMA, "n", "d", True)),
+    "JSON without a schema": with_params(output="json"),
     "sampling": with_params("gpt-4o", temperature=0.5, top_p=0.9, top_k=5, stop=("END",), seed=1),
     "penalties": with_params("gpt-4o", frequency_penalty=0.5, presence_penalty=0.5, n=2),
     "metadata": with_params(metadata={"a": "1"}, user="8", service_tier="flex", store=True),

@@ -173,6 +173,7 @@ CALLS: dict[str, Call] = {
     "tool choice none": with_params(tool_choice=ToolChoice("none")),
     "tool choice tool": with_params(tool_choice=ToolChoice("tool", "search", False)),
     "reasoning": with_params(reasoning=Reasoning(effort="xhigh", summary="detailed")),
+    "JSON without a schema": with_params(output="json"),
     "an output schema": with_params(
         output=OutputSchema(SCHEMA, "a", "An a.", True), verbosity="low"
     ),

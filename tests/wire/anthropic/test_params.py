@@ -179,6 +179,7 @@ def test_a_broken_schema_names_its_tool() -> None:
         {"reasoning": Reasoning(display="omitted")},
         {"tool_choice": ToolChoice("none", parallel=False)},
         {"output": OutputSchema("{}", description="what it is")},
+        {"output": "json"},
     ],
 )
 def test_unsupported_parameters_give_notices(given: dict[str, Any]) -> None:

@@ -600,6 +600,10 @@ PARAMS: dict[str, tuple[Params, Any]] = {
             }
         },
     ),
+    "JSON without a schema": (
+        Params(output="json"),
+        {"generationConfig": {"responseMimeType": "application/json"}},
+    ),
     "a level": (
         Params(reasoning=Reasoning(effort="low", display="summarized")),
         {"generationConfig": {"thinkingConfig": {"thinkingLevel": "LOW", "includeThoughts": True}}},
@@ -671,10 +675,6 @@ CARRIED: dict[str, tuple[Any, Params]] = {
             }
         },
         Params(tool_choice=ToolChoice("auto")),
-    ),
-    "JSON without a schema": (
-        {"generationConfig": {"responseMimeType": "application/json"}},
-        Params(),
     ),
     "another media type": (
         {

@@ -547,6 +547,7 @@ def test_unsupported_tool_settings_have_a_notice() -> None:
             for level in ("low", "medium", "high", "max")
         ),
         (Params(output=OutputSchema(SCHEMA)), b'"stream":false,"format":' + SCHEMA.encode()),
+        (Params(output="json"), b'"stream":false,"format":"json"'),
     ],
 )
 def test_parameters_both_ways(params: Params, tail: bytes) -> None:
@@ -558,7 +559,7 @@ def test_parameters_both_ways(params: Params, tail: bytes) -> None:
 @each_row(
     "carried",
     [
-        {"format": "json"},
+        {"format": "yaml"},
         {"format": ""},
         {"format": True},
         {"think": "ultra"},

@@ -281,6 +281,7 @@ PARAMS: list[tuple[dict[str, Any], bytes]] = [
         {"output": OutputSchema(SCHEMA)},
         b'"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object"}}}',
     ),
+    ({"output": "json"}, b'"response_format":{"type":"json_object"}'),
     ({"stream": True}, b'"stream":true,"stream_options":{"include_usage":true}'),
 ]
 
@@ -317,7 +318,8 @@ def test_cache_option_round_trip(cache: PromptCachePlan, data: bytes) -> None:
 @each_row(
     "field",
     [
-        '"response_format":{"type":"json_object"}',
+        '"response_format":{"type":"text"}',
+        '"response_format":{"type":"json_object","novel":1}',
         '"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}}',
         '"tool_choice":{"type":"allowed_tools"},"parallel_tool_calls":false',
         '"functions":[{"name":"f"}],"function_call":"auto"',

@@ -449,6 +449,7 @@ PARAMS: list[tuple[Params, dict[str, Any]]] = [
         Params(reasoning=Reasoning(effort="high", summary="auto")),
         {"reasoning": {"effort": "high", "summary": "auto"}},
     ),
+    (Params(output="json"), {"text": {"format": {"type": "json_object"}}}),
     (
         Params(output=OutputSchema('{"type": "object"}', "a", "An a.", True), verbosity="low"),
         {

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from anaphora.catalog import Profile
-from anaphora.emulator.exchange import decode_value, nested
 from anaphora.errors import RequestRejected
 from anaphora.prompt import Call
 from anaphora.tokens import bytes_in, tokens_in
@@ -154,29 +153,15 @@ def last_turn(call: Call) -> tuple[Message, ...]:
 
 def _text(call: Call, schemas: SchemaGenerator, random: SeededRandom, seed: bytes) -> str:
     output = call.params.output
+    if output == "json":
+        return msgspec.json.encode({"answer": sentences(random, 4, 10)}).decode()
     if output is not None:
         try:
             return schemas.generate(output.schema, seed)
         except UnsatisfiableSchema as problem:
             reason = f"no reply for the output schema can be generated: {problem}"
             raise RequestRejected(reason, status=400) from None
-    if _wants_json(call):
-        return msgspec.json.encode({"answer": sentences(random, 4, 10)}).decode()
     return sentences(random)
-
-
-def _wants_json(call: Call) -> bool:
-    """Whether JSON is requested without a schema."""
-    for text in (call.extras or {}).values():
-        extras = decode_value(text.encode(), "the body")
-        if (
-            nested(extras, "response_format", "type") == "json_object"
-            or nested(extras, "text", "format", "type") == "json_object"
-            or nested(extras, "generationConfig", "responseMimeType") == "application/json"
-            or extras.get("format") == "json"
-        ):
-            return True
-    return False
 
 
 def _tool_calls(

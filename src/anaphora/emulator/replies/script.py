@@ -41,7 +41,7 @@ from anaphora.canonical import dumps
 from anaphora.catalog import Profile
 from anaphora.emulator.faults import Counts, check_provider, counts
 from anaphora.emulator.hosts.host import Host
-from anaphora.prompt import Call
+from anaphora.prompt import Call, OutputSchema
 from anaphora.values import Message, Part, Refusal, Text, Tool, ToolCall, ToolResult
 from anaphora.yaml_values import read_yaml, seconds_in
 
@@ -147,7 +147,7 @@ class ScriptMatch(_Table, frozen=True):
             and self.system in request.system
             and (self.regex is None or re.search(self.regex, request.text) is not None)
             and (self.tool is None or any(fnmatchcase(name, self.tool) for name in request.tools))
-            and self.schema in (None, request.call.params.output is not None)
+            and self.schema in (None, isinstance(request.call.params.output, OutputSchema))
             and (self.result is None or any(self.result in text for _, text in request.results))
             and (
                 self.result_of is None

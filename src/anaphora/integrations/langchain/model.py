@@ -32,12 +32,6 @@ from anaphora.prompt import Params
 from .prompts import content_of, tool_choice_of, tool_of
 from .replies import StreamChunks, chat_result
 
-#: The request fields of each wire that ask for JSON of any schema.
-_JSON_MODE = {
-    "openai_chat": {"response_format": {"type": "json_object"}},
-    "openai_responses": {"text": {"format": {"type": "json_object"}}},
-    "gemini": {"generationConfig": {"responseMimeType": "application/json"}},
-}
 _PARAMETERS = ("temperature", "top_p", "max_tokens", "timeout", "stop", "reasoning")
 
 #: Held while a model makes its client.
@@ -252,7 +246,7 @@ class ChatAnaphora(BaseChatModel):
         parser: Any = PydanticOutputParser(pydantic_object=cast(Any, schema)) if is_model else None
         traced = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
         if method == "json_mode":
-            llm = self.bind(extras=_JSON_MODE, ls_structured_output_format=traced)
+            llm = self.bind(output_schema="json", ls_structured_output_format=traced)
         elif method == "json_schema":
             json_schema = convert_to_json_schema(schema)
             form = output_of(json_schema, json_schema.get("title"), strict=strict)

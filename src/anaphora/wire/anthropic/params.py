@@ -82,6 +82,8 @@ PARAMS = ParamTable(
         "output_config.format",
         encode=lambda output: b'{"type":"json_schema","schema":' + schema_object(output) + b"}",
         decode=lambda output: OutputSchema(bytes(output.schema).decode()),
+        when=lambda call: call.params.output != "json",
+        reason="Anthropic has no JSON mode; give a schema",
     ),
     Param("stop", "stop_sequences", decode=lambda stop: tuple(stop) or None),
     Param("temperature"),

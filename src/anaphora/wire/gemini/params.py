@@ -21,7 +21,6 @@ from anaphora.wire.params import (
     check_tool_choice,
     closing_members,
     common_notices,
-    encode_only,
     forces_tools,
     joined_fields,
     sampling_checks,
@@ -211,10 +210,13 @@ TABLE = ParamTable(
         "output",
         "generationConfig.responseMimeType",
         encode=lambda _: b'"application/json"',
-        decode=encode_only,
+        decode=lambda _: "json",
     ),
     Param(
-        "output", "generationConfig.responseJsonSchema", encode=schema_object, decode=_read_schema
+        "output",
+        "generationConfig.responseJsonSchema",
+        encode=lambda output: None if output == "json" else schema_object(output),
+        decode=_read_schema,
     ),
     Param(
         "reasoning",
@@ -321,7 +323,7 @@ def _original_schema(call: Call) -> tuple[str, bytes] | None:
     field it came in."""
     output, form = call.params.output, read_form(call.extras)
     for field in (_OWN_SCHEMA, _JSON_SCHEMA):
-        if output is not None and field in form:
+        if isinstance(output, OutputSchema) and field in form:
             raw = bytes(form[field])
             same = json_schema(raw, f"extras.{FORM}") == output.schema
             return (field, raw) if same else None
@@ -411,11 +413,14 @@ def _read_output(
     config: types.GenerationConfig, rest: Members, form: dict[str, str]
 ) -> types.GenerationConfig:
     """The output schema as JSON Schema. One in Gemini's own form is added to `form`. Other media
-    types, and JSON without a schema, have no parameter."""
+    types have no parameter."""
     if config.responseMimeType is None and config.responseJsonSchema is config.responseSchema:
         return config  # neither is given
     schema, own = bytes(config.responseJsonSchema), bytes(config.responseSchema)
-    if config.responseMimeType == "application/json" and (schema == b"null") != (own == b"null"):
+    is_json = config.responseMimeType == "application/json"
+    if is_json and schema == own == b"null":
+        return config
+    if is_json and (schema == b"null") != (own == b"null"):
         if own == b"null" and not has_own_types(schema):
             return config
         field, raw = (_JSON_SCHEMA, schema) if own == b"null" else (_OWN_SCHEMA, own)
@@ -426,7 +431,7 @@ def _read_output(
         value = getattr(config, name)
         if value is not None and value != NULL:
             _keep(rest, value, "generationConfig", name)
-    return msgspec.structs.replace(config, responseJsonSchema=NULL)
+    return msgspec.structs.replace(config, responseMimeType=None, responseJsonSchema=NULL)
 
 
 def _read_tool_config(config: types.ToolConfig, rest: Members) -> types.ToolConfig | None:

@@ -9,7 +9,7 @@ import msgspec
 from anaphora.canonical import dumps, string
 from anaphora.catalog import Feature, Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, OutputSchema, Params, Reasoning
+from anaphora.prompt import Call, OutputFormat, OutputSchema, Params, Reasoning
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice
 from anaphora.wire.params import (
@@ -74,8 +74,13 @@ def _read_think(think: _Think) -> Reasoning:
     return Reasoning(effort=think)
 
 
-def _read_format(raw: msgspec.Raw) -> OutputSchema | None:
-    """A schema. The bare word `json` is none."""
+def _encode_format(output: OutputFormat) -> bytes:
+    return b'"json"' if output == "json" else schema_object(output)
+
+
+def _read_format(raw: msgspec.Raw) -> OutputFormat | None:
+    if bytes(raw) == b'"json"':
+        return "json"
     return OutputSchema(bytes(raw).decode()) if bytes(raw)[:1] == b"{" else None
 
 
@@ -85,7 +90,7 @@ _NO_OPTION = ("automatic", "mode", "key", "retention", "prewarm", "diagnose", "c
 
 TABLE = ParamTable(
     Param("stream"),
-    Param("output", "format", encode=schema_object, decode=_read_format),
+    Param("output", "format", encode=_encode_format, decode=_read_format),
     Param("reasoning", "think", encode=_encode_think, decode=_read_think),
     Param("max_tokens", "options.num_predict", encode=whole_number),
     Param("temperature", "options.temperature"),
@@ -198,7 +203,7 @@ def read_params(request: ChatRequest, unknown: Unknown | None) -> tuple[Params, 
         rest["options"] = request.options
     if request.keep_alive is not NULL and bytes(request.keep_alive) != b"null":
         rest["keep_alive"] = request.keep_alive
-    if bytes(request.format)[:1] not in (b"{", b"n"):
+    if bytes(request.format)[:1] not in (b"{", b"n") and bytes(request.format) != b'"json"':
         rest["format"] = request.format
     settings = {"stream": request.stream is not False, "options": options}
     params, _ = TABLE.decode(msgspec.structs.replace(request, **settings))

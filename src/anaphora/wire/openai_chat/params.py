@@ -10,7 +10,7 @@ import msgspec
 
 from anaphora.canonical import string
 from anaphora.catalog import Profile
-from anaphora.prompt import Call, OutputSchema, Params
+from anaphora.prompt import Call, OutputFormat, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, Ttl
 from anaphora.wire.markers import nearest_ttls
@@ -47,7 +47,7 @@ from anaphora.wire.reading import (
     request_error,
 )
 
-from .types import MARKERS, MEMO, NULL, PATH, WIRE, ChatRequest, ResponseFormat
+from .types import MARKERS, MEMO, NULL, PATH, WIRE, ChatRequest, JsonFormat, SchemaFormat
 
 _SENT_APART = ("model", "messages", "tools")
 
@@ -93,11 +93,15 @@ def traits_of(profile: Profile, markers: Mapping[Ttl, bytes] | None = None) -> T
     )
 
 
-def _encode_output(output: OutputSchema) -> bytes:
+def _encode_output(output: OutputFormat) -> bytes:
+    if output == "json":
+        return b'{"type":"json_object"}'
     return b'{"type":"json_schema","json_schema":{' + schema_members(output) + b"}}"
 
 
-def _decode_output(form: ResponseFormat) -> OutputSchema:
+def _decode_output(form: SchemaFormat | JsonFormat) -> OutputFormat:
+    if isinstance(form, JsonFormat):
+        return "json"
     inner = form.json_schema
     return OutputSchema(bytes(inner.schema).decode(), inner.name, inner.description, inner.strict)
 

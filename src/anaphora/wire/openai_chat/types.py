@@ -186,9 +186,12 @@ class JsonSchema(Strict, frozen=True):
     strict: bool | None = None
 
 
-class ResponseFormat(Strict, frozen=True):
-    type: Literal["json_schema"]
+class SchemaFormat(Strict, frozen=True, tag_field="type", tag="json_schema"):
     json_schema: JsonSchema
+
+
+class JsonFormat(Strict, frozen=True, tag_field="type", tag="json_object"):
+    pass
 
 
 class CacheOptions(Strict, frozen=True):
@@ -217,7 +220,7 @@ class ChatRequest(Strict, frozen=True, kw_only=True):
     reasoning_effort: str | None = None
     tool_choice: Whole[Literal["auto", "none", "required", "any"] | ForcedTool | None] = None
     parallel_tool_calls: bool | None = None
-    response_format: Whole[ResponseFormat | None] = None
+    response_format: Whole[SchemaFormat | JsonFormat | None] = None
     stream: bool | None = None
     stream_options: msgspec.Raw = NULL
     prompt_cache_key: str | None = None

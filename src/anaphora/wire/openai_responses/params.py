@@ -10,7 +10,7 @@ import msgspec
 from anaphora.canonical import string
 from anaphora.catalog import Profile
 from anaphora.errors import InvalidRequest
-from anaphora.prompt import Call, Earlier, OutputSchema, Params
+from anaphora.prompt import Call, Earlier, OutputFormat, OutputSchema, Params
 from anaphora.rendered import Envelope
 from anaphora.values import Extras, Notice, SegmentRole, Ttl
 from anaphora.wire.openai import (
@@ -40,7 +40,7 @@ from anaphora.wire.params import (
 from anaphora.wire.parts import foreign_extras
 from anaphora.wire.reading import Members, Unknown, extras_of
 
-from .types import MEMO, PATH, WIRE, ResponsesRequest, TextFormat
+from .types import MEMO, PATH, WIRE, JsonFormat, ResponsesRequest, SchemaFormat
 
 _SENT_APART = ("model", "input", "instructions", "tools")
 
@@ -71,11 +71,15 @@ def traits_of(profile: Profile, slot: str | None = None) -> Traits:
     return msgspec.structs.replace(traits, system_slot=slot, kept=True)
 
 
-def _encode_format(output: OutputSchema) -> bytes:
+def _encode_format(output: OutputFormat) -> bytes:
+    if output == "json":
+        return b'{"type":"json_object"}'
     return b'{"type":"json_schema",' + schema_members(output) + b"}"
 
 
-def _decode_format(form: TextFormat) -> OutputSchema:
+def _decode_format(form: SchemaFormat | JsonFormat) -> OutputFormat:
+    if isinstance(form, JsonFormat):
+        return "json"
     return OutputSchema(bytes(form.schema).decode(), form.name, form.description, form.strict)
 
 

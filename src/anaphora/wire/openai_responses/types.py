@@ -140,16 +140,19 @@ class ReasoningOptions(Strict, frozen=True):
     summary: str | None = None
 
 
-class TextFormat(Strict, frozen=True):
-    type: Literal["json_schema"]
+class SchemaFormat(Strict, frozen=True, tag_field="type", tag="json_schema"):
     name: str
     schema: msgspec.Raw
     description: str | None = None
     strict: bool | None = None
 
 
+class JsonFormat(Strict, frozen=True, tag_field="type", tag="json_object"):
+    pass
+
+
 class TextOptions(Strict, frozen=True):
-    format: TextFormat | None = None
+    format: SchemaFormat | JsonFormat | None = None
     verbosity: str | None = None
 
 
