@@ -104,6 +104,14 @@ def test_each_sdk_with_each_provider(wire: str, target: str, sdks: dict[str, Any
     assert last.text == "It is sunny in Paris."
 
 
+@pytest.mark.parametrize("wire", sorted(SDKS.keys() - {"gemini"}))
+def test_tool_results_for_models_that_sign_their_calls(wire: str, sdks: dict[str, Any]) -> None:
+    """Other wires have no place for the signature, without which Gemini 3 refuses a call."""
+    model = "gemini-3-flash-preview"
+    answer = sdks[wire].ask(model, "Weather in Paris?", provider="gemini", result="sunny")
+    assert answer.text == "It is sunny in Paris."
+
+
 def test_json_without_a_schema(tmp_path: Path) -> None:
     """All wires but Anthropic's can ask for it."""
     ask: Any = [{"role": "user", "content": "Two cities, as JSON."}]

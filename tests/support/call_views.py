@@ -32,7 +32,9 @@ def mode(call: Call) -> str:
 def name_of_schema(call: Call) -> str | None:
     """The name that the caller gave the schema; None for the default name."""
     output = call.params.output
-    return None if output is None or output == OutputSchema(output.schema) else output.name
+    if not isinstance(output, OutputSchema) or output == OutputSchema(output.schema):
+        return None
+    return output.name
 
 
 def parts_of(call: Call) -> list[Part]:

@@ -420,6 +420,26 @@ def test_a_call_without_an_id_is_answered_without_one() -> None:
     assert rendered.notices == ()
 
 
+def test_calls_of_other_models_are_sent_without_a_signature() -> None:
+    """Gemini 3 refuses a call without one, unless a documented value skips the check."""
+    calls = ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}")
+    messages = [
+        Message.user("u"),
+        Message.assistant(*calls),
+        Message.tool("a", "x"),
+        Message.tool("b", "x"),
+        Message.assistant(ToolCall("c", "look", "{}", SIGNED)),
+        Message.tool("c", "x"),
+    ]
+    body = body_of(chat(*messages, model="gemini-3-flash-preview"))
+    parts = [part for content in body["contents"] for part in content["parts"]]
+    signatures = [part.get("thoughtSignature") for part in parts if "functionCall" in part]
+    assert signatures == ["skip_thought_signature_validator", None, "c2ln"]
+    older = body_of(parse(body))
+    assert older == body_of(chat(*messages))
+    assert "skip_thought" not in json.dumps(older)
+
+
 def test_results_without_ids_are_paired_by_function_and_order() -> None:
     def call(name: str) -> Any:
         return {"functionCall": {"name": name, "args": {}}}
@@ -734,7 +754,7 @@ def test_a_response_schema_in_geminis_form_goes_back_in_it() -> None:
     config = {"responseMimeType": "application/json", "responseSchema": OPEN_API}
     contents = [{"role": "user", "parts": [{"text": "x"}]}]
     parsed = parse({"contents": contents, "generationConfig": config})
-    assert parsed.params.output is not None
+    assert isinstance(parsed.params.output, OutputSchema)
     assert json.loads(parsed.params.output.schema) == AS_JSON_SCHEMA
     assert body_of(parsed)["generationConfig"] == config
 

@@ -443,6 +443,9 @@ _GEMINI_NULLS = drop_nulls(*_OPAQUE)
 _EMPTY_ARGUMENTS = (fill(_CALLS, args={}), fill(_RESPONSES, response={"output": ""}))
 _BASE64 = replace(_BLOBS, "data", _standard_base64)
 _THOUGHT = drop("|".join(_PARTS), thought=False)
+_UNCHECKED = drop("|".join(_PARTS), thoughtSignature="skip_thought_signature_validator").when(
+    lambda part: "functionCall" in part
+)
 
 _GEMINI = WireRules(
     request={
@@ -468,6 +471,7 @@ _GEMINI = WireRules(
             )
         ],
         "missing arguments and responses are empty ones": [*_EMPTY_ARGUMENTS],
+        "a call whose signature need not be checked has none": [_UNCHECKED],
         "bytes are in standard base64": [_BASE64],
         "thinking levels are in capitals": [
             replace(

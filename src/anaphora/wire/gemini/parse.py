@@ -75,7 +75,18 @@ from . import types
 from .params import envelope_of, frozen_with, model_id, path_of, read_params, read_path
 from .parts import read_response
 from .render import CLOSE, CONTENTS, GLUE, SYSTEM, SYSTEM_CLOSE, SYSTEM_PLACE, TOOLS, join_tools
-from .types import CONTENT_FIELDS, FORM, MADE_ID, MEMO, NULL, WIRE, camel, raw_elements, raw_list
+from .types import (
+    CONTENT_FIELDS,
+    FORM,
+    MADE_ID,
+    MEMO,
+    NULL,
+    UNSIGNED,
+    WIRE,
+    camel,
+    raw_elements,
+    raw_list,
+)
 
 _REQUEST = LenientDecoder[types.GenerateContentRequest](types.GenerateContentRequest, protobuf=True)
 _CONTENT = LenientDecoder[types.Content](types.Content, protobuf=True)
@@ -189,6 +200,8 @@ class PartReader:
         extras = None if plain else _extras(part, unknown)
         if call is not None and text is None and response is None:
             name, call_id, arguments = call.name or "", call.id, str(call.args, "utf-8")
+            if extras is not None and extras.get(WIRE) == UNSIGNED:
+                extras = None
             if not call_id:
                 call_id = f"call_{index}" if place is None else f"call_{place}_{index}"
                 self._waiting[name].append(call_id)

@@ -48,7 +48,7 @@ from anaphora.wire.parts import (
 )
 from anaphora.wire.reading import DECODE_ERRORS, decode_members
 
-from .types import CONTENT_FIELDS, FORM, MADE_ID, OWN, WIRE, read_form
+from .types import CONTENT_FIELDS, FORM, MADE_ID, OWN, UNSIGNED, WIRE, read_form
 
 Notices = list[Notice]
 #: Finds the call that a result answers, by its id.
@@ -155,6 +155,15 @@ def _tool_call(part: ToolCall, notices: Notices) -> bytes:
     name, arguments = string(part.name), object_arguments(part.arguments, notices)
     call = call_id + b'"name":' + name + b',"args":' + arguments + inner
     return b'{"functionCall":{' + call + b"}" + outer + b"}"
+
+
+def sign_first_call(parts: Sequence[Part], written: list[tuple[Kind, bytes]]) -> None:
+    """Adds `UNSIGNED` to the first call of a message, where it has no signature."""
+    call = next((part for part in parts if isinstance(part, ToolCall)), None)
+    if call is None or '"thoughtSignature"' in (call.extras or {}).get(WIRE, ""):
+        return
+    at = next(at for at, (kind, _) in enumerate(written) if kind is Kind.TOOL_CALL)
+    written[at] = Kind.TOOL_CALL, written[at][1][:-1] + b"," + UNSIGNED[1:].encode()
 
 
 def _refusal(part: Refusal, notices: Notices) -> bytes:

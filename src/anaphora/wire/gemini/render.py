@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -54,7 +55,15 @@ from anaphora.wire.rendering import (
 
 from . import params
 from .params import VERSION, tool_config
-from .parts import FindCall, Notices, content_fields, open_content, write_parts, write_text
+from .parts import (
+    FindCall,
+    Notices,
+    content_fields,
+    open_content,
+    sign_first_call,
+    write_parts,
+    write_text,
+)
 from .types import FORM, MEMO, OWN, WIRE, json_schema, read_form
 
 #: What stands before and after the system instruction, the tools and the contents.
@@ -91,7 +100,7 @@ def render(call: Call, profile: Profile, previous: Rendered | None = None) -> Re
     messages, notices = message_runs(
         call.ir.body_runs(),
         previous,
-        _adder,
+        partial(_adder, signs_calls=profile.refuses("unsigned_calls")),
         opening=CONTENTS,
         glue=lambda _: GLUE,
         close=lambda _: CLOSE,
@@ -212,7 +221,7 @@ def _strict_notices(tools: tuple[AnyTool, ...]) -> list[Notice]:
 # ── Contents ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _adder(segment: Segment) -> AddMessages:
+def _adder(segment: Segment, *, signs_calls: bool) -> AddMessages:
     def add(append: LogAppend, messages: Sequence[Message], last_role: str | None) -> None:
         """The chunks of these messages, which end the segment. `last_role` is the role that the log
         ends with; None when it is empty, and its first chunk needs no glue."""
@@ -224,6 +233,8 @@ def _adder(segment: Segment) -> AddMessages:
             try:
                 opening = open_content(message)
                 parts = write_parts(message.parts, notices, calls.before(index))
+                if signs_calls and role == "assistant":
+                    sign_first_call(message.parts, parts)
             except InvalidRequest as problem:
                 raise problem.within(place) from None
             if role == "system":

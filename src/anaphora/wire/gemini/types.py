@@ -36,6 +36,9 @@ OWN = (WIRE, "google")
 FORM = "gemini.form"
 #: The extras of a call or result that came without an id: it gets one here that is never sent.
 MADE_ID: Extras = FrozenDict({FORM: '{"id":null}'})
+#: Fields of a call that another model made, for models that refuse one without a signature. Google
+#: documents the value.
+UNSIGNED = '{"thoughtSignature":"skip_thought_signature_validator"}'
 #: The kind of an opaque part that holds unknown fields of its content.
 CONTENT_FIELDS = "content"
 #: A missing field.
