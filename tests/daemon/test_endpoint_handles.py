@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -15,12 +16,14 @@ import anthropic
 import httpx
 import openai
 import pytest
+from click.testing import CliRunner
 from google.genai import errors as genai_errors
 from support.daemon import GRANT, TestedDaemon, llm_yaml, running_daemon
 from support.daemon_sdks import sdk_client
 from support.emulated_client import LONG
 
 from anaphora import catalog, emulator
+from anaphora.cli.common import anaphora
 from anaphora.emulator import EmulatorOptions, Latency
 from anaphora.emulator.server import Emulator
 
@@ -122,6 +125,42 @@ def test_stored_responses_do_not_tell_what_other_apps_cached(
         assert "cache_usage_hidden" in answer.headers["anaphora-notices"]
         answer = http.get(f"/v1/responses/{background.id}", params={"stream": "true"})
         assert answer.headers["content-type"].startswith("text/event-stream")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_background_responses_are_settled_to_the_bill_when_they_are_fetched(
+    stream: bool, tmp_path: Path
+) -> None:
+    """At their bound before: the provider does not say what they cost."""
+    options = EmulatorOptions(background=5.0, latency=Latency(first=0.0))
+    with (
+        emulator.running(options) as emu,
+        running_daemon(tmp_path, emu, extensions={"limited": LIMITED}) as daemon,
+        daemon.client("limited") as http,
+    ):
+
+        def spent() -> dict[str, Any]:
+            command = ["spend", "--home", str(daemon.home), "--json"]
+            result = CliRunner().invoke(anaphora, command, catch_exceptions=False)
+            return dict(json.loads(result.output)["total"])
+
+        body = {"model": "gpt-5.2", "input": "Hello?", "background": True, "store": True}
+        queued = http.post("/v1/responses", json=body, headers={"anaphora-provider": "openai"})
+        id = queued.json()["id"]
+        assert queued.json()["usage"] is None
+        assert http.get(f"/v1/responses/{id}").json()["usage"] is None
+        held = spent()
+        assert held["estimated_nano_usd"] == held["billed_nano_usd"] > 0
+        emu.advance(10)
+        query = {"stream": "true"} if stream else {}
+        assert http.get(f"/v1/responses/{id}", params=query).status_code == 200
+        until = time.monotonic() + 20
+        while (settled := spent())["estimated_nano_usd"] and time.monotonic() < until:
+            time.sleep(0.02)  # it is written after the answer
+        (call,) = (each for each in emu.requests() if each.get("cost_usd"))
+        assert settled["billed_nano_usd"] == Decimal(call["cost_usd"]) * 10**9
+        assert settled["estimated_nano_usd"] == 0
+        assert 0 < settled["billed_nano_usd"] < held["billed_nano_usd"]
 
 
 def test_responses_of_a_route_are_the_apps_own(tmp_path: Path, emu: Emulator) -> None:

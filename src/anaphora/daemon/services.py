@@ -114,7 +114,13 @@ async def open_services(
     stack.push_async_callback(calls.close)
     forwarder = Forwarder(lambda: files.current.providers)
     stored = StoredObjects(
-        store, forwarder, ledger, isolates=calls.isolates, reaches=calls.reaches, clock=clock
+        store,
+        forwarder,
+        ledger,
+        calls.late_bills,
+        isolates=calls.isolates,
+        reaches=calls.reaches,
+        clock=clock,
     )
     stack.push_async_callback(stored.close)
     slots = CallSlots(settings.daemon.max_streams_per_app, calls.deny_slot)

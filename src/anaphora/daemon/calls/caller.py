@@ -31,6 +31,7 @@ from anaphora.daemon.access.isolation import SharedProviders, own_extras, own_re
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.facts.reading import RequestFacts
 from anaphora.daemon.money.bounds import CostBound
+from anaphora.daemon.money.late_bills import LateBill, LateBills
 from anaphora.daemon.money.ledger import Ledger, OpenHold
 from anaphora.daemon.money.settling import (
     AttemptCost,
@@ -77,6 +78,7 @@ class CallTools(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     deny: Callable[[AppCall, Denied], None]
     """Notes a call that was refused before anything was sent."""
     history: StoredHistory
+    late_bills: LateBills
 
 
 class DelegatedCall(Caller):
@@ -382,6 +384,13 @@ class DelegatedCall(Caller):
         )
         if not self._hidden:
             flight.cost_usd, flight.saved = cost.usd, saved
+        facts, builder = self._builder.facts, self._builder
+        if cost.kind == "bound" and facts is not None and facts.background:
+            expected = None
+            if builder.masked and builder.remembered is not None:
+                expected = self._tools.memory.expect(builder.remembered, flight.target.rules)
+            bill = LateBill.of(hold, facts, flight, masked=builder.masked, expected=expected)
+            self._tools.late_bills.add(self._call.app.id, bill)
 
     def _settle_failure(
         self, hold: OpenHold, flight: InFlight, error: BaseException | None, partial: Reply | None

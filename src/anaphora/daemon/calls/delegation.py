@@ -31,6 +31,7 @@ from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import SharedProviders
 from anaphora.daemon.access.rates import GrantRates
 from anaphora.daemon.facts.reading import RequestFacts, read_facts
+from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.money.stored_history import StoredHistory
 from anaphora.daemon.shared_state import SharedState
@@ -81,6 +82,7 @@ class CallService:
         self.shared_state = shared_state or SharedState.open(None)
         self._pool = ProviderPool(dict(providers), dict(config.routes), transport=transport)
         self._history = StoredHistory(store)
+        self.late_bills = LateBills()
         self._clock = clock
         self._choosers: dict[tuple[str | None, tuple[str, ...]], TargetChooser] = {}
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -106,6 +108,7 @@ class CallService:
             explain=self._answered,
             deny=self._denied,
             history=self._history,
+            late_bills=self.late_bills,
         )
 
     # ── Life ─────────────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,7 @@ from anaphora.daemon.access.grants import AppGrant, LlmGrant
 from anaphora.daemon.access.isolation import keys_separate
 from anaphora.daemon.facts.content import RequestContent, scan_content
 from anaphora.daemon.facts.handles import not_found
+from anaphora.daemon.money.late_bills import LateBills
 from anaphora.daemon.money.ledger import Ledger
 from anaphora.daemon.store import HandleKind, HandleRow, Store
 from anaphora.daemon.values import App
@@ -76,6 +77,7 @@ class StoredObjects:
         store: Store,
         forwarder: Forwarder,
         ledger: Ledger,
+        late_bills: LateBills,
         *,
         isolates: Callable[[AppGrant, str], bool],
         reaches: Callable[[LlmGrant, str], bool],
@@ -85,6 +87,7 @@ class StoredObjects:
         whether a grant names a provider, or a route over it."""
         self._store = store
         self._forwarder = forwarder
+        self._late_bills = late_bills
         self._isolates = isolates
         self._reaches = reaches
         self._clock = clock
@@ -174,6 +177,7 @@ class StoredObjects:
         if _is_file(route):
             return response
         if route.kind == "response":
+            self._late_bills.fetched(app.id, route.name, response.body)
             response = self._own_view(app, row.provider, response)
         return self._rewritten(exchange, row.provider, response)
 

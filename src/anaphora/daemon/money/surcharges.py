@@ -12,6 +12,7 @@ from anaphora.catalog.api_limits import price_multiple, server_tool_of
 from anaphora.client.in_flight import InFlight, service_tier
 from anaphora.client.target import Target
 from anaphora.daemon.facts.request import RequestFacts
+from anaphora.rendered import Plan
 from anaphora.values import Opaque, Reply
 
 from .billed_prices import billed_price, iterations_usd, served_speed
@@ -40,13 +41,26 @@ def billed_rates(
 ) -> tuple[Price | None, Surcharge | None]:
     """The price of what was answered, of a part of it, or of the request; and the surcharge, None
     where that is not known."""
-    target, prepared = flight.target, flight.prepared[flight.index]
+    prepared = flight.prepared[flight.index]
     at, tier = flight.sent_at, service_tier(prepared)
+    return rates_of(facts, flight.target, prepared.plan, reply, at=at, tier=tier)
+
+
+def rates_of(
+    facts: RequestFacts | None,
+    target: Target,
+    plan: Plan,
+    reply: Reply | None,
+    *,
+    at: float,
+    tier: str,
+) -> tuple[Price | None, Surcharge | None]:
+    """The same. `tier` is the one that was asked for, `at` the time of the request."""
     price = billed_price(facts, target, reply, at=at, tier=tier)
     if facts is None or reply is None or price is None:
         return price, NO_SURCHARGE
     surcharge = surcharge_of(facts, target, reply)
-    more = iterations_usd(target, reply, price, prepared.plan, at=at, tier=tier)
+    more = iterations_usd(target, reply, price, plan, at=at, tier=tier)
     if surcharge is not None and more:
         surcharge = Surcharge(surcharge.factor, surcharge.usd + surcharge.factor * more)
     return price, surcharge
